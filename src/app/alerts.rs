@@ -1,4 +1,4 @@
-//! Alerts as the settings have them: the webhook, its secret and its TLS, and the numbers about both.
+//! Alerts by the settings: the webhook, its secret, its TLS, and its metrics.
 //!
 //! Not here: what an alert is, and delivering it (telemetry/alerts.rs).
 
@@ -28,7 +28,7 @@ pub(super) async fn open(
     let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {
         return Ok(None);
     };
-    // The settings have checked it, and an error would show it.
+    // The settings have checked it. An error would print the URL, which can have a secret.
     let url: Uri = url.expose().parse().map_err(|_| AppError::Alerts("alerts.webhook_url: not a URL".to_owned()))?;
     let secret = read(secret_file.clone()).await?;
     let tls = match url.scheme_str() {
@@ -70,7 +70,7 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
 /// A result by name, and its number.
 type Counted = (&'static str, fn(&Deliveries) -> u64);
 
-/// Shows what became of alerts.
+/// Adds the counts of alerts to the metrics.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
         [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];

@@ -18,7 +18,7 @@ use weir_tls::validity::{Holder, Validity};
 
 use super::AppError;
 
-/// How often the files are read.
+/// How often weir reads the files.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The TLS of the gRPC listener, and how often its files were replaced and refused.
@@ -30,7 +30,7 @@ pub(super) struct Certificates {
     refused: Arc<AtomicBool>,
 }
 
-/// TLS as the settings have it; none for cleartext.
+/// TLS by the settings; none for cleartext.
 ///
 /// # Errors
 /// The first file that cannot be used.
@@ -107,7 +107,7 @@ impl Certificates {
                     let certificate = tls.files().identity.certificate.display();
                     tracing::info!(%certificate, "certificate replaced");
                 }
-                // Once for each problem, and not at each reading.
+                // Logged once for each problem, and not at each reading.
                 Err(error) if problem.as_ref() == Some(&error) => {}
                 Err(error) => {
                     refusals.fetch_add(1, Relaxed);

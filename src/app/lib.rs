@@ -1,6 +1,6 @@
-//! The composition root: it binds, connects and starts all parts, runs until a stop signal, and ends in order.
+//! The composition root: binds, connects and starts all parts, runs until a stop signal, and ends in order.
 //!
-//! Not here: what any part does by itself, and the end of the process (main).
+//! Here: the order of the start and of the end. In server.rs: how the parts are made. Not here: the end of the process (main).
 
 mod alerts;
 mod banner;
@@ -41,9 +41,9 @@ pub use self::log::{flush_log, set_up_log};
 use self::server::Server;
 use self::stores::Stores;
 
-/// The time in which HTTP finishes requests in flight if gRPC has used up the grace.
+/// How long HTTP may take for requests in flight if gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
-/// How long the threads may take to end once everything they serve is dropped.
+/// How long threads may take to end after their connections are dropped.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why weir did not start, or why it ended.
@@ -59,7 +59,7 @@ pub enum AppError {
         /// The error of the system.
         reason: io::Error,
     },
-    /// The policies cannot be put in force. Each problem is a text of its own.
+    /// The policies cannot be put in force. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
     /// A file of the TLS of the gRPC listener, or of the collector, cannot be used.
@@ -71,16 +71,16 @@ pub enum AppError {
     /// The system gives no thread or no runtime.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// A mapping file, or a pattern, cannot be used: the setting, the place and what is wrong.
+    /// A mapping file or a pattern cannot be used: the setting, the place and the mistake.
     #[error("{0}")]
     Statistics(String),
-    /// Traces cannot be exported as the settings have it.
+    /// The settings of traces cannot be used.
     #[error("traces: {0}")]
     Traces(String),
-    /// Metrics cannot be exported as the settings have it.
+    /// The settings of the metrics export cannot be used.
     #[error("metrics export: {0}")]
     MetricsExport(String),
-    /// Alerts cannot be sent as the settings have it: the setting, and what is wrong.
+    /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
     /// A part of weir ended before the shutdown.
@@ -88,9 +88,8 @@ pub enum AppError {
     Died(Death),
 }
 
-/// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
-/// the settings say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if
-/// there is one.
+/// Binds the listeners and serves; see [`serve`]. If policies come by xDS, binds when the first are in force, unless the settings
+/// say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if there is one.
 ///
 /// # Errors
 /// When an address is taken, and those of [`serve`].
@@ -107,10 +106,9 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
     ended
 }
 
-/// Serves until a stop signal and the end of all requests in flight, or until a part of it dies.
+/// Serves until a stop signal and the end of all requests in flight, or until a part dies.
 ///
-/// Runs on the caller's runtime, which then is the control runtime: HTTP, reloading and supervision. gRPC has threads
-/// of its own.
+/// Runs on the caller's runtime, which becomes the control runtime: HTTP, reloads and supervision. gRPC has its own threads.
 ///
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
@@ -179,8 +177,8 @@ pub fn source(policies: &weir_settings::Policies) -> Source {
     }
 }
 
-/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: gRPC, then HTTP.
-/// A further order to stop ends the current wait.
+/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: first gRPC, then HTTP. A
+/// further order to stop ends the current wait.
 async fn leave(
     times: &weir_settings::Shutdown,
     shutdown: &Shutdown,
@@ -202,7 +200,7 @@ async fn leave(
     phases.begin(Phase::Ending);
     let end = if drained { end } else { Instant::now() + HTTP_GRACE_MIN };
     let drained = wait_for(&mut http, end, shutdown).await && drained;
-    // Dropping the rest takes almost no time, so a thread that is still there is stuck.
+    // Dropping the rest takes almost no time. A thread that still runs is stuck.
     wait_for(&mut grpc, Instant::now() + THREADS_TIMEOUT, shutdown).await;
     if drained {
         tracing::info!(took = ?started.elapsed(), "stopped");
@@ -211,7 +209,7 @@ async fn leave(
     }
 }
 
-/// Whether all of them ended in time.
+/// Returns whether all tasks ended in time.
 async fn wait_for(tasks: &mut [Done], end: Instant, shutdown: &Shutdown) -> bool {
     let all = async {
         for task in tasks {

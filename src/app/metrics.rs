@@ -1,6 +1,6 @@
-//! What is counted beside decisions, under which names, and where metrics are sent.
+//! Metrics by the settings: which are shown, the numbers of other parts, and where they are sent.
 //!
-//! Not here: the numbers themselves (telemetry, and the parts of weir that keep them).
+//! Not here: the numbers (telemetry, and the parts that keep them).
 
 use std::sync::{Arc, Weak};
 
@@ -25,7 +25,7 @@ use super::{AppError, certificates, otlp};
 /// The path of metrics by HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
 
-/// By the settings.
+/// The options of the metrics.
 ///
 /// # Errors
 /// When the mapping file cannot be used.
@@ -63,7 +63,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
     })
 }
 
-/// Where the statistics are sent, if they are.
+/// The StatsD server, if the settings name one.
 ///
 /// # Errors
 /// When a pattern is no regular expression.
@@ -86,7 +86,7 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
     }))
 }
 
-/// What sends metrics to a collector, if the settings name one.
+/// The exporter of metrics to a collector, if the settings enable it.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.
@@ -164,7 +164,7 @@ pub(super) fn add_shed(metrics: &Metrics, listener: &str, counts: &Arc<ShedCount
     }
 }
 
-/// What envoyproxy/ratelimit shows of its local cache. It keeps no time of access, and evacuates what was evicted.
+/// Adds what envoyproxy/ratelimit shows of its local cache. weir keeps no time of access; evacuated are the evicted keys.
 fn add_local_cache(metrics: &Metrics, cache: &Arc<DenyCache>) {
     let add = |name: &str, read: fn(&DenyCache) -> u64| {
         let cache = cache.clone();

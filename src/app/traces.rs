@@ -1,4 +1,4 @@
-//! Traces as the settings have them: the queue to the collector, and the numbers about both.
+//! Traces by the settings: the queue, its exporter, and their metrics.
 //!
 //! Not here: what is traced (telemetry/traces.rs), and the collector (otlp.rs).
 
@@ -16,7 +16,7 @@ use super::{AppError, certificates, otlp};
 /// The path of spans by HTTP.
 const PATH: &str = "/v1/traces";
 
-/// What begins traces, and what exports them; nothing if traces are off. Files of TLS are read once.
+/// The tracer and the exporter; none if traces are off. Reads the files of TLS once.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.

@@ -1,4 +1,4 @@
-//! Policies from a control plane: puts them in force as they come, and shows them at `/readyz` and in metrics.
+//! Policies from a control plane: puts them in force, and shows their state at `/readyz` and in metrics.
 //!
 //! Not here: the client (xds), what resources mean (xds/resource.rs), and policies from files (policies.rs).
 
@@ -21,11 +21,11 @@ pub(super) struct Target {
     pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) dialect: Dialect,
-    /// Whose limits the policies may have.
+    /// The store, which must support the limits.
     pub(super) store: Arc<dyn Store>,
 }
 
-/// Whether there are policies yet.
+/// Tells when the first policies are in force.
 pub(super) struct First(watch::Receiver<bool>);
 
 impl First {
@@ -36,7 +36,7 @@ impl First {
     }
 }
 
-/// A subscription to the server of the settings. Its files were read once.
+/// A subscription to the server of the settings. Reads its files once.
 ///
 /// # Errors
 /// When a file cannot be used.
@@ -64,7 +64,7 @@ impl Target {
     /// Puts all of these resources in force, or none.
     ///
     /// # Errors
-    /// Every problem, as a text of its own.
+    /// All problems, one text for each.
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
@@ -74,7 +74,7 @@ impl Target {
                 Ok(())
             }
             Err(problems) => {
-                // The subscription logs them, and only once for each version.
+                // The subscription logs them, once for each version.
                 self.load.count_refused(problems.clone());
                 Err(problems.lines())
             }

@@ -1,6 +1,6 @@
 //! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
 //!
-//! Both are served by the control runtime, not by one that serves gRPC. Not here: what is asked and answered (rls),
+//! The control runtime serves them, not one that serves gRPC. Not here: requests and responses of `/json` (rls),
 //! deciding, and when to start and to stop (app).
 
 mod admin;
@@ -54,7 +54,7 @@ pub use self::token::TokenFile;
 
 /// The most problems of one load at `/readyz` that have a text.
 const PROBLEMS_SHOWN_MAX: usize = 100;
-/// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
+/// With how many names an unknown one is compared. Each comparison takes about a microsecond.
 const NAMES_COMPARED_MAX: usize = 1_000;
 
 /// The data that the handlers of all listeners use.
@@ -133,13 +133,13 @@ pub struct Instance {
 /// What the admin listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
-    /// The operator's paths, by which states can be reset.
+    /// The operator's paths, which can reset states.
     Operator,
-    /// Those of envoyproxy/ratelimit's debug port, by which nothing changes.
+    /// The paths of envoyproxy/ratelimit's debug port, which change nothing.
     Debug,
 }
 
-/// What weir's health depends on, besides its phase.
+/// The conditions of health, besides the phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Whether the store answered the last question.
@@ -173,13 +173,13 @@ pub struct Summary {
     pub store_answered: bool,
 }
 
-/// The policies as they are shown.
+/// The policies that are shown.
 #[derive(Debug, Default)]
 struct Shown {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
     places: Arc<[String]>,
-    /// What they were read from, as JSON in gzip.
+    /// Their source, as JSON in gzip.
     source: Option<Arc<[u8]>>,
     /// The problems of the newest policies, if they were refused.
     problems: PolicyProblems,
@@ -188,23 +188,23 @@ struct Shown {
 /// Why changed policies are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyProblems {
-    /// What each is, with its place. It may quote a file.
+    /// The texts, each with its place. They can quote a file.
     pub texts: Vec<String>,
-    /// How many there are, those without a text included.
+    /// The number of problems, including those without a text.
     pub count: usize,
-    /// Of which kinds they are.
+    /// Their kinds.
     pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
-    /// One more.
+    /// Adds a problem.
     pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
         self.kinds.insert(kind);
     }
 
-    /// The texts, and one more for the problems that have none.
+    /// The texts, and a line for the problems without a text.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = self.texts.clone();
@@ -224,7 +224,7 @@ impl ServiceState {
         Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
     }
 
-    /// Whether weir is healthy, and every change of that.
+    /// Whether the conditions of health hold, and every change of that.
     #[must_use]
     pub fn fit(&self) -> watch::Receiver<bool> {
         self.fit.subscribe()
@@ -242,27 +242,26 @@ impl ServiceState {
         self.look();
     }
 
-    /// Sets the function that returns the name of the worst circuit state. To be called once. Without it the circuits count as
-    /// closed.
+    /// Sets the function that returns the name of the worst circuit state. Call it once. Without it the circuits count as closed.
     pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
-        // A second call would be a mistake of app's, and changes nothing.
+        // A second call changes nothing.
         let _ = self.circuit.set(Box::new(circuit));
     }
 
-    /// Sets the function that returns the number of calls that wait for the store. To be called once; 0 without it.
+    /// Sets the function that returns the number of calls that wait for the store. Call it once. Without it the number is 0.
     pub fn queue_is(&self, queue: impl Fn() -> u64 + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.queue.set(Box::new(queue));
     }
 
-    /// Sets the function that returns the state of the control plane, if policies come from one. To be called once.
+    /// Sets the function that returns the state of the control plane, if policies come from one. Call it once.
     pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.source.set(Box::new(source));
     }
 
-    /// These policies are in force. `places` says where each rule is written, by its id; `source` is what they were read from, as
-    /// JSON in gzip, where that is kept.
+    /// Sets the policies in force. `places` says where each rule is written, by its id. `source` is their source as JSON in gzip, if
+    /// it is kept.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
         let shown = Shown { policies, places: places.into(), source, problems: PolicyProblems::default() };
         // Freed after the lock is released: many rules take a while.
@@ -286,7 +285,7 @@ impl ServiceState {
     /// Whether the policies in force have a rule of this path, in this domain or in any.
     ///
     /// # Errors
-    /// With the path that was probably meant, if they have not.
+    /// With the path that was probably meant.
     fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
@@ -300,7 +299,7 @@ impl ServiceState {
     /// Whether the policies in force have this domain.
     ///
     /// # Errors
-    /// With the domain that was probably meant, if they have not.
+    /// With the domain that was probably meant.
     fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         if policies.domain(name).is_some() {
@@ -310,13 +309,13 @@ impl ServiceState {
         Err(nearest(name, known).map(str::to_owned))
     }
 
-    /// The policies have changed, and these problems keep the change from being in force. Returns the problems before.
+    /// Sets the problems of changed policies that were refused. Returns the problems before.
     pub fn refused(&self, mut problems: PolicyProblems) -> PolicyProblems {
         problems.texts.truncate(PROBLEMS_SHOWN_MAX);
         std::mem::replace(&mut self.policies.lock().problems, problems)
     }
 
-    /// Replaces these problems, which have ended, by the problems before them. Keeps newer ones.
+    /// Restores the problems before these, which have ended. Keeps newer ones.
     pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
         let mut shown = self.policies.lock();
         if shown.problems == *problems {
@@ -331,7 +330,7 @@ impl ServiceState {
     }
 }
 
-/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes what is on its way.
+/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
 ///
 /// # Errors
 /// When serving ends by itself.
@@ -409,7 +408,7 @@ impl Site {
     }
 }
 
-/// The metrics, made piece by piece while the caller takes them.
+/// The metrics, made piece by piece while the caller reads them.
 async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
@@ -430,7 +429,7 @@ async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
     ([(header::CONTENT_TYPE, kind)], scrape(reading, shared, format)).into_response()
 }
 
-/// A scrape as a body. What is shared counts as being read until the end.
+/// A scrape as a body. The shared part counts as being read until the end.
 fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
     let mut writer = TextWriter::new(format);
     let mut has_ended = false;
@@ -446,7 +445,7 @@ fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format:
     })
 }
 
-/// Whether to send requests here. Anyone may ask the public listener: it has no text that quotes a file or another program.
+/// Readiness for anyone: without texts that quote a file or another program.
 async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, mut detail) = readiness(&site);
     let mut remove = |parent: &str, key: &str| {
@@ -460,13 +459,13 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     (status, Json(detail)).into_response()
 }
 
-/// The same with all texts.
+/// Readiness with all texts, for operators.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, detail) = readiness(&site);
     (status, Json(detail)).into_response()
 }
 
-/// A store that is down is shown but does not count: else all replicas would leave at once.
+/// A store that is down is shown. It makes weir unready only if the settings say so, because all replicas would be unready at once.
 fn readiness(site: &Site) -> (StatusCode, Value) {
     let phase = site.life.phase();
     let ready = site.is_healthy();

@@ -1,7 +1,7 @@
 //! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
 //!
-//! A thread of its own reads the numbers at most once in [`LOOK_AGE`], and callers share the result. So many callers delay
-//! neither decisions nor each other. Not here: what is remembered (telemetry).
+//! The numbers are read off the runtime, at most once in [`LOOK_AGE`], and callers share the result. So many callers do not delay
+//! decisions. Not here: the numbers (telemetry).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use super::{Site, json_error};
 
 /// The most limits of an answer.
 const LIMITS_MAX: usize = 64;
-/// The most keys of each limit in an answer of `/top`; `/limited` has all that there are.
+/// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
 const KEYS_MAX: usize = 16;
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
@@ -48,7 +48,7 @@ impl Looks {
     }
 }
 
-/// What is asked of `/top`.
+/// The query of `/top`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Most {
@@ -58,7 +58,7 @@ pub(super) struct Most {
     limits: usize,
     #[serde(default = "most_keys")]
     keys: usize,
-    /// Only limits with this text in their names, with all their keys, and others with the keys that have it.
+    /// Selects limits with this text in their names, with all their keys, and of other limits the keys with this text.
     #[serde(default)]
     filter: String,
 }
@@ -75,7 +75,7 @@ const fn most_keys() -> usize {
     5
 }
 
-/// What is asked of `/limited`.
+/// The query of `/limited`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfRule {
@@ -85,7 +85,7 @@ pub(super) struct OfRule {
     minutes: usize,
 }
 
-/// The limits that were over most, with their keys; the limits that were asked most; the store.
+/// The limits with most denials and their keys, the limits with most hits, and the store.
 pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>, QueryRejection>) -> Response {
     let most = match query {
         Ok(Query(most)) => most,
@@ -117,7 +117,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
 }
 
 impl Most {
-    /// The limits and keys that the filter lets through, within the bounds, and how many limits have no place.
+    /// The selected limits and keys within the bounds, and how many limits are left out.
     fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
@@ -138,7 +138,7 @@ impl Most {
     }
 }
 
-/// All that is known of who was over the limits of one rule.
+/// All keys that were over the limits of one rule.
 pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<OfRule>, QueryRejection>) -> Response {
     let of = match query {
         Ok(Query(of)) => of,

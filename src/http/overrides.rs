@@ -1,4 +1,4 @@
-//! `/overrides`: the numbers that operators set for single descriptors.
+//! `/overrides`: numbers that operators set for single descriptors.
 //!
 //! Not here: what an override is and where it is kept (limiter/overrides.rs).
 
@@ -37,7 +37,7 @@ const BODY_BYTES_MAX: usize = 16 * 1_024;
 /// How long the body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is set.
+/// The body of a PUT: an override.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -47,7 +47,7 @@ struct Wanted {
     limits: Vec<WantedNumbers>,
     /// A date or an instant.
     until: Option<String>,
-    /// In place of it, how long.
+    /// How long, in place of `until`.
     for_us: Option<u64>,
     reason: String,
 }
@@ -61,7 +61,7 @@ struct WantedNumbers {
     burst: Option<u32>,
 }
 
-/// Which one is deleted.
+/// The query of a DELETE.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Which {
@@ -88,7 +88,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
             match known.overrides.get(next) {
                 Some(one) => {
                     next += 1;
-                    // One that has ended is known until the next look at the store.
+                    // An override that has ended is known until the store is read again.
                     if now < one.set.until {
                         piece.push_str(separator);
                         piece.push_str(&as_json(one, &policies).to_string());
@@ -108,7 +108,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
     (headers, body).into_response()
 }
 
-/// Sets one, in place of one that there may be.
+/// Sets an override, or replaces it.
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -132,7 +132,7 @@ pub(super) async fn set(
     }
 }
 
-/// Deletes one.
+/// Deletes an override.
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -160,7 +160,7 @@ pub(super) async fn delete(
     }
 }
 
-/// Logs who has set or deleted which override.
+/// Logs who set or deleted an override.
 fn audit(by: &str, one: &SetOverride, what: &'static str) {
     let SetOverride { set, reason, .. } = one;
     tracing::info!(
@@ -183,7 +183,7 @@ pub(super) struct OfRules {
 }
 
 impl OfRules {
-    /// Sorts those that are known, on a thread of its own.
+    /// Sorts the known overrides by rule, off the runtime.
     pub(super) async fn of(overrides: &OverrideTable, policies: &Arc<PolicySet>) -> Self {
         let (known, policies, now) = (overrides.known().overrides, policies.clone(), overrides.now());
         if known.is_empty() {
@@ -201,14 +201,14 @@ impl OfRules {
         .await
     }
 
-    /// Those of one rule as JSON; none where it has none.
+    /// The overrides of one rule as JSON; none if it has none.
     pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Value> {
         let places = self.places.get(&rule)?;
         Some(places.iter().map(|at| as_json(&self.known[*at], policies)).collect())
     }
 }
 
-/// An override with what it does under these policies.
+/// An override with its effect under these policies.
 fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
     let SetOverride { set, set_at, by, reason } = one;
     let fitted = fit(policies, set);

@@ -1,4 +1,4 @@
-//! What callers and load balancers use.
+//! The paths of the public listener, for callers and load balancers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,9 +23,9 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 
 /// How long the body of a request may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of a body that is refused weir reads and drops.
+/// How many bytes of a refused body weir reads and drops.
 const DISCARDED_BYTES_MAX: usize = 8 << 20;
-/// Memory for the bodies of all callers together, in bytes; a body that needs one more is refused.
+/// The most bytes of memory for the bodies of all callers together. A body that needs more is refused.
 const BODIES_BYTES_MAX: usize = 24 << 20;
 
 /// Bytes of memory for the bodies of callers of `/json`.
@@ -39,7 +39,7 @@ impl Bodies {
     }
 }
 
-/// The body of one request, as it comes.
+/// The body of one request while it arrives.
 struct Incomplete<'a> {
     bodies: &'a Bodies,
     bytes: Vec<u8>,
@@ -52,8 +52,7 @@ impl<'a> Incomplete<'a> {
         Self { bodies, bytes: Vec::new(), reserved: 0 }
     }
 
-    /// Adds a part of a body of at most `most` bytes. The buffer doubles, but not beyond that. Returns false if there is
-    /// no room.
+    /// Adds a part of a body of at most `most` bytes. The buffer doubles up to that size. Returns false if there is no room.
     fn push(&mut self, part: &[u8], most: usize) -> bool {
         let wanted = self.bytes.len() + part.len();
         if wanted > self.reserved {
@@ -77,8 +76,7 @@ impl Drop for Incomplete<'_> {
     }
 }
 
-/// Reads what a client still sends of a body that is refused, up to a bound, and keeps none of it. Most clients read no
-/// answer before they have written their body.
+/// Reads and drops the rest of a refused body, up to a bound. Most clients read no answer before they have written their body.
 async fn discard(parts: &mut BodyDataStream) {
     let mut left = DISCARDED_BYTES_MAX;
     while left > 0
@@ -91,7 +89,7 @@ async fn discard(parts: &mut BodyDataStream) {
 /// Reads the body of a request.
 ///
 /// # Errors
-/// With the answer, where it is too large, does not end in time, or finds no room.
+/// With the answer, if the body is too large, does not end in time, or finds no room.
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
         site.limiter.unreadable(Instant::now());
@@ -151,10 +149,10 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
-/// Whether `/json` is asked for the detail of each status, which Envoy's format has no field for.
+/// Whether the caller of `/json` wants the detail of each status, for which Envoy's format has no field.
 ///
 /// # Errors
-/// What is wrong with the parameters.
+/// The mistake in the parameters.
 fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> Result<bool, String> {
     let Query(asked) = asked.map_err(|rejection| rejection.body_text())?;
     let mut detail = None;
@@ -170,7 +168,7 @@ fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> 
     Ok(detail.unwrap_or(false))
 }
 
-/// Decides a request in JSON. The content type does not matter, as it does not to envoyproxy/ratelimit.
+/// Decides a request in JSON. As with envoyproxy/ratelimit, the content type does not matter.
 async fn decide(
     State(site): State<Arc<Site>>,
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
@@ -257,7 +255,7 @@ fn with_retry_after(mut response: Response, seconds: Option<u64>) -> Response {
     response
 }
 
-/// Whether the caller of `/json` names the type of the problem body among those that it takes.
+/// Whether the caller of `/json` accepts the type of the problem body.
 fn wants_problem(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(',')).filter_map(|kind| kind.split(';').next());
@@ -273,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_count_with_the_memory_that_they_take() {
+    fn bodies_count_with_the_memory_that_they_use() {
         let bodies = Bodies::default();
         let mut body = Incomplete::new(&bodies);
         for (part, reserved) in [(100, 100), (1, 200), (99, 200), (1, 400), (500, 800), (299, 1_000)] {

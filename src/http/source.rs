@@ -1,6 +1,6 @@
-//! `/policies/source`: the files that the policies in force were read from, so that another program can read them again.
+//! `/policies/source`: the files of the policies in force, for other programs.
 //!
-//! The texts are kept in gzip, and unpacked piece by piece as the caller takes them. Not here: what is kept (policies).
+//! The texts are kept in gzip, and unpacked piece by piece as the caller reads. Not here: what is kept (policies).
 
 use std::io::{self, Cursor, Read as _};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error};
 
-/// What `sources` has: `on_error` where no policy says one, the problems of refused policies, and the files.
+/// The server's `on_error`, the problems of refused policies, and the files.
 pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
     let (packed, problems) = {
         let shown = site.report.policies.lock();

@@ -1,4 +1,4 @@
-//! Connections that weir opens by a URL: name, TCP, TLS.
+//! Opens connections by a URL: name, TCP, TLS.
 //!
 //! Not here: what is spoken over them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to Redis
 //! and to a control plane, which have no URL of HTTP (store/redis/dial, xds/dial.rs).
@@ -26,22 +26,22 @@ use super::files::FileError;
 use super::tcp;
 use super::validity::ClientStream;
 
-/// How long opening a connection may take, TLS included, where a whole request may take longer.
+/// How long opening a connection may take, TLS included.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What weir calls itself.
+/// The user agent of weir.
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// Why there was no connection, the last time there was none.
+/// The reason of the last failed connection.
 pub type Trouble = Arc<Mutex<Option<String>>>;
 
 /// Opens connections: name, TCP, TLS.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// By what TLS is spoken; none for a connection without it.
+    /// TLS; none for a connection in cleartext.
     pub tls: Option<Arc<Tls>>,
-    /// Where the last failure is written.
+    /// Receives the reason of a failure.
     pub trouble: Trouble,
-    /// The bytes that a server may send after the last byte that was sent to it: for an answer, with all heads of 100 Continue.
+    /// The most bytes that a server may send after each write: the answer, including each head of 100 Continue.
     pub answer_bytes_max: usize,
 }
 
@@ -68,7 +68,7 @@ impl Service<Uri> for Dial {
 }
 
 impl Dial {
-    /// Opens one connection. Bounding its time is up to the caller.
+    /// Opens a connection. The caller bounds the time.
     ///
     /// # Errors
     /// When the name is not known, nothing listens there, or TLS fails.
@@ -91,17 +91,17 @@ impl Dial {
 /// One connection, without TLS or with it.
 pub type Stream = Either<TcpStream, Box<ClientStream<TcpStream>>>;
 
-/// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a
-/// client of HTTP busy for as long as a request may take.
+/// A connection with a bound on the bytes that its server sends between two writes. Without it, a server that sends 100 Continue
+/// without end would keep a client of HTTP busy for as long as a request may take.
 pub struct Bounded<S> {
     stream: S,
     bytes_max: Arc<AtomicUsize>,
-    /// Since the last write.
+    /// Bytes since the last write.
     read: usize,
 }
 
 impl<S> Bounded<S> {
-    /// `bytes_max` may come after the last byte that was written; the caller may change it.
+    /// `bytes_max` is the most bytes after a write. The caller can change it.
     pub const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
         Self { stream, bytes_max, read: 0 }
     }

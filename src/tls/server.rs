@@ -2,8 +2,7 @@
 //!
 //! Not in here: accepting connections (grpc), and when the files are read again (app).
 //!
-//! A handshake takes the configuration of that moment. New files apply to the connections that come after them; open
-//! connections stay as they are.
+//! A handshake takes the current configuration. New files apply to later connections; open connections stay as they are.
 
 use std::fmt;
 use std::io;
@@ -29,24 +28,24 @@ use super::files::{self, FileError};
 use super::validity::Validity;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
-/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes with one connection.
+/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
 const TICKETS: usize = 1;
 
-/// What the TLS of a listener is made from.
+/// The files of the TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
     /// The listener's certificate and key.
     pub identity: Identity,
-    /// The clients that are accepted; every client if there is none.
+    /// The clients that are accepted; none for every client.
     pub clients: Option<Clients>,
 }
 
 /// Which clients a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// Certificates of the authorities that must have signed a client's certificate, in PEM. No other authority counts.
+    /// Authorities in PEM. One of them must have signed a client's certificate.
     pub ca: PathBuf,
-    /// A client's certificate must have one of these names. Without any, every name is accepted.
+    /// A client's certificate must have one of these names. An empty list accepts every name.
     pub names: Vec<ClientName>,
 }
 
@@ -65,7 +64,7 @@ impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
     ///
     /// # Errors
-    /// What is wrong with the text, for people.
+    /// The mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -98,11 +97,10 @@ impl fmt::Display for ClientName {
     }
 }
 
-/// The TLS of a listener as its files have it at the moment.
+/// The TLS of a listener by its current files.
 pub struct ServerTls {
     files: ServerFiles,
-    /// The bytes that the configuration was made from. Locked while the files are read, so that one reading at a time
-    /// decides.
+    /// The bytes that the configuration was made from. Locked while the files are read, so that one thread reads at a time.
     from: Mutex<Bytes>,
     config: ArcSwap<ServerConfig>,
     validity: Arc<Validity>,
@@ -129,10 +127,10 @@ impl ServerTls {
         Ok(Self { files, from: Mutex::new(bytes), config, validity, failures: Default::default() })
     }
 
-    /// Reads the files again, and puts them in force if a byte of them has changed, which it returns. Blocks.
+    /// Reads the files again, and puts them in force if they have changed. Returns whether they have. Blocks.
     ///
     /// # Errors
-    /// The first file that cannot be used. What was in force stays.
+    /// The first file that cannot be used. The last good files stay in force.
     pub fn reread(&self) -> Result<bool, FileError> {
         let mut from = self.from.lock();
         let bytes = read(&self.files)?;
@@ -150,7 +148,7 @@ impl ServerTls {
         self.config.load_full()
     }
 
-    /// When the listener's certificates and the authorities of its clients expire.
+    /// The expiry of the listener's certificates and of its clients' authorities.
     #[must_use]
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
@@ -190,7 +188,7 @@ fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
 }
 
 fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<ServerConfig, FileError> {
-    // Our own choice: a library in this process may install another default.
+    // Named here, because a library in this process can install another default.
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -285,17 +283,17 @@ pub enum HandshakeFailure {
     Closed,
     /// The client has no certificate.
     NoCertificate,
-    /// The client's certificate is not accepted: its authority, its time or its use.
+    /// The client's certificate is not accepted because of its authority, its validity or its use.
     Certificate,
     /// The client's certificate has none of the allowed names.
     Name,
     /// The client does not accept the listener's certificate.
     Refused,
-    /// The client does not speak TLS, or none that the listener speaks.
+    /// The client does not speak TLS, or no version that the listener speaks.
     Protocol,
-    /// The listener gave it up, because too many of all clients were not finished.
+    /// The listener gave it up: too many handshakes of all clients were unfinished.
     TooMany,
-    /// The listener gave it up, because too many of the client's address were not finished.
+    /// The listener gave it up: too many handshakes of the client's address were unfinished.
     TooManyOfPeer,
 }
 
