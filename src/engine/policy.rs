@@ -435,8 +435,10 @@ pub struct Domain {
     pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
-    /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
+    /// How its requests are charged; none where that is left to the setting `charging`, and never with a hold. [dc-4] [hd-1]
     pub mode: Option<Mode>,
+    /// Whether some limit of it is a hold.
+    pub has_holds: bool,
     /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
@@ -491,6 +493,12 @@ impl PolicySet {
             set.add(spec, &mut bytes_left)?;
         }
         // Several files can add to the first level of a domain, so that it is sealed after all of them.
+        for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
+            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.has_holds = true;
+                domain.mode.get_or_insert(Mode::Atomic);
+            }
+        }
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
         domains.sort_unstable_by_key(|domain| domain.id);
         for domain in domains {
@@ -509,6 +517,7 @@ impl PolicySet {
             id,
             name: name.clone(),
             mode: None,
+            has_holds: false,
             on_error: None,
             root: Node::default(),
         });

@@ -316,7 +316,7 @@ async fn decide(limiter: &Limiter, asked: &[(&str, &str, Operation)]) -> Result<
     let descriptors = descriptors
         .map(|(entries, &(_, _, operation))| DescriptorRequest { entries, operation, limit: None })
         .collect();
-    let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None, None).await;
+    let answer = limiter.decide(&Query { domain: "shop", descriptors, settle: None }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
         Undecided::NoPolicies => panic!("{undecided}"),
@@ -605,7 +605,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
     let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second)) };
-    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
+    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
 

@@ -134,7 +134,7 @@ impl World<'_> {
     pub fn ask(&self, operation: Operation) -> Answer {
         let entries = &[Entry { key: "user", value: "ann" }];
         let descriptors = std::iter::once(DescriptorRequest { entries, operation, limit: None }).collect();
-        let query = Query { domain: "shop", descriptors };
+        let query = Query { domain: "shop", descriptors, settle: None };
         self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
     }
 
