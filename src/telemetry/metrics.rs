@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -111,6 +111,8 @@ pub struct Metrics {
     store_errors: Numbers,
     fallbacks: [Number; OnError::ALL.len()],
     undone: [Number; 2],
+    holds: [Number; HoldResult::NAMES.len()],
+    hold_hits: [Number; HoldHits::NAMES.len()],
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -146,6 +148,8 @@ impl Metrics {
         store_errors.of(TOO_HEAVY);
         let fallbacks = counters("weir_on_error_total", "action");
         let undone = counters("weir_undone_total", "result");
+        let holds = counters("weir_holds_total", "result");
+        let hold_hits = counters("weir_hold_hits_total", "kind");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -166,6 +170,8 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
+            holds: HoldResult::NAMES.map(|result| holds.of(result)),
+            hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
             evicted_hits: counter("weir_evicted_hits_total"),
@@ -483,6 +489,14 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].add(1);
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.metrics.holds[result as usize].add(count);
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.metrics.hold_hits[kind as usize].add(hits);
     }
 
     fn evicted(&self, hits_lost: Hits) {

@@ -7,9 +7,9 @@ use weir_engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // What is charged past a limit is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
+    // What is charged past a limit, or given back, is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
     // denies by itself.
-    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow;
+    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
     // A first limit that begins or ends by itself leaves the other one alone at times.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;
