@@ -13,11 +13,11 @@ mod world;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_policies::Position;
 use weir_policies::test_file::{Case, Policies, TestFile};
 use weir_store::Clock as _;
 use weir_store::SystemClock;
 use weir_store::redis::Endpoint;
+use weir_text::yaml::Position;
 
 use self::case::Ended;
 use self::coverage::{Coverage, Loads};

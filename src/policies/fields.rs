@@ -2,14 +2,14 @@
 //!
 //! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
 
-use weir_text::{boolean, nearest};
+use weir_text::{boolean, nearest, quoted};
 
 use super::keys::{Kind, REFERENCE_KEYS};
 use super::scalar::{self, IsOdd, Plain, whole_number};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, shown};
+use super::{NAME_BYTES_MAX, Position, instead};
+use weir_text::yaml::{NodeId, Value};
 
 /// A value that may be absent, or wrong.
 pub(super) type Read<T> = Result<Option<T>, Reported>;
@@ -133,7 +133,7 @@ impl FileReader<'_> {
         };
         match words.iter().find(|known| **known == word) {
             Some(word) => Ok(Some(word)),
-            None => Err(self.report_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
+            None => Err(self.report_value(fields, key, format!("no {key} {}{}", quoted(&word), instead(&word, words)))),
         }
     }
 
@@ -175,7 +175,7 @@ impl FileReader<'_> {
                 Some((number, odd)) => {
                     if odd == IsOdd::Yes {
                         let at = self.value_position(at, id);
-                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", shown(text)));
+                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", quoted(text)));
                     }
                     return Ok(Some(number));
                 }
@@ -238,7 +238,7 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
 
 /// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
 fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
-    let text = shown(key);
+    let text = quoted(key);
     let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
     if !homes.is_empty() {
         return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);

@@ -26,7 +26,6 @@
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
 mod allowed;
-mod comments;
 mod fields;
 pub mod files;
 mod heavy;
@@ -48,7 +47,6 @@ pub mod traffic_file;
 mod tree;
 mod warning;
 pub mod watch;
-mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -69,8 +67,8 @@ pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 use weir_engine::words::counted;
 use weir_engine::{Matcher, PolicySet};
-use weir_text::nearest;
-pub use yaml::{DEPTH_MAX, NODES_MAX};
+use weir_text::yaml::{Options, Position};
+use weir_text::{nearest, quoted};
 
 /// The longest name of a source in messages, in characters.
 const NAME_CHARS_MAX: usize = 200;
@@ -102,8 +100,17 @@ pub const METADATA_VALUES_MAX: usize = 10_000;
 pub const METADATA_BYTES_MAX: usize = 262_144;
 /// The most problems that are kept; those past it are counted.
 pub const PROBLEMS_MAX: usize = 1_000;
-/// How much of a text from a file is shown in a message, in characters.
-const SHOWN_CHARS_MAX: usize = 60;
+/// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
+pub const NODES_MAX: u32 = 4_000_000;
+/// A text of any length may have so many values, and [`NODE_BYTES`] gives longer ones more: with few bytes a value the tree
+/// would take many times the memory of its text.
+const NODES_FREE: usize = 100_000;
+/// One more value for so many bytes of text. A list of numbers has about seven bytes a value, a rule has six.
+const NODE_BYTES: usize = 4;
+/// How deep lists and mappings may nest: room for the deepest policy, and then some.
+pub const DEPTH_MAX: usize = 64;
+/// The same in a compatible reading: room for its levels of descriptors.
+const DEPTH_COMPATIBLE_MAX: usize = 192;
 
 /// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +127,19 @@ impl Dialect {
     #[must_use]
     pub const fn of(policies: &weir_settings::Policies) -> Self {
         Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
+    }
+
+    /// How a text of so many bytes is read as YAML.
+    const fn yaml(self, bytes: usize) -> Options {
+        Options {
+            is_compatible: self.compatible,
+            // There a rate limit is one object: each mapping that is given for it sets some of its fields.
+            joined_key: "rate_limit",
+            written_max: NODES_FREE + bytes / NODE_BYTES,
+            values_max: NODES_MAX,
+            aliased_bytes_max: FILE_BYTES_MAX,
+            depth_max: if self.compatible { DEPTH_COMPATIBLE_MAX } else { DEPTH_MAX },
+        }
     }
 }
 
@@ -376,23 +396,6 @@ impl Outline {
     }
 }
 
-/// A line and a column, both counted from 1; columns in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The line.
-    pub line: u32,
-    /// The column.
-    pub column: u32,
-}
-
-impl Position {
-    /// Whether it is a place in a text. In policies that did not come as text, the line is the number of a place and the
-    /// column is 0.
-    pub(crate) const fn is_text(self) -> bool {
-        self.column > 0
-    }
-}
-
 /// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, the path to the place
 /// stands in `file`, and is all that is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -405,11 +408,17 @@ pub struct Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.position.is_text() {
-            return f.write_str(&self.file);
+        f.write_str(&self.file)?;
+        if is_in_text(self.position) {
+            write!(f, ":{}", self.position)?;
         }
-        write!(f, "{}:{}:{}", self.file, self.position.line, self.position.column)
+        Ok(())
     }
+}
+
+/// Whether it is a place in a text. In policies that did not come as text, the line is the number of a place and the column is 0.
+const fn is_in_text(position: Position) -> bool {
+    position.column > 0
 }
 
 /// One thing that is wrong; displayed as `file:line:column: message`.
@@ -461,8 +470,8 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
-        if let Some(Position { line, column }) = self.position {
-            write!(f, ":{line}:{column}")?;
+        if let Some(position) = self.position {
+            write!(f, ":{position}")?;
         }
         write!(f, ": {}", self.message)
     }
@@ -636,13 +645,5 @@ fn instead(word: &str, known: &[&'static str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!(", did you mean {near:?}?"),
         None => format!(": it is one of {}", known.join(", ")),
-    }
-}
-
-/// A text from a file, quoted for a message and cut to a bounded length.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-        None => format!("{text:?}"),
     }
 }

@@ -5,8 +5,8 @@
 
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
-use weir_text::duration;
 use weir_text::zone;
+use weir_text::{duration, quoted};
 
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
@@ -14,8 +14,8 @@ use super::rate::{self, Period};
 use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, shown};
+use super::{NAME_BYTES_MAX, Position, instead};
+use weir_text::yaml::{NodeId, Value};
 
 /// The keys that a rate limit can have although it limits nothing: envoyproxy/ratelimit reads a number there and ignores it.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
@@ -250,7 +250,7 @@ impl FileReader<'_> {
                 match Unit::from_name(&name) {
                     Some(unit) => Ok(unit.into()),
                     None => {
-                        let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
+                        let message = format!("no unit {}{}", quoted(&name), instead(&name, &names));
                         Err(self.report_value(fields, "unit", message))
                     }
                 }
@@ -259,8 +259,9 @@ impl FileReader<'_> {
                 let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
                     return Err(self.report(at, "window is empty: write a length such as 90s"));
                 };
-                Period::of_length(&text)
-                    .map_err(|reason| self.report_value(fields, "window", format!("window {}: {reason}", shown(&text))))
+                Period::of_length(&text).map_err(|reason| {
+                    self.report_value(fields, "window", format!("window {}: {reason}", quoted(&text)))
+                })
             }
         }
     }
@@ -273,8 +274,8 @@ impl FileReader<'_> {
         let length = duration(&text).map(|length| u64::try_from(length.as_micros()).unwrap_or(u64::MAX));
         let message = match length.map(Precision::new) {
             Ok(Some(precision)) => return Ok(Some(precision)),
-            Ok(None) => format!("precision {}: a sub-bucket of no length", shown(&text)),
-            Err(reason) => format!("precision {}: {reason}", shown(&text)),
+            Ok(None) => format!("precision {}: a sub-bucket of no length", quoted(&text)),
+            Err(reason) => format!("precision {}: {reason}", quoted(&text)),
         };
         Err(self.report_value(fields, "precision", message))
     }
@@ -326,7 +327,7 @@ impl FileReader<'_> {
         }
         // The comparison with all zones is not made for problems that are not shown.
         let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
-        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
+        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", quoted(&name))))
     }
 
     fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Reported> {

@@ -11,8 +11,9 @@ use weir_engine::network::{Network, NetworkError};
 
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
-use super::yaml::{NodeId, Value};
-use super::{Outline, Position, REGEXES_MAX, VALUES_MAX, shown};
+use super::{Outline, Position, REGEXES_MAX, VALUES_MAX};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 /// The keys of which a descriptor has one at most.
 pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
@@ -30,7 +31,7 @@ impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("without a value"),
-            Self::Text(text) => write!(f, "with value {}", shown(text)),
+            Self::Text(text) => write!(f, "with value {}", quoted(text)),
             Self::Network(network) => write!(f, "with network {network}"),
         }
     }
@@ -87,7 +88,7 @@ impl FileReader<'_> {
         match Regex::new(&text) {
             Ok(regex) => Ok(Some(Matcher::Regex(regex.into()))),
             Err(error) => {
-                let message = format!("regex {}: {error}", shown(&text));
+                let message = format!("regex {}: {error}", quoted(&text));
                 Err(self.report_value(fields, "regex", message))
             }
         }
@@ -99,7 +100,7 @@ impl FileReader<'_> {
         if let Value::Scalar { text, .. } = &document.node(id).value
             && !document.node(id).is_null()
         {
-            let message = format!("values must be a list, not {}: write value for one", shown(text));
+            let message = format!("values must be a list, not {}: write value for one", quoted(text));
             return Err(self.report(self.value_position(at, id), message));
         }
         let items = self.list(fields, "values")?;
@@ -108,7 +109,7 @@ impl FileReader<'_> {
             "" => Err("an empty value".to_owned()),
             _ if text.len() > bytes_max => Err(format!("a value has {} bytes: at most {bytes_max}", text.len())),
             _ if text.contains('*') => {
-                let text = shown(text);
+                let text = quoted(text);
                 Err(format!(
                     "{text} has a *, and values are compared as they are: write value for it, in a descriptor of its own"
                 ))
@@ -130,7 +131,7 @@ impl FileReader<'_> {
                     NetworkError::NoAddress if text.contains('*') => ", a * goes under value",
                     _ => "",
                 };
-                format!("{} is no network: {error}{hint}", shown(text))
+                format!("{} is no network: {error}{hint}", quoted(text))
             })
         };
         self.items("cidr", at, items, read)
@@ -170,7 +171,7 @@ impl FileReader<'_> {
                         all.push(item);
                         continue;
                     }
-                    Ok(_) => self.report(place, format!("{key} has {} twice", shown(text))),
+                    Ok(_) => self.report(place, format!("{key} has {} twice", quoted(text))),
                     Err(message) => self.report(place, message),
                 },
                 _ => self.report(place, format!("{key} has {}: it is a list of texts", node.describe())),
@@ -187,7 +188,7 @@ impl FileReader<'_> {
             for taken in taken(outline.value.as_ref()) {
                 let what = taken.to_string();
                 if let Some(first) = first.insert((&outline.key, taken), outline.position) {
-                    let (key, first) = (shown(&outline.key), self.spelled(first));
+                    let (key, first) = (quoted(&outline.key), self.spelled(first));
                     self.report(outline.position, format!("key {key} {what} is here twice, first at {first}"));
                     break;
                 }
@@ -209,7 +210,7 @@ impl FileReader<'_> {
             *count += 1;
             *has_regex |= is_regex;
             if *count == PATTERNS_MAX + 1 && (*has_regex || !self.is_compatible()) {
-                let key = shown(&outline.key);
+                let key = quoted(&outline.key);
                 self.report(
                     outline.position,
                     format!("more than {PATTERNS_MAX} wildcards and regular expressions of the key {key} at one level"),

@@ -12,8 +12,9 @@ use super::fields::{Fields, Read};
 use super::scalar::{self, IsOdd, Plain};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX, shown};
+use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 /// How much of the metadata has been read.
 #[derive(Default)]
@@ -69,7 +70,7 @@ impl FileReader<'_> {
                     self.add_bytes(key, text, size)?;
                     let value = self.metadata_value(value, size)?;
                     if map.insert((**text).into(), value).is_some() {
-                        return Err(self.report(document.node(key).position, format!("{} is here twice", shown(text))));
+                        return Err(self.report(document.node(key).position, format!("{} is here twice", quoted(text))));
                     }
                 }
                 Ok(metadata::Value::Map(map))
@@ -98,7 +99,7 @@ impl FileReader<'_> {
             }
             Plain::Whole(number, odd) => {
                 if odd == IsOdd::Yes {
-                    let message = format!("{} is the number {number}: quote it where the text is meant", shown(text));
+                    let message = format!("{} is the number {number}: quote it where the text is meant", quoted(text));
                     self.warn(at, Code::OddNumber, message);
                 }
                 metadata::Value::Number(number.to_string().into())

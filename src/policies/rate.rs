@@ -3,11 +3,11 @@
 //! Not here: what else a limit can say (limit.rs).
 
 use weir_engine::{Unit, Window};
-use weir_text::duration;
 use weir_text::nearest;
+use weir_text::{duration, quoted};
 
+use super::instead;
 use super::scalar::whole_number;
-use super::{instead, shown};
 
 /// A longer text is no rate, in bytes.
 const RATE_BYTES_MAX: usize = 64;
@@ -63,7 +63,7 @@ pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
 /// # Errors
 /// What is wrong with the text, which the message quotes.
 pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
-    read(text).map_err(|reason| format!("rate {}: {reason}", shown(text)))
+    read(text).map_err(|reason| format!("rate {}: {reason}", quoted(text)))
 }
 
 /// The same.

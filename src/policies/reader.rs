@@ -19,11 +19,12 @@ use super::matches::{FORMS, Taken, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
-use super::yaml::{Document, Fault, NodeId, Value};
 use super::{
     DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
-    Problems, instead, shown, too_large,
+    Problems, instead, too_large,
 };
+use weir_text::quoted;
+use weir_text::yaml::{Document, Fault, NodeId, Oddity, Value};
 
 impl Reader {
     /// Takes note of a file that cannot be read.
@@ -39,7 +40,7 @@ impl Reader {
             return;
         }
         self.files += 1;
-        let document = match Document::parse(text, self.dialect.compatible) {
+        let document = match Document::parse(text, self.dialect.yaml(text.len())) {
             Ok(document) => document,
             Err(fault) => {
                 let Fault { position, message } = fault;
@@ -64,9 +65,19 @@ impl Reader {
 
     /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let notes = document.notes.clone();
-        let mut of_file =
-            FileReader { file, document, paths, kinds: &KINDS, all: self, problems: Vec::new(), warnings: notes };
+        let (problems, warnings) = (Vec::new(), Vec::new());
+        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings };
+        for (at, oddity) in &document.oddities {
+            match oddity {
+                Oddity::KeyTwice(key) => {
+                    of_file.warn(*at, Code::KeyTwice, format!("{} is here twice: later values win", quoted(key)));
+                }
+                Oddity::SecondDocument => {
+                    let message = "what follows the first document is not read: a file holds one domain";
+                    of_file.warn(*at, Code::SecondDocument, message);
+                }
+            }
+        }
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
@@ -115,9 +126,8 @@ impl Reader {
 
 impl FileReader<'_> {
     fn root(&mut self) {
-        let start = Position { line: 1, column: 1 };
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
-            self.report(start, "empty: a policy file has a domain and descriptors");
+            self.report(Position::START, "empty: a policy file has a domain and descriptors");
             return;
         };
         let Ok(fields) = self.fields_of_file(root, &FILE) else {
@@ -167,7 +177,7 @@ impl FileReader<'_> {
             let twin = taken(outline.value.as_ref()).into_iter().map(|taken| (&*outline.key, taken));
             let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
             if let Some((place, (key, taken))) = found {
-                let message = format!("key {} {taken} is here twice, first at {place}", shown(key));
+                let message = format!("key {} {taken} is here twice, first at {place}", quoted(key));
                 self.report(outline.position, message);
             }
         }
@@ -188,7 +198,7 @@ impl FileReader<'_> {
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
         if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.dialect.merge_domains) {
             let first = &self.all.outlines[first].place;
-            let message = format!("domain {} is defined already, at {first}", shown(&name));
+            let message = format!("domain {} is defined already, at {first}", quoted(&name));
             return Err(self.report(at, message));
         }
         Ok((at, name))
@@ -338,7 +348,7 @@ impl FileReader<'_> {
             let Value::Scalar { text: name, .. } = &document.node(key).value else { continue };
             let Some(code) = Code::allowable().find(|code| code.name() == &**name) else {
                 let names: Vec<_> = Code::allowable().map(Code::name).collect();
-                self.report(at, format!("no warning {} in allow_warnings{}", shown(name), instead(name, &names)));
+                self.report(at, format!("no warning {} in allow_warnings{}", quoted(name), instead(name, &names)));
                 continue;
             };
             let has_reason =
@@ -359,7 +369,7 @@ impl FileReader<'_> {
     fn has_comment(&self, fields: &Fields) -> bool {
         let first = fields.at.line;
         let last = fields.values_but("descriptors").map(|value| self.document.last_line(value)).max();
-        self.paths.is_some() || self.document.comments.is_beside(first, last.unwrap_or(first))
+        self.paths.is_some() || self.document.has_comment(first, last.unwrap_or(first))
     }
 
     /// What happens to a charge that no store answers; none if the domain or the server decides that.
@@ -503,7 +513,7 @@ impl FileReader<'_> {
                     // Perhaps the end of a trial: the one without a name has the state that counted all admitted hits. [tr-2]
                     (Some(name), None) | (None, Some(name)) if !here => format!(
                         "to enforce {} after its trial, replace the other; to keep both, give each a name of its own",
-                        shown(name)
+                        quoted(name)
                     ),
                     _ => "give each a name of its own".to_owned(),
                 };
@@ -522,7 +532,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for (at, name) in replaces {
             if own.contains(&Some(name)) {
-                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", shown(name))));
+                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", quoted(name))));
             }
         }
         result

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
-use super::yaml::Document;
 use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
+use weir_text::yaml::Document;
 
 /// The largest file of tests or of traffic, in bytes.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
@@ -41,7 +41,7 @@ pub(super) fn parse<T>(
     let push = |all: &mut Reader, kind, position: Position, message| {
         all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
     };
-    let document = match Document::parse(text, false) {
+    let document = match Document::parse(text, Dialect::default().yaml(text.len())) {
         Ok(document) => document,
         Err(fault) => {
             push(&mut all, ProblemKind::Yaml, fault.position, fault.message);

@@ -11,8 +11,8 @@ use super::allowed::Allowed;
 use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
-use super::yaml::Document;
 use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
+use weir_text::yaml::Document;
 
 /// The problem of the current value has been reported.
 pub(super) struct Reported;

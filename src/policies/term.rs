@@ -4,12 +4,12 @@
 
 use jiff::Timestamp;
 use weir_engine::{Micros, Term};
-use weir_text::{instant_text, parse_instant};
+use weir_text::{instant_text, parse_instant, quoted};
 
+use super::NAME_BYTES_MAX;
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::{NAME_BYTES_MAX, shown};
 
 impl FileReader<'_> {
     /// The term of a limit; none where it always applies.
@@ -39,7 +39,7 @@ impl FileReader<'_> {
         match parse_instant(&text) {
             Ok(instant) => Ok(Some(instant)),
             Err(reason) => {
-                Err::<_, Reported>(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text))))
+                Err::<_, Reported>(self.report_value(fields, key, format!("{key} {}: {reason}", quoted(&text))))
             }
         }
     }

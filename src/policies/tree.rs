@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::yaml::{Document, NODES_MAX, Node, NodeId, Value};
-use super::{Position, shown};
+use super::NODES_MAX;
+use weir_text::quoted;
+use weir_text::yaml::{Document, Node, NodeId, Position, Value};
 
 /// A value as a policy file could have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +167,7 @@ fn descriptor(tree: &Tree<'_>) -> Option<Box<str>> {
 
 /// A text cut and escaped as in other messages, without the quotes.
 fn bare(text: &str) -> String {
-    shown(text).replace('"', "")
+    quoted(text).replace('"', "")
 }
 
 fn too_many() -> String {

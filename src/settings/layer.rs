@@ -9,8 +9,8 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use config::{ConfigError, Map, Source, Value};
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use config::{ConfigError, Map, Source};
+use weir_text::yaml::{Document, Options, Position, Value};
 
 use super::Problem;
 use super::row::{ENV_PREFIX, Preset, Setting, env_name};
@@ -23,12 +23,17 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 const REASON_CHARS_MAX: usize = 400;
 /// Why a name is refused that is not near to any other.
 const NO_SUCH_SETTING: &str = "no such setting";
-/// How deep groups may nest in a settings file; no name has this many parts.
-const DEPTH_MAX: usize = 8;
-/// The most problems of one file; the reading ends there.
+/// The most problems of one file that are reported.
 const PROBLEMS_MAX: usize = 1_000;
-/// The most characters of lists and mappings in brackets: the parser keeps all of an outermost one.
-const FLOW_MARKS_MAX: usize = 20_000;
+/// A settings file is small, and no name has eight parts.
+const YAML: Options = Options {
+    is_compatible: false,
+    joined_key: "",
+    written_max: 20_000,
+    values_max: 20_000,
+    aliased_bytes_max: 1 << 20,
+    depth_max: 8,
+};
 
 /// What one source of settings gives, and what is wrong with it.
 ///
@@ -211,127 +216,37 @@ impl Layer {
         });
     }
 
-    /// Walks the events of the one document, with a frame for each open group. What the settings
-    /// cannot be written with (aliases, a second document) ends the reading.
     fn read_yaml(&mut self, file: &str, text: &str) -> Result<(), Problem> {
-        let at = |span: Span| format!("{file}:{}:{}", span.start.line(), span.start.col() + 1);
-        let stop =
-            |span: Span, reason: &str| Problem { origin: at(span), name: None, value: None, reason: reason.to_owned() };
-        let marks = text.matches([',', '[', ']', '{', '}']).count();
-        if marks > FLOW_MARKS_MAX {
-            let reason = format!("{marks} of the characters , [ ] {{ }}, at most {FLOW_MARKS_MAX}");
-            return Err(Problem { origin: file.to_owned(), name: None, value: None, reason });
+        let document = Document::parse(text, YAML).map_err(|fault| Problem {
+            origin: format!("{file}:{}", fault.position),
+            name: None,
+            value: None,
+            reason: fault.message,
+        })?;
+        let Some(root) = document.root.filter(|&root| !document.node(root).is_null()) else { return Ok(()) };
+        if !matches!(document.node(root).value, Value::Mapping(_)) {
+            let reason = "settings are a mapping of names to values".to_owned();
+            return Err(Problem { origin: format!("{file}:{}", Position::START), name: None, value: None, reason });
         }
-        let mut groups: Vec<Group> = Vec::new();
-        let mut documents = 0;
-        let mut list_depth = 0;
-        for event in Parser::new_from_str(text) {
-            let (event, span) = event.map_err(|error| Problem {
-                origin: format!("{file}:{}:{}", error.marker().line(), error.marker().col() + 1),
-                name: None,
-                value: None,
-                reason: format!("not YAML: {}", error.info()),
-            })?;
-            if self.problems.len() > PROBLEMS_MAX {
-                return Err(stop(span, &format!("more than {PROBLEMS_MAX} problems")));
+        document.leaves(root, &mut |name, at, node| {
+            if self.problems.len() == PROBLEMS_MAX {
+                return;
             }
-            // A list was reported where it began; what is in it has no name.
-            match event {
-                Event::SequenceEnd => list_depth -= 1,
-                Event::SequenceStart(..) if list_depth > 0 => list_depth += 1,
-                _ => {}
+            let origin = format!("{file}:{at}");
+            match (&node.value, Setting::find(name)) {
+                _ if node.is_null() && table::is_group(name) => {}
+                (Value::Scalar { text, .. }, Some(_)) if !node.is_null() => self.put(name, text, &origin),
+                (Value::Scalar { .. }, Some(setting)) => {
+                    let reason = "has no value: give one, or leave the name out".to_owned();
+                    self.problem(setting, None, &origin, reason);
+                }
+                (_, Some(setting)) => {
+                    self.problem(setting, None, &origin, "a list, where one value is expected".to_owned());
+                }
+                (_, None) => self.unknown_name(name, &origin),
             }
-            if list_depth > 0 {
-                continue;
-            }
-            match event {
-                Event::DocumentStart(_) => {
-                    documents += 1;
-                    if documents > 1 {
-                        return Err(stop(span, "a second document: one is read"));
-                    }
-                }
-                Event::Scalar(scalar, style, _, _) => {
-                    let nothing = style == ScalarStyle::Plain && matches!(scalar.as_ref(), "" | "~" | "null");
-                    match groups.last_mut() {
-                        None if nothing => {}
-                        None => {
-                            return Err(stop(span, "settings are a mapping of names to values"));
-                        }
-                        Some(group) => match group.key.take() {
-                            None => group.key = Some((scalar.into_owned(), at(span))),
-                            Some((key, origin)) => {
-                                let name = group.name(&key);
-                                if !nothing {
-                                    self.put(&name, &scalar, &origin);
-                                } else if !table::is_group(&name) {
-                                    self.no_value(&name, &origin);
-                                }
-                            }
-                        },
-                    }
-                }
-                Event::MappingStart(..) => {
-                    if groups.len() == DEPTH_MAX {
-                        return Err(stop(span, "groups nest too deep"));
-                    }
-                    let prefix = match groups.last_mut() {
-                        None => String::new(),
-                        Some(group) => match group.key.take() {
-                            None => return Err(stop(span, "a name must be a text")),
-                            Some((key, _)) => format!("{}.", group.name(&key)),
-                        },
-                    };
-                    groups.push(Group { prefix, key: None });
-                }
-                Event::MappingEnd => {
-                    groups.pop();
-                }
-                Event::SequenceStart(..) => {
-                    let Some((key, origin)) = groups.last_mut().and_then(|group| {
-                        let (key, origin) = group.key.take()?;
-                        Some((group.name(&key), origin))
-                    }) else {
-                        return Err(stop(span, "settings are a mapping of names to values"));
-                    };
-                    list_depth = 1;
-                    match Setting::find(&key) {
-                        Some(setting) => {
-                            let reason = "a list, where one value is expected".to_owned();
-                            self.problem(setting, None, &origin, reason);
-                        }
-                        None => self.unknown_name(&key, &origin),
-                    }
-                }
-                Event::Alias(_) => return Err(stop(span, "aliases are not read: write the value")),
-                Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::SequenceEnd => {}
-            }
-        }
+        });
         Ok(())
-    }
-
-    fn no_value(&mut self, name: &str, origin: &str) {
-        match Setting::find(name) {
-            Some(setting) => {
-                let reason = "has no value: give one, or leave the name out".to_owned();
-                self.problem(setting, None, origin, reason);
-            }
-            None => self.unknown_name(name, origin),
-        }
-    }
-}
-
-/// One open mapping of a settings file.
-struct Group {
-    /// The names of the groups around it, each followed by a dot.
-    prefix: String,
-    /// The name that waits for its value, and where it stands.
-    key: Option<(String, String)>,
-}
-
-impl Group {
-    fn name(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
     }
 }
 
@@ -341,8 +256,8 @@ impl Source for Layer {
         Box::new(self.clone())
     }
 
-    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
-        let value = |entry: &Entry| Value::new(Some(&entry.origin), entry.text.clone());
+    fn collect(&self) -> Result<Map<String, config::Value>, ConfigError> {
+        let value = |entry: &Entry| config::Value::new(Some(&entry.origin), entry.text.clone());
         Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }

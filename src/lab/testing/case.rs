@@ -8,8 +8,8 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Undecided};
 use weir_policies::Dialect;
+use weir_policies::Problems;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
-use weir_policies::{Position, Problems};
 use weir_rls::configured;
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
@@ -17,6 +17,7 @@ use weir_rls::request::Request;
 use weir_store::StoreError;
 use weir_store::redis::Endpoint;
 use weir_text::instant_text;
+use weir_text::yaml::Position;
 
 use super::compare::{Got, compare, count};
 use super::coverage::{Load, Loads};

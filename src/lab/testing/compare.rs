@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_engine::{Micros, Rule, Window, metadata};
 use weir_limiter::{Answer, Status};
-use weir_policies::Position;
 use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
 use weir_rls::proto::{HeaderValue, RateLimitResponse};
 use weir_text::spell;
+use weir_text::yaml::Position;
 
 use super::Difference;
 use super::coverage::Load;

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn of(met: usize, all: usize) -> Coverage {
-        let position = weir_policies::Position { line: 1, column: 1 };
+        let position = weir_text::yaml::Position::START;
         let rule = |number| CoveredRule {
             place: Location { file: "a.yaml".into(), position },
             domain: "shop".to_owned(),

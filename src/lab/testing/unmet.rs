@@ -4,9 +4,9 @@
 //! request has (policies).
 
 use weir_engine::PolicySet;
-use weir_policies::Position;
 use weir_rls::proto::RateLimitRequest;
 use weir_text::nearest;
+use weir_text::yaml::Position;
 
 use super::coverage::Load;
 use super::{Difference, FAILURES_MAX, Failure, Outcome, Warning};

@@ -4,6 +4,7 @@
 //! example that was followed through the policies.
 
 use std::collections::BTreeMap;
+use weir_text::quoted;
 
 use weir_engine::Matcher;
 use weir_engine::descriptor::Entry;
@@ -11,7 +12,6 @@ use weir_engine::policy::Place;
 
 use super::super::{Code, Outline};
 use super::{Found, has_limit, kind};
-use crate::shown;
 
 /// A limit below the wider descriptor, and the entries that lead to it there.
 struct Missing<'o> {
@@ -132,5 +132,5 @@ impl<'l> Found<'l> {
 
 /// A text cut and escaped, without the quotes.
 fn bare(text: &str) -> String {
-    shown(text).replace('"', "")
+    quoted(text).replace('"', "")
 }

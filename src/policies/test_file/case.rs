@@ -9,8 +9,9 @@ use super::step::Clock;
 use super::{ASKS_MAX, CASES_MAX, Case, Policies, Position, STEPS_MAX};
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX, shown};
+use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 /// What a case has unless it says otherwise.
 pub(super) struct Defaults<'a> {
@@ -52,7 +53,7 @@ impl FileReader<'_> {
         for item in items {
             let Ok(case) = self.case(item, &defaults) else { continue };
             if let Some(first) = names.insert(case.name.clone(), case.position) {
-                let message = format!("a case {} is here twice, first at line {}", shown(&case.name), first.line);
+                let message = format!("a case {} is here twice, first at line {}", quoted(&case.name), first.line);
                 self.report(case.position, message);
             }
             let before = asks;
@@ -168,7 +169,7 @@ impl FileReader<'_> {
                 );
             };
             if texts.iter().any(|(other, _)| **other == **name) {
-                return Err(self.report(at, format!("the file {} is here twice", shown(name))));
+                return Err(self.report(at, format!("the file {} is here twice", quoted(name))));
             }
             texts.push((name.to_string(), text.to_string()));
         }

@@ -8,8 +8,9 @@ use super::keys::{DESCRIPTOR, ENTRY};
 use crate::fields::Fields;
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, shown};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 impl FileReader<'_> {
     /// What is asked: the descriptors, and the hits of the request. A descriptor has what the request says, unless it says
@@ -73,7 +74,7 @@ impl FileReader<'_> {
     }
 
     fn short(&mut self, at: Position, text: &str) -> Result<Vec<(String, String)>, Reported> {
-        parse_entries(text).map_err(|reason| self.report(at, format!("descriptor {}: {reason}", shown(text))))
+        parse_entries(text).map_err(|reason| self.report(at, format!("descriptor {}: {reason}", quoted(text))))
     }
 
     fn full(&mut self, id: NodeId) -> Result<Descriptor, Reported> {

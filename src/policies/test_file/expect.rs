@@ -11,8 +11,9 @@ use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Verdict, Written};
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, shown};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 /// What is not there: a header, a rule, a wait.
 const NONE: &str = "none";
@@ -22,7 +23,7 @@ impl FileReader<'_> {
     pub(super) fn expectation(&mut self, at: Position, id: NodeId, descriptors: usize) -> Result<Expect, Reported> {
         if let Value::Scalar { text, .. } = &self.document.node(id).value {
             if !Verdict::NAMES.contains(&&**text) {
-                let message = format!("no answer {}{}; or a mapping", shown(text), instead(text, &Verdict::NAMES));
+                let message = format!("no answer {}{}; or a mapping", quoted(text), instead(text, &Verdict::NAMES));
                 return Err(self.report(at, message));
             }
             let answer = Some(Written { position: at, value: Verdict::named(text) });
@@ -147,7 +148,7 @@ impl FileReader<'_> {
                 return Err(self.report(position, format!("{key} must be texts by names")));
             };
             if headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-                return Err(self.report(position, format!("{} is here twice", shown(name))));
+                return Err(self.report(position, format!("{} is here twice", quoted(name))));
             }
             let value = if *plain && **value == *NONE { None } else { Some(value.to_string()) };
             headers.push((name.to_string(), Written { position, value }));
@@ -171,7 +172,7 @@ impl FileReader<'_> {
         let Some(text) = self.text(fields, key, bytes_max)? else { return Ok(None) };
         match parse(&text) {
             Ok(value) => Ok(self.at_key(fields, key, value)),
-            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text)))),
+            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", quoted(&text)))),
         }
     }
 

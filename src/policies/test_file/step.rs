@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use weir_engine::Micros;
-use weir_text::INSTANT_US_MAX;
+use weir_text::{INSTANT_US_MAX, quoted};
 
 use super::keys::{OF_ASK, STEP};
 use super::values::micros;
 use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, Position, shown};
+use crate::{NAME_BYTES_MAX, Position};
+use weir_text::yaml::{NodeId, Value};
 
 /// What stands for the number of the caller in keys and values.
 pub const CALLER: &str = "<n>";
@@ -186,7 +186,7 @@ impl FileReader<'_> {
         let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
         match parse(&text) {
             Ok(value) => Ok(Some(value)),
-            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text)))),
+            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", quoted(&text)))),
         }
     }
 }

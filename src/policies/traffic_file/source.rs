@@ -5,12 +5,13 @@ use weir_engine::words::counted;
 
 use super::keys::{DAILY, SOURCE};
 use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
+use crate::NAME_BYTES_MAX;
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
 use crate::test_file::CALLER;
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, shown};
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
@@ -191,9 +192,11 @@ impl FileReader<'_> {
         let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
         match text.parse::<usize>() {
             Ok(hour) if hour < HOURS => Ok(Some(hour)),
-            _ => {
-                Err(self.report_value(fields, key, format!("{key} {}: an hour is a number from 0 to 23", shown(&text))))
-            }
+            _ => Err(self.report_value(
+                fields,
+                key,
+                format!("{key} {}: an hour is a number from 0 to 23", quoted(&text)),
+            )),
         }
     }
 }

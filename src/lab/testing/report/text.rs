@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use weir_engine::words::{counted, percent, printable};
-use weir_policies::Position;
+use weir_text::yaml::Position;
 
 use super::{Covered, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
