@@ -1,15 +1,16 @@
-//! A file that is read alone, such as a file of tests: its text, and its problems in the order of their places.
+//! Reads one file of tests or of traffic: its text, and its problems in the order of their places.
 //!
-//! Not here: what such a file has (test_file.rs, traffic_file.rs).
+//! Not here: the content of such a file (test_file.rs, traffic_file.rs).
 
 use std::path::Path;
 use std::sync::Arc;
+
+use weir_text::yaml::Document;
 
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
 use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
-use weir_text::yaml::Document;
 
 /// The largest file of tests or of traffic, in bytes.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
@@ -30,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
     Ok((name, text))
 }
 
-/// What `content` makes of a text whose mappings are of these kinds.
+/// Reads a text whose mappings are of these kinds by `content`.
 pub(super) fn parse<T>(
     name: &Arc<str>,
     text: &str,

@@ -15,4 +15,4 @@ pub use boolean::boolean;
 pub use duration::{duration, duration_units, spell};
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
 pub use nearest::nearest;
-pub use quoted::quoted;
+pub use quoted::{escaped, quoted};

@@ -11,3 +11,9 @@ pub fn quoted(text: &str) -> String {
         None => format!("{text:?}"),
     }
 }
+
+/// The same without quotation marks.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    quoted(text).replace('"', "")
+}

@@ -1,9 +1,11 @@
-//! What a step expects of its answers.
+//! The expectations of a step.
 
 use std::sync::Arc;
 
 use weir_engine::Algorithm;
 use weir_engine::words::counted;
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
@@ -12,14 +14,12 @@ use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
 use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead};
-use weir_text::quoted;
-use weir_text::yaml::{NodeId, Value};
 
-/// What is not there: a header, a rule, a wait.
+/// The word for an absent header, rule or wait.
 const NONE: &str = "none";
 
 impl FileReader<'_> {
-    /// What is expected of a request with so many descriptors: `ok`, `over`, or a mapping.
+    /// The expectation of a request with so many descriptors: `ok`, `over`, or a mapping.
     pub(super) fn expectation(&mut self, at: Position, id: NodeId, descriptors: usize) -> Result<Expect, Reported> {
         if let Value::Scalar { text, .. } = &self.document.node(id).value {
             if !Verdict::NAMES.contains(&&**text) {
@@ -119,7 +119,7 @@ impl FileReader<'_> {
         })
     }
 
-    /// What limits on trial say: a verdict, or that there is none.
+    /// The verdict of limits on trial, or `none`.
     fn trial(&mut self, fields: &Fields) -> Read<Written<Option<Verdict>>> {
         let [ok, over] = Verdict::NAMES;
         let Some(word) = self.choice(fields, "trial", &[ok, over, NONE])? else { return Ok(None) };
@@ -169,11 +169,8 @@ impl FileReader<'_> {
         bytes_max: usize,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Read<Written<T>> {
-        let Some(text) = self.text(fields, key, bytes_max)? else { return Ok(None) };
-        match parse(&text) {
-            Ok(value) => Ok(self.at_key(fields, key, value)),
-            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", quoted(&text)))),
-        }
+        let value = self.parsed(fields, key, bytes_max, parse)?;
+        Ok(value.and_then(|value| self.at_key(fields, key, value)))
     }
 
     fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Written<T>> {

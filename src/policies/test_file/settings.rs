@@ -1,14 +1,14 @@
-//! The settings of a test: those on which decisions and responses depend.
+//! The settings of a test: those that decisions and responses depend on.
 
 use std::sync::Arc;
 
 use weir_settings::{Layer, Problems, Setting, Settings};
+use weir_text::yaml::Value;
 use weir_text::{nearest, quoted};
 
 use super::Position;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
-use weir_text::yaml::Value;
 
 /// The settings that a test may have.
 pub const NAMES: [&str; 21] = [
@@ -35,22 +35,21 @@ pub const NAMES: [&str; 21] = [
     "limits.hits",
 ];
 
-/// The settings as written, each with its text: those of a case come after those of its file and win.
+/// The names and texts of settings. Those of a case replace those of its file.
 pub(crate) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
     /// The settings below `settings`, added to those of `above`.
     pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
         let mut given = above.clone();
-        let Some((at, id)) = fields.get("settings") else { return Ok(given) };
-        let document = self.document;
-        let node = document.node(id);
-        if !node.is_null() && !matches!(node.value, Value::Mapping(_)) {
-            let at = self.value_position(at, id);
+        let (Some((at, node)), Some((_, id))) = (self.value(fields, "settings"), fields.get("settings")) else {
+            return Ok(given);
+        };
+        if !matches!(node.value, Value::Mapping(_)) {
             return Err(self.report(at, format!("settings must be names and values, not {}", node.describe())));
         }
         let mut result = Ok(());
-        document.leaves(id, &mut |name, at, node| {
+        self.document.leaves(id, &mut |name, at, node| {
             let is_group = NAMES.iter().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
             let done = match (NAMES.iter().find(|known| **known == name), &node.value) {
                 (Some(known), Value::Scalar { text, .. }) => self.setting(at, known, text, &mut given),
@@ -88,7 +87,7 @@ impl FileReader<'_> {
 /// When they do not fit together.
 pub fn with_defaults(given: &[(&'static str, String)]) -> Result<Settings, Problems> {
     let mut layer = Layer::default();
-    // Where policies are is not a matter of settings here.
+    // This setting is required, and tests do not use it.
     layer.set("policies.directory=.");
     for (name, text) in given {
         layer.set(&format!("{name}={text}"));

@@ -10,8 +10,8 @@ use weir_text::quoted;
 use weir_text::yaml::{self, Document, Fault, NodeId, Options, Position, Value};
 
 use super::{
-    BUCKETS, FILE_BYTES_MAX, Fault, MAPPINGS_MAX, Mapper, Mapping, MetricType, ObserverKind, QUANTILES, SUMMARY_AGE,
-    Target, glob, regex,
+    BUCKETS, FILE_BYTES_MAX, MAPPINGS_MAX, Mapper, Mapping, MetricType, ObserverKind, QUANTILES, SUMMARY_AGE, Target,
+    glob, regex,
 };
 
 /// The most values in one file, also with aliases written out.
