@@ -1,8 +1,7 @@
-//! One layer of settings: what a file, the environment or the command line gives.
+//! One layer of settings: from a file, the environment or the command line.
 //!
-//! A layer keeps each value as text with the place it stands at, and finds everything that can be
-//! wrong with it alone: unknown names, values given twice, values out of bounds. Merging the layers
-//! is not done here. No layer prints its values: some are secrets.
+//! A layer keeps each value as text with its place, and finds every problem of the layer alone: unknown names, names given
+//! twice, values out of bounds. It never prints a value, which may be secret. Not here: merging the layers (lib.rs).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,9 +18,9 @@ use super::value::shorten;
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How much of a reason that another source gives is kept, in characters: it may quote a value of any length.
+/// The longest reason of another source, in characters: it may quote a value of any length.
 const REASON_CHARS_MAX: usize = 400;
-/// Why a name is refused that is not near to any other.
+/// The reason for a name that is not similar to any setting.
 const NO_SUCH_SETTING: &str = "no such setting";
 /// The most problems of one file that are reported.
 const PROBLEMS_MAX: usize = 1_000;
@@ -35,7 +34,7 @@ const YAML: Options = Options {
     depth_max: 8,
 };
 
-/// What one source of settings gives, and what is wrong with it.
+/// The settings of one source, and its problems.
 ///
 /// A later layer wins over an earlier one; see [`Settings::load`](super::Settings::load).
 #[derive(Clone, Default)]
@@ -78,7 +77,7 @@ impl Layer {
         }
     }
 
-    /// The text of a settings file; `file` is what errors call it.
+    /// The text of a settings file; errors call it `file`.
     ///
     /// Groups are mappings, and a dotted name is the same as its mapping: `redis.timeout: 10ms`.
     #[must_use]
@@ -87,7 +86,7 @@ impl Layer {
         if let Err(problem) = layer.read_yaml(file, text) {
             layer.problems.push(problem);
         }
-        // A file without any setting is probably another kind of file and may be a secret: no name of it is shown.
+        // A file without any setting may be a secret of another kind: its names are not shown.
         let is_setting = |problem: &Problem| problem.name.is_some() && !problem.reason.starts_with(NO_SUCH_SETTING);
         if layer.entries.is_empty() && !layer.problems.iter().any(is_setting) {
             let unknown = layer.problems.iter_mut().filter(|problem| problem.reason == NO_SUCH_SETTING);
@@ -96,7 +95,7 @@ impl Layer {
         layer
     }
 
-    /// Every variable that starts with `WEIR__`; the others are not looked at.
+    /// Every variable that starts with `WEIR__`.
     #[must_use]
     pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut layer = Self::default();
@@ -134,7 +133,7 @@ impl Layer {
     pub fn set(&mut self, assignment: &str) {
         match assignment.split_once('=') {
             Some((name, text)) => self.put(name, text, "--set"),
-            // The text is not shown: it may be a secret with a colon before it.
+            // The text is not shown: it may be a name, a colon and a secret.
             None => self.problems.push(Problem {
                 origin: "--set".to_owned(),
                 name: None,
@@ -144,7 +143,7 @@ impl Layer {
         }
     }
 
-    /// Adds a problem of a source that is not a setting by itself: `origin` is the name of what was given.
+    /// Adds a problem of a variable or flag that is not a single setting. `origin` is its name.
     pub fn refuse(&mut self, origin: &str, reason: &str) {
         let end = reason.char_indices().nth(REASON_CHARS_MAX).map_or(reason.len(), |(end, _)| end);
         let reason = reason[..end].to_owned();
@@ -155,12 +154,12 @@ impl Layer {
         &self.problems
     }
 
-    /// Where the layer gives this setting, if it does.
+    /// The place of a setting in this layer.
     pub(super) fn origin(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
-    /// The text that the layer gives this setting, if it does.
+    /// The text of a setting in this layer.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
     }
@@ -250,7 +249,7 @@ impl Layer {
     }
 }
 
-/// Lets the `config` crate merge layers. Only known names are in a layer, so none is read as a path expression by accident.
+/// Lets the `config` crate merge layers. A layer has only known names, so `config` reads none as a path expression.
 impl Source for Layer {
     fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
         Box::new(self.clone())
@@ -262,7 +261,7 @@ impl Source for Layer {
     }
 }
 
-/// Names and places only: a value may be a secret.
+/// Shows names and places only: a value may be secret.
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = self.entries.iter().map(|entry| (entry.name, &entry.origin));
@@ -270,7 +269,7 @@ impl fmt::Debug for Layer {
     }
 }
 
-/// What stands right below a group; a group below it is written `redis.tls.*`.
+/// The settings in a group. A nested group is written `redis.tls.*`.
 fn members(group: &str) -> String {
     let mut names: Vec<String> = Vec::new();
     for setting in table::SETTINGS {

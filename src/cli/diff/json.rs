@@ -9,7 +9,7 @@ use super::rows::{place, rule_in_words};
 use super::{Report, Side};
 use crate::check::limit_in_words;
 
-/// How many descriptors are told.
+/// The most descriptors in the report.
 const KEYS_MAX: usize = 1_000;
 
 pub(super) fn document(report: &Report<'_>) -> Value {
@@ -98,7 +98,7 @@ fn of_could_not_tell(report: &Report<'_>, unknown: &CouldNotTell<'_>) -> Value {
     json!({ "domain": domain, "old": side(report.old, *old), "new": side(report.new, *new), "why": why })
 }
 
-/// The rule that is met on one side.
+/// The rule of one side.
 fn side(side: &Side, rule: Option<&Rule>) -> Value {
     let Some(rule) = rule else { return Value::Null };
     let place = place(side, rule);

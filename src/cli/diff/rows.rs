@@ -1,4 +1,4 @@
-//! A comparison as words: what the formats for people share.
+//! A comparison in words, for both formats for people.
 
 use weir_engine::words::counted;
 use weir_engine::{Limit, Rule};
@@ -13,13 +13,13 @@ use crate::check::{amount, limit_in_words};
 pub(super) struct Row {
     pub(super) domain: String,
     pub(super) kind: &'static str,
-    /// Its path, or for one with another name both.
+    /// Its path, or both paths if it was renamed.
     pub(super) rule: String,
     pub(super) place: Option<Location>,
     pub(super) tend: &'static str,
-    /// What is otherwise: what was, and what is.
+    /// The differences: old and new.
     pub(super) lines: Vec<Line>,
-    /// What becomes of states.
+    /// Which states are kept or forgotten.
     pub(super) states: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Report<'_> {
     }
 
     fn row(&self, change: &RuleChange<'_>) -> Row {
-        // The rule that the change is about, and on which side it is written.
+        // The changed rule, and the side that has it.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
         let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
@@ -53,7 +53,7 @@ impl Report<'_> {
         }
     }
 
-    /// The whole in one line.
+    /// A summary in one line.
     pub(super) fn summary(&self) -> String {
         let all = self.comparison;
         let unknown = match all.unknown.len() {
@@ -89,7 +89,7 @@ pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
     side.places.get(rule.id as usize)
 }
 
-/// The rule by its path, both paths where it has another one or descriptors meet another one.
+/// The path of a rule, or both paths if it was renamed or its descriptors meet another rule.
 fn named(change: &RuleChange<'_>) -> String {
     let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
     match change.kind {
@@ -99,7 +99,7 @@ fn named(change: &RuleChange<'_>) -> String {
     }
 }
 
-/// A descriptor, and what it meets before and now: `for example a=/c: 10 per minute -> 100 per minute`.
+/// A descriptor with its old and new limits: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
     format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
 }
@@ -112,7 +112,7 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
     }
 }
 
-/// What the descriptors of a rule met before it came, or meet since it is gone.
+/// The rule that the descriptors of a new rule met before, or those of a removed rule meet now.
 fn context(change: &RuleChange<'_>) -> Option<Line> {
     let text = match (change.kind, change.old, change.new) {
         (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
@@ -154,7 +154,7 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<Line> {
     }
 }
 
-/// What becomes of the states of a limit.
+/// Whether the states of a limit are kept or forgotten.
 fn state(change: &StateChange<'_>) -> String {
     let what = match &change.fate {
         Fate::Kept => "kept: what was used counts".to_owned(),
@@ -168,7 +168,7 @@ fn state(change: &StateChange<'_>) -> String {
     format!("{}: {what}", amount(change.limit))
 }
 
-/// What cannot be told: domain, the rule, where it is written, and why.
+/// An unknown effect: the domain, the rule, its place, and the reason.
 pub(super) struct CouldNotTellRow {
     pub(super) domain: String,
     pub(super) rule: String,
@@ -191,7 +191,7 @@ impl Report<'_> {
     }
 }
 
-/// A domain that changes: what happened, and to what.
+/// A changed domain: the kind of change, and the differences.
 pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
     let name = match change.was {
         Some(was) => format!("{was} -> {}", change.name),
@@ -200,10 +200,10 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
     (name, change.effects.iter().flat_map(lines).collect())
 }
 
-/// How many descriptors are told.
+/// The most descriptors that are shown.
 pub(super) const KEYS_SHOWN: usize = 10;
 
-/// Whose answers changed, in a table: what it is, how many requests pass now, how many are denied now, and how many have errors.
+/// Changed answers of a rule or descriptor: how many requests now pass, are denied, or get an error.
 pub(super) struct AnswerRow {
     pub(super) domain: String,
     pub(super) what: String,
@@ -211,7 +211,7 @@ pub(super) struct AnswerRow {
 }
 
 impl Report<'_> {
-    /// The traffic in one line; none where there is none.
+    /// The traffic in one line, if there is any.
     pub(super) fn traffic_summary(&self) -> Option<String> {
         let answers = self.answers?;
         let requests = counted(answers.requests, "request");
@@ -254,7 +254,7 @@ impl Report<'_> {
     }
 }
 
-/// Requests of which it cannot be told whether their answers change: domain, the rules, and how many they are.
+/// Requests with possibly changed answers: the domain, the rules, and how many.
 pub(super) struct UnknownRow {
     pub(super) domain: String,
     pub(super) what: String,

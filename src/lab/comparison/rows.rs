@@ -1,7 +1,7 @@
-//! The changes of rules in a report: each transition of descriptors belongs to the change of one rule.
+//! The changes of rules in a report. Each transition of descriptors belongs to the change of one rule.
 //!
-//! The change of a new rule has what its descriptors met before, and that of a removed rule what they meet now. Where a rule is written for
-//! other values, its change has those values. Every other transition is a rule that moved.
+//! The change of a new rule includes the rules that its descriptors met before. That of a removed rule includes the rules that they
+//! meet now. If the values of a rule differ, its change includes them. Every other transition is a moved rule.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,10 +12,10 @@ use super::pairs::Pair;
 use super::walk::{Observed, Transition};
 use super::{CouldNotTell, Effect, Kind, RuleChange, Tend, What, states, together, values};
 
-/// The most examples of one change. The others still count for where the change goes.
+/// The most examples of one change. The others still count for its direction.
 const EXAMPLES_MAX: usize = 8;
 
-/// Changes of rules, and how many rules are as they were.
+/// Changes of rules, and the number of unchanged rules.
 pub(super) struct Rows<'p> {
     pub(super) changes: Vec<RuleChange<'p>>,
     pub(super) same: usize,
@@ -36,18 +36,18 @@ pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<
     rows
 }
 
-/// Which change each transition belongs to.
+/// The change of each transition.
 struct Placed<'o, 'p> {
     transitions: &'o [Transition<'p>],
-    /// What descriptors do to each other, by transition.
+    /// Effects of descriptors on each other, by transition.
     together: BTreeMap<usize, Vec<Effect<'p>>>,
     quotas: HashMap<&'p str, OtherQuotas>,
-    /// Domains in which something could not be told.
+    /// Domains with unknown effects.
     unknown: HashSet<&'p str>,
     /// By pair: the transition from the one rule to the other, and the other transitions of the same change.
     kept: HashMap<usize, usize>,
     with: HashMap<usize, Vec<usize>>,
-    /// The first transition from each rule that is gone.
+    /// The first transition from each removed rule.
     of_gone: HashMap<u32, usize>,
     /// Transitions that are a change of their own, and their rules.
     moved: Vec<usize>,
@@ -134,10 +134,10 @@ impl<'o, 'p> Placed<'o, 'p> {
         };
         let Some((first, others)) = with.split_first() else {
             if let Some(number) = self.of_gone.get(&rule.id).copied().filter(|_| kind == Kind::Removed) {
-                // The change of a new rule has the same transition.
+                // The change of the new rule has this transition too.
                 return vec![self.of_transition(number, kind)];
             }
-            // Nothing meets it, or it is not known what does.
+            // No descriptor meets it, or none is known.
             let mut change = change(kind, pair.0, pair.1, limits::effects(pair.0, pair.1));
             change.is_met = self.unknown.contains(&*rule.domain);
             if !change.is_met {
@@ -150,7 +150,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         changes
     }
 
-    /// A rule that is on both sides.
+    /// The change of a rule that both sides have.
     fn of_both(&mut self, number: usize, one: &'p Rule, other: &'p Rule, with: &[usize]) -> Option<RuleChange<'p>> {
         let kind = if is_renamed(one, other) { Kind::Renamed } else { Kind::Changed };
         let kept = self.kept.get(&number).copied();
@@ -190,7 +190,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         let Transition { old, new, example } = &self.transitions[number];
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
-            // The kind of the change has this already.
+            // The kind of the change shows this already.
             effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());
@@ -232,7 +232,7 @@ fn is_renamed(one: &Rule, other: &Rule) -> bool {
     one.domain != other.domain || one.path != other.path
 }
 
-/// The domains in which descriptors meet quotas that can be over.
+/// The domains in which descriptors meet quotas that can deny.
 fn quotas<'p>(transitions: &[Transition<'p>]) -> HashMap<&'p str, OtherQuotas> {
     let mut quotas: HashMap<&'p str, OtherQuotas> = HashMap::new();
     for Transition { old, new, .. } in transitions {

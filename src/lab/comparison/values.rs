@@ -1,4 +1,4 @@
-//! Which values a rule is for that it was not for before, and the reverse.
+//! The values that a rule matches on one side only.
 
 use std::collections::HashSet;
 
@@ -10,20 +10,20 @@ use super::{Effect, Tend, What};
 /// The most values of a list in a report; it counts the rest.
 const VALUES_MAX: usize = 20;
 
-/// Whether both rules are for the same values, as they are written.
+/// Whether both rules have the same values, as written.
 pub(super) fn are_same(before: &Rule, after: &Rule) -> bool {
     let values = |rule: &Rule| rule.levels.iter().map(|level| level.value.clone()).collect::<Vec<_>>();
     before.levels.len() == after.levels.len() && values(before) == values(after)
 }
 
-/// Adds the values that only one of the rules is written for. Where it goes follows from what each of them meets.
+/// Adds the values that only one of the rules has. Their direction follows from the rules that they meet.
 pub(super) fn add_values<'p>(before: &'p Rule, after: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let levels = before.levels.iter().zip(&after.levels);
     let changed = levels.filter_map(|(before, after)| changed(before, after));
     effects.extend(changed.map(|what| Effect { tend: Tend::Neither, what }));
 }
 
-/// None if there are no such values: the order of a list means nothing but for its name.
+/// None if there are no such values. The order of a list affects only its name.
 fn changed(before: &Level, after: &Level) -> Option<What<'static>> {
     if before.value == after.value {
         return None;

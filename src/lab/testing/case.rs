@@ -26,20 +26,20 @@ use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::simulation::message::message;
 
-/// How a case ended.
+/// The end of a case.
 pub(super) enum Ended {
     Passed,
     Failed {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run, and why, with the place in the file of tests.
+    /// It could not be run. Has the reason, with the place in the file of tests.
     Broken(String),
-    /// The store failed, and how.
+    /// The store failed.
     StoreFailed(StoreError),
 }
 
-/// Runs a case in a store of its own.
+/// Runs a case in its own store.
 pub(super) fn run(
     runtime: &Runtime,
     redis: Option<&Endpoint>,
@@ -62,7 +62,7 @@ pub(super) fn run(
     let extras = configured::extras(&case.settings.response);
     let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
-    // Also after a failure: nothing stays in Redis.
+    // Also after a failure, so nothing remains in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
         Err(Trouble::Policies(reason)) => Ended::Broken(reason),
@@ -72,7 +72,7 @@ pub(super) fn run(
     }
 }
 
-/// Why a case cannot go on.
+/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies are not valid; the text has the place.
     Policies(String),
@@ -138,7 +138,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends the requests of a step. Of those whose answers differ, the first is reported.
+    /// Sends the requests of a step. Reports the first unexpected answer, and the number of others.
     fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
@@ -188,7 +188,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends one request, on the way of a request from the network.
+    /// Sends one request as if it came from the network.
     fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
         let request = Request::of(request);
         let query = match convert::query(&request, &self.bounds) {
@@ -201,7 +201,7 @@ impl Running<'_> {
             Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
         };
         let rules = query.descriptors.iter().map(|descriptor| {
-            // A limit in the request stands in place of the rules.
+            // A limit of the request replaces the rules.
             let has_rule = descriptor.limit.is_none();
             if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
         });
@@ -225,7 +225,7 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
     load.policies.find(domain, entries).rule.map(|rule| rule.id)
 }
 
-/// The message that a caller sends.
+/// The message of a caller.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
     let number = caller.to_string();
@@ -236,7 +236,7 @@ fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     message
 }
 
-/// A request for people: what was asked, which one of the step it was, and when.
+/// A request in words: its descriptors, its number in the step, and its time.
 fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
     let descriptors = request.descriptors.iter().map(|descriptor| {
         spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
@@ -253,7 +253,7 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-/// Why a case cannot be run whose policies are wrong, with the place that names them.
+/// Why a case with wrong policies cannot be run, with the place that names them.
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
