@@ -23,13 +23,12 @@ use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::ask;
-use super::check;
 use super::diff::{self, Diff, FailOn};
 use super::numbers::number;
 use super::schema::Of;
 use super::simulate::SimulateArguments;
 use super::tap;
-use super::test::{Format, Tests};
+use super::test::{TestFormat, Tests};
 use super::top::Sort;
 
 /// `weir` and its arguments.
@@ -237,8 +236,8 @@ impl CheckArguments {
 
     /// Whether warnings count as errors.
     #[must_use]
-    pub const fn strictness(&self) -> check::Strictness {
-        if self.strict { check::Strictness::Strict } else { check::Strictness::Lenient }
+    pub const fn strictness(&self) -> Strictness {
+        Strictness::of(self.strict)
     }
 }
 
@@ -319,8 +318,8 @@ pub struct DiffArguments {
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// How the report is written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::Format::Text)]
-    format: diff::Format,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::DiffFormat::Text)]
+    format: diff::DiffFormat,
     /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
@@ -351,8 +350,8 @@ pub struct TestArguments {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// How the report is written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = TestFormat::Text)]
+    format: TestFormat,
     /// Name the rules that no test meets
     #[arg(long)]
     coverage: bool,
@@ -385,7 +384,7 @@ impl TestArguments {
     pub fn tests(self) -> Tests {
         let redis_url = self.redis_url.filter(|_| self.store == TestStore::Redis);
         let Self { paths, filter, format, coverage, fail_under, strict, .. } = self;
-        let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+        let strictness = Strictness::of(strict);
         Tests { paths, redis_url, filter, format, coverage, fail_under, strictness }
     }
 }

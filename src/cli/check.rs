@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
@@ -46,15 +47,6 @@ pub enum Failed {
     /// The answer cannot be written out.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-}
-
-/// How `weir check` treats warnings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// Prints them; the policies are valid.
-    Lenient,
-    /// Prints them; the policies are not valid.
-    Strict,
 }
 
 /// Validates a policy directory and writes a tree of its domains, descriptors and limits, then the warnings and totals.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use weir_engine::PolicySet;
 use weir_lab::comparison::answers::{Answers, AnswersError, answers};
-use weir_lab::comparison::{Comparison, Tend, compare};
+use weir_lab::comparison::{Comparison, Direction, compare};
 use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
@@ -29,14 +29,14 @@ pub struct Diff {
     /// The requests for both: a file of traffic, or a record of `weir tap`.
     pub traffic: Option<PathBuf>,
     /// How the report is written.
-    pub format: Format,
+    pub format: DiffFormat,
     /// The kinds of changes that count; all if this is empty.
     pub fail_on: Vec<FailOn>,
 }
 
 /// How the report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum DiffFormat {
     /// For people.
     Text,
     /// One JSON document.
@@ -136,9 +136,9 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     };
     let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
     match diff.format {
-        Format::Text => text::write(&report, out)?,
-        Format::Json => writeln!(out, "{:#}", json::document(&report))?,
-        Format::Markdown => markdown::write(&report, out)?,
+        DiffFormat::Text => text::write(&report, out)?,
+        DiffFormat::Json => writeln!(out, "{:#}", json::document(&report))?,
+        DiffFormat::Markdown => markdown::write(&report, out)?,
     }
     out.flush()?;
     Ok(outcome(&report, &diff.fail_on))
@@ -156,8 +156,8 @@ fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
     let has_unknown = !comparison.unknown.is_empty() || report.could_not_tell() > 0;
     let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
     let is_there = |fail_on: &FailOn| match fail_on {
-        FailOn::Stricter => comparison.tending(Tend::Stricter) > 0,
-        FailOn::Looser => comparison.tending(Tend::Looser) > 0,
+        FailOn::Stricter => comparison.with_direction(Direction::Stricter) > 0,
+        FailOn::Looser => comparison.with_direction(Direction::Looser) > 0,
         FailOn::Forgotten => comparison.forgetting() > 0,
         FailOn::Answers => has_other_answers,
         FailOn::Unknown => has_unknown,

@@ -15,7 +15,7 @@ use weir_text::nearest;
 
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
-use super::overridden::{self, Shown};
+use super::overridden::{self, ShownOverride};
 use super::served::{self, Served};
 
 /// Writes which rules a request with these descriptors meets. A request that meets no rule is no error.
@@ -63,14 +63,14 @@ pub fn run_served(
 fn write(
     loaded: &Loaded,
     servers: &str,
-    overrides: &[Shown],
+    overrides: &[ShownOverride],
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let of_domain: Vec<(&Shown, Override)> =
+    let of_domain: Vec<(&ShownOverride, Override)> =
         overrides.iter().filter(|one| one.domain == domain).filter_map(|one| Some((one, one.set()?))).collect();
-    let (shown, set): (Vec<&Shown>, Vec<Override>) = of_domain.into_iter().unzip();
+    let (shown, set): (Vec<&ShownOverride>, Vec<Override>) = of_domain.into_iter().unzip();
     let fitted = &Overrides::of(&loaded.policies, &set);
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);
     let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
@@ -109,7 +109,7 @@ struct Request<'r> {
     /// The `on_error` of the server.
     servers: &'r str,
     /// The overrides of the domain.
-    shown: &'r [&'r Shown],
+    shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
     outline: &'r DomainOutline,
     domain: &'r Domain,
@@ -173,7 +173,7 @@ impl<'r> Request<'r> {
         let mut tag = String::new();
         write_tag(&mut tag, &self.domain.name, entries.iter().copied(), &met.shared);
         if let Some((number, limits)) = self.fitted.at(&tag) {
-            let Shown { until, by, reason, .. } = self.shown[number];
+            let ShownOverride { until, by, reason, .. } = self.shown[number];
             let [until, by, reason] = [until, by, reason].map(|text| printable(text));
             writeln!(out, "    overridden until {until}, by {by}: {reason}")?;
             for limit in limits {

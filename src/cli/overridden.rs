@@ -37,7 +37,7 @@ pub enum Unanswered {
 
 /// One override in the answer of a server.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Shown {
+pub(super) struct ShownOverride {
     pub(super) domain: String,
     pub(super) descriptor: String,
     /// Why it has no effect.
@@ -57,7 +57,7 @@ struct ShownNumbers {
     burst: Option<u32>,
 }
 
-impl Shown {
+impl ShownOverride {
     /// The override for the engine; none if the server's answer is not valid.
     pub(super) fn set(&self) -> Option<Override> {
         let entries = parse_entries(&self.descriptor).ok()?;
@@ -106,7 +106,7 @@ impl ShownNumbers {
 ///
 /// # Errors
 /// If the server gives no usable answer.
-pub(super) fn of_server(server: &AdminServer) -> Result<Vec<Shown>, Unanswered> {
+pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
     match send::<List>(server, Method::GET, PATH, String::new(), None) {
         Ok(list) => Ok(list.overrides),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => Ok(Vec::new()),
@@ -120,7 +120,7 @@ pub(super) struct List {
     /// The time since the server has read its store.
     pub(super) read_ms_ago: Option<u64>,
     /// In the order of domain and descriptor.
-    pub(super) overrides: Vec<Shown>,
+    pub(super) overrides: Vec<ShownOverride>,
 }
 
 /// The answer to one request.

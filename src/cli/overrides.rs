@@ -14,7 +14,7 @@ use weir_text::instant_text;
 use super::admin::{Method, NoAnswer, encoded};
 use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
-use super::overridden::{List, PATH, Shown, Unanswered, send};
+use super::overridden::{List, PATH, ShownOverride, Unanswered, send};
 use super::token::Token;
 
 /// An older list is printed with a note.
@@ -41,7 +41,7 @@ struct Changed {
     /// Other descriptors that share it, as a descriptor with patterns.
     shared_with: Option<String>,
     #[serde(flatten)]
-    shown: Shown,
+    shown: ShownOverride,
 }
 
 /// Runs an action.

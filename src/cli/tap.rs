@@ -16,7 +16,7 @@ use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{counted, printable};
 
 use self::file::{Exists, RecordFile};
-use self::record::{Line, VERSION};
+use self::record::{TapLine, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer, encoded};
 use super::runtime::block_on;
@@ -142,9 +142,9 @@ async fn tap(question: &Question) -> Result<(), TapError> {
         lines = question.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
-    let reason = match Line::read(&first) {
-        Some(Line::Header(header)) if header.version == VERSION => None,
-        Some(Line::Header(header)) => Some(format!("its records have version {}", header.version)),
+    let reason = match TapLine::read(&first) {
+        Some(TapLine::Header(header)) if header.version == VERSION => None,
+        Some(TapLine::Header(header)) => Some(format!("its records have version {}", header.version)),
         _ => Some("its first line is no header of records".to_owned()),
     };
     if let Some(reason) = reason {
@@ -177,8 +177,8 @@ async fn follow(
             },
         };
         let Some(line) = line else { return Err(TapError::CutOff(question.server.clone())) };
-        match Line::read(&line) {
-            Some(Line::Record(record)) => {
+        match TapLine::read(&line) {
+            Some(TapLine::Record(record)) => {
                 seen.requests += 1;
                 seen.lost += record.lost;
                 sink.put(&line, &record)?;
@@ -186,11 +186,11 @@ async fn follow(
                     return Ok(());
                 }
             }
-            Some(Line::Note(note)) if note.note == "no_domain" => {
+            Some(TapLine::Note(note)) if note.note == "no_domain" => {
                 // As for the summary.
                 let _ = writeln!(io::stderr(), "weir: {}", no_domain(question, note.nearest.as_deref()));
             }
-            Some(Line::Note(note)) => {
+            Some(TapLine::Note(note)) => {
                 seen.lost += note.lost;
                 match note.reason.as_deref() {
                     Some("time") => {
@@ -201,7 +201,7 @@ async fn follow(
                     _ => {}
                 }
             }
-            Some(Line::Header(_)) | None => {
+            Some(TapLine::Header(_)) | None => {
                 let start: String = line.chars().take(100).collect();
                 let reason = format!("a line is no record: {}", printable(&start));
                 return Err(TapError::NotATap(question.server.clone(), reason));

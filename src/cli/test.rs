@@ -25,7 +25,7 @@ pub struct Tests {
     /// Only cases whose name contains this text.
     pub filter: Option<String>,
     /// The form of the report.
-    pub format: Format,
+    pub format: TestFormat,
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
     /// How steps that test nothing are treated.
@@ -36,7 +36,7 @@ pub struct Tests {
 
 /// The form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum TestFormat {
     /// For people, as `cargo test` does.
     Text,
     /// JUnit's XML.
@@ -85,9 +85,9 @@ pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let result = run_all(tests, out).and_then(|verdict| out.flush().map(|()| verdict).map_err(NoTests::from));
     if let Err(NoTests::NotRun(problems)) = &result {
         match tests.format {
-            Format::Text => {}
-            Format::Junit => out.write_all(junit::of_problems(problems).as_bytes())?,
-            Format::Json => writeln!(out, "{:#}", json::of_problems(problems))?,
+            TestFormat::Text => {}
+            TestFormat::Junit => out.write_all(junit::of_problems(problems).as_bytes())?,
+            TestFormat::Json => writeln!(out, "{:#}", json::of_problems(problems))?,
         }
     }
     result
@@ -104,7 +104,7 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let mut reports = Vec::with_capacity(files.len());
     for file in &files {
         let report = runner.run(file);
-        if tests.format == Format::Text && (!report.cases.is_empty() || tests.filter.is_none()) {
+        if tests.format == TestFormat::Text && (!report.cases.is_empty() || tests.filter.is_none()) {
             text::file(&report, out)?;
         }
         reports.push(report);
@@ -116,10 +116,10 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let covered = Covered { coverage: &coverage, least: tests.fail_under };
     let wanted = tests.coverage || tests.fail_under.is_some();
     match tests.format {
-        Format::Text if wanted => text::coverage(covered, out)?,
-        Format::Text => {}
-        Format::Junit => out.write_all(junit::document(&reports, covered).as_bytes())?,
-        Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(covered)))?,
+        TestFormat::Text if wanted => text::coverage(covered, out)?,
+        TestFormat::Text => {}
+        TestFormat::Junit => out.write_all(junit::document(&reports, covered).as_bytes())?,
+        TestFormat::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(covered)))?,
     }
     Ok(verdict(&reports, covered.is_reached() != Some(false)))
 }

@@ -22,7 +22,7 @@ use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 
 /// The direction of a change, for the affected descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tend {
+pub enum Direction {
     /// Less passes.
     Stricter,
     /// More passes.
@@ -33,7 +33,7 @@ pub enum Tend {
     Neither,
 }
 
-impl Tend {
+impl Direction {
     /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -69,14 +69,14 @@ impl Tend {
 #[derive(Debug)]
 pub struct Effect<'p> {
     /// Its direction.
-    pub tend: Tend,
+    pub direction: Direction,
     /// Its subject.
-    pub what: What<'p>,
+    pub subject: Subject<'p>,
 }
 
 /// The subject of a difference.
 #[derive(Debug)]
-pub enum What<'p> {
+pub enum Subject<'p> {
     /// The old and the new limit; none if there was or is no such limit.
     Limit(Option<&'p Limit>, Option<&'p Limit>),
     /// A key of a policy, with its old and its new value.
@@ -150,7 +150,7 @@ pub struct RuleChange<'p> {
     /// The differences.
     pub effects: Vec<Effect<'p>>,
     /// The direction of all differences together.
-    pub tend: Tend,
+    pub direction: Direction,
     /// Whether states are kept or forgotten.
     pub states: Vec<StateChange<'p>>,
 }
@@ -164,8 +164,8 @@ impl RuleChange<'_> {
 
     /// Removes the directions, because no descriptor meets the rule.
     fn quiet(&mut self) {
-        self.effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
-        self.tend = Tend::Neither;
+        self.effects.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
+        self.direction = Direction::Neither;
         self.states.clear();
     }
 }
@@ -218,8 +218,8 @@ impl Comparison<'_> {
 
     /// The number of changes in a direction; `Both` counts for stricter and for looser.
     #[must_use]
-    pub fn tending(&self, tend: Tend) -> usize {
-        self.rules.iter().filter(|change| change.tend == tend || change.tend == Tend::Both).count()
+    pub fn with_direction(&self, direction: Direction) -> usize {
+        self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
     /// The number of changes that forget states.
@@ -298,5 +298,7 @@ fn of_domain<'p>(before: &Domain, after: &Domain) -> Vec<Effect<'p>> {
     let on_error = |domain: &Domain| said(domain.on_error.map(OnError::name));
     let keys = [("charging", charging(before), charging(after)), ("on_error", on_error(before), on_error(after))];
     let changed = keys.into_iter().filter(|(_, before, after)| before != after);
-    changed.map(|(key, before, after)| Effect { tend: Tend::Neither, what: What::Key(key, before, after) }).collect()
+    changed
+        .map(|(key, before, after)| Effect { direction: Direction::Neither, subject: Subject::Key(key, before, after) })
+        .collect()
 }

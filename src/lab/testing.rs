@@ -19,20 +19,28 @@ use weir_store::SystemClock;
 use weir_store::redis::Endpoint;
 use weir_text::yaml::Position;
 
-use self::case::Ended;
+use self::case::CaseEnd;
 use self::coverage::{Coverage, Loads};
 use self::unmet::Unmet;
 
 /// The most failed steps of a case that are kept.
 pub const FAILURES_MAX: usize = 10;
 
-/// How steps that test nothing are treated.
+/// How warnings are treated, such as those about steps that test nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// As warnings.
     Lenient,
     /// As failures.
     Strict,
+}
+
+impl Strictness {
+    /// Strict, or lenient.
+    #[must_use]
+    pub const fn of(is_strict: bool) -> Self {
+        if is_strict { Self::Strict } else { Self::Lenient }
+    }
 }
 
 /// Runs files of tests one after the other.
@@ -179,10 +187,10 @@ impl Runner {
                 asks = case.asks;
                 let redis = self.redis.as_ref();
                 match case::run(&self.runtime, redis, self.cases, file, case, &mut self.loads, &mut unmet) {
-                    Ended::Passed => Outcome::Passed,
-                    Ended::Failed { failures, more } => Outcome::Failed { failures, more },
-                    Ended::Broken(reason) => Outcome::Broken(reason),
-                    Ended::StoreFailed(error) => {
+                    CaseEnd::Passed => Outcome::Passed,
+                    CaseEnd::Failed { failures, more } => Outcome::Failed { failures, more },
+                    CaseEnd::Broken(reason) => Outcome::Broken(reason),
+                    CaseEnd::StoreFailed(error) => {
                         self.failed_in = Some(case.name.clone());
                         Outcome::Broken(format!("{at}: Redis: {error}"))
                     }

@@ -10,10 +10,10 @@ use super::{Location, Position};
 
 /// The warnings that policies allow, by the descriptor that allows them, or the domain.
 #[derive(Debug, Default)]
-pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<Entry>>);
+pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<AllowedWarning>>);
 
 #[derive(Debug)]
-struct Entry {
+struct AllowedWarning {
     code: Code,
     /// Where it is allowed.
     place: Location,
@@ -31,7 +31,7 @@ impl Allowed {
         let entries = self.0.entry((at.file.clone(), at.position)).or_default();
         let is_new = |code: Code| entries.iter().all(|entry| entry.code != code);
         let new: Vec<_> = codes.into_iter().filter(|(code, _)| is_new(*code)).collect();
-        entries.extend(new.into_iter().map(|(code, place)| Entry { code, place, is_met: false }));
+        entries.extend(new.into_iter().map(|(code, place)| AllowedWarning { code, place, is_met: false }));
     }
 
     /// Whether the descriptor or domain at this place allows the warning. Marks the entry as met.

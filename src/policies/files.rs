@@ -145,7 +145,7 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 
 /// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Found {
+pub(super) struct PolicyFile {
     /// The path below the directory that was asked for.
     pub(super) path: PathBuf,
     /// Its path with symlinks followed; none for a symlink to nowhere.
@@ -190,12 +190,12 @@ impl Mark {
 }
 
 /// The policy files by path.
-pub(super) fn walk(source: &Source) -> io::Result<Vec<Found>> {
+pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
     walk_for(source, Source::takes)
 }
 
 /// The files that `takes` accepts, by path.
-fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<Found>> {
+fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<PolicyFile>> {
     let directory = &*source.directory;
     let mut walk = Walk { source, takes, files: Vec::new(), names: 0, around: Vec::new() };
     match fs::metadata(directory) {
@@ -205,7 +205,7 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
             let real = fs::canonicalize(directory).map_err(|error| at(directory, &error))?;
             if metadata.is_file() {
                 let mark = Some(Mark::of(&metadata));
-                return Ok(vec![Found { path: directory.to_owned(), real: Some(real), mark }]);
+                return Ok(vec![PolicyFile { path: directory.to_owned(), real: Some(real), mark }]);
             }
             if !metadata.is_dir() {
                 return Err(refuse(directory, "neither a directory nor a regular file"));
@@ -223,7 +223,7 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
 struct Walk<'a> {
     source: &'a Source,
     takes: fn(&Source, &Path) -> bool,
-    files: Vec<Found>,
+    files: Vec<PolicyFile>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
     around: Vec<(u64, u64)>,
@@ -299,7 +299,7 @@ impl Walk<'_> {
         if self.files.len() == FILES_MAX {
             return Err(refuse(&path, &format!("more than {FILES_MAX} files")));
         }
-        self.files.push(Found { path, real, mark });
+        self.files.push(PolicyFile { path, real, mark });
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ const NAMES_MAX: usize = 1_000;
 
 /// Adds warnings about probable mistakes.
 pub fn lint(loaded: &mut Loaded) {
-    let mut found = Found {
+    let mut found = Findings {
         policies: &loaded.policies,
         is_compatible: loaded.dialect.compatible,
         allowed: &mut loaded.allowed,
@@ -56,7 +56,7 @@ pub fn lint(loaded: &mut Loaded) {
     }
     found.alike_domains(&names);
     found.allows_nothing();
-    let Found { mut warnings, more, .. } = found;
+    let Findings { mut warnings, more, .. } = found;
     warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));
     for warning in warnings {
         loaded.warnings.push(warning);
@@ -64,7 +64,7 @@ pub fn lint(loaded: &mut Loaded) {
     loaded.warnings.count_more(more);
 }
 
-struct Found<'l> {
+struct Findings<'l> {
     policies: &'l PolicySet,
     is_compatible: bool,
     allowed: &'l mut Allowed,
@@ -77,7 +77,7 @@ struct Found<'l> {
     is_whole: bool,
 }
 
-impl<'l> Found<'l> {
+impl<'l> Findings<'l> {
     /// Adds a warning unless the policies allow it: what was found, then the advice.
     fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
         if self.allowed.has(place, code) {

@@ -20,14 +20,14 @@ pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
 
 /// A value or values that only one descriptor of a key can have at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Taken {
+pub(super) enum Claim {
     Alone,
     /// A value, a wildcard, or the name of a list or of a regular expression.
     Text(Box<str>),
     Network(Network),
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("without a value"),
@@ -38,15 +38,15 @@ impl fmt::Display for Taken {
 }
 
 /// The values that no other descriptor of the key can have.
-pub(super) fn taken(value: Option<&Matcher>) -> Vec<Taken> {
+pub(super) fn taken(value: Option<&Matcher>) -> Vec<Claim> {
     let mut all = Vec::new();
     match value {
-        None => return vec![Taken::Alone],
-        Some(Matcher::List(values)) => all.extend(values.iter().cloned().map(Taken::Text)),
-        Some(Matcher::Networks(networks)) => all.extend(networks.iter().copied().map(Taken::Network)),
+        None => return vec![Claim::Alone],
+        Some(Matcher::List(values)) => all.extend(values.iter().cloned().map(Claim::Text)),
+        Some(Matcher::Networks(networks)) => all.extend(networks.iter().copied().map(Claim::Network)),
         Some(Matcher::Text(_) | Matcher::Regex(_)) => {}
     }
-    let name = value.map(|value| Taken::Text((*value.name()).into()));
+    let name = value.map(|value| Claim::Text((*value.name()).into()));
     all.extend(name.filter(|name| !all.contains(&name.clone())));
     all
 }
@@ -179,7 +179,7 @@ impl FileReader<'_> {
 
     /// Reports descriptors that match the same values as an earlier one.
     pub(super) fn check_twins(&mut self, outlines: &[Outline]) {
-        let mut first: HashMap<(&str, Taken), Position> = HashMap::with_capacity(outlines.len());
+        let mut first: HashMap<(&str, Claim), Position> = HashMap::with_capacity(outlines.len());
         for outline in outlines {
             for taken in taken(outline.value.as_ref()) {
                 let what = taken.to_string();

@@ -15,7 +15,7 @@ use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
-use super::matches::{FORMS, Taken, taken};
+use super::matches::{Claim, FORMS, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
@@ -164,7 +164,7 @@ impl FileReader<'_> {
                 self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
             }
         }
-        let mut known: HashMap<(&str, Taken), Location> = HashMap::new();
+        let mut known: HashMap<(&str, Claim), Location> = HashMap::new();
         let before = std::mem::take(&mut self.all.outlines[first].descriptors);
         for outline in &before {
             for taken in taken(outline.value.as_ref()) {

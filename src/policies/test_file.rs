@@ -161,7 +161,7 @@ pub struct Descriptor {
 
 /// A value with the place where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written<T> {
+pub struct Positioned<T> {
     /// The place.
     pub position: Position,
     /// The value.
@@ -169,31 +169,31 @@ pub struct Written<T> {
 }
 
 /// The name of a header and its value; none for one that must not be there.
-pub type ExpectedHeader = (String, Written<Option<String>>);
+pub type ExpectedHeader = (String, Positioned<Option<String>>);
 
 /// The expectations of a step: of each answer, and of all together. None accepts anything.
 #[derive(Debug, Default)]
 pub struct Expect {
     /// Whether the request passes.
-    pub answer: Option<Written<Verdict>>,
+    pub answer: Option<Positioned<Verdict>>,
     /// The error that the request gets in place of an answer.
-    pub error: Option<Written<String>>,
+    pub error: Option<Positioned<String>>,
     /// How many requests of the step pass.
-    pub passed: Option<Written<Range>>,
+    pub passed: Option<Positioned<Range>>,
     /// How many requests of the step are denied.
-    pub denied: Option<Written<Range>>,
+    pub denied: Option<Positioned<Range>>,
     /// When a denied request would pass, in microseconds; `none` if no wait helps, or if the request passes.
-    pub retry_after: Option<Written<Option<Range>>>,
+    pub retry_after: Option<Positioned<Option<Range>>>,
     /// The wait until the turn of an admitted request, in microseconds.
-    pub delay: Option<Written<Range>>,
+    pub delay: Option<Positioned<Range>>,
     /// Headers for the caller's client by name; none for one that must not be there.
     pub headers: Vec<ExpectedHeader>,
     /// Headers for the request by name; none for one that must not be there.
     pub request_headers: Vec<ExpectedHeader>,
     /// Whether the limits on trial would have admitted the request; none if it meets no such limit. [tr-1]
-    pub trial: Option<Written<Option<Verdict>>>,
+    pub trial: Option<Positioned<Option<Verdict>>>,
     /// The dynamic metadata of the response.
-    pub metadata: Option<Written<Arc<metadata::Fields>>>,
+    pub metadata: Option<Positioned<Arc<metadata::Fields>>>,
     /// One for each descriptor, in order, or empty.
     pub statuses: Vec<ExpectedStatus>,
 }
@@ -203,7 +203,7 @@ impl Expect {
     #[must_use]
     pub fn holds_without_rule(&self) -> bool {
         let is_ok =
-            |answer: &Option<Written<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
+            |answer: &Option<Positioned<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
         let passes = is_ok(&self.answer)
             || self.passed.is_some()
             || self.denied.is_some()
@@ -217,19 +217,19 @@ impl Expect {
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
-    pub answer: Option<Written<Verdict>>,
+    pub answer: Option<Positioned<Verdict>>,
     /// The path of the rule, as in `weir check` and metrics; none for a descriptor that meets no rule.
-    pub rule: Option<Written<Option<String>>>,
+    pub rule: Option<Positioned<Option<String>>>,
     /// The limit of the status: its hits and window.
-    pub limit: Option<Written<Option<(u32, Window)>>>,
+    pub limit: Option<Positioned<Option<(u32, Window)>>>,
     /// The name of that limit.
-    pub name: Option<Written<Option<String>>>,
+    pub name: Option<Positioned<Option<String>>>,
     /// Its algorithm.
-    pub algorithm: Option<Written<String>>,
+    pub algorithm: Option<Positioned<String>>,
     /// The remaining hits.
-    pub remaining: Option<Written<Range>>,
+    pub remaining: Option<Positioned<Range>>,
     /// The time until it is reset, in microseconds.
-    pub reset: Option<Written<Option<Range>>>,
+    pub reset: Option<Positioned<Option<Range>>>,
 }
 
 impl ExpectedStatus {

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::files::{Found, Mark, walk};
+use super::files::{Mark, PolicyFile, walk};
 pub use super::files::{Source, policy_files};
 
 /// The interval of calls of [`Watch::poll`].
@@ -233,7 +233,7 @@ impl Snapshot {
         }
         let others = now.files.iter().filter(|file| !paths.contains(&file.path));
         let these = before.files.iter().filter(|file| paths.contains(&file.path));
-        let mut files: Vec<Found> = others.chain(these).cloned().collect();
+        let mut files: Vec<PolicyFile> = others.chain(these).cloned().collect();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         Some(Self::Files(Fingerprint { root: now.root.clone(), files }))
     }
@@ -255,7 +255,7 @@ impl Snapshot {
 pub struct Fingerprint {
     /// None if the directory is missing and may be.
     root: Option<PathBuf>,
-    files: Vec<Found>,
+    files: Vec<PolicyFile>,
 }
 
 impl Fingerprint {
@@ -279,8 +279,8 @@ impl Fingerprint {
         {
             return true;
         }
-        let old: BTreeMap<&Path, &Found> = before.files.iter().map(|file| (&*file.path, file)).collect();
-        let new: BTreeMap<&Path, &Found> = self.files.iter().map(|file| (&*file.path, file)).collect();
+        let old: BTreeMap<&Path, &PolicyFile> = before.files.iter().map(|file| (&*file.path, file)).collect();
+        let new: BTreeMap<&Path, &PolicyFile> = self.files.iter().map(|file| (&*file.path, file)).collect();
         let both = || new.iter().filter_map(|(path, file)| Some((*file, *old.get(path)?)));
         // The old and new directories of symlinks with a new target. All files that come and go with them are whole.
         let mut left = BTreeSet::new();
@@ -293,10 +293,10 @@ impl Fingerprint {
                 entered.insert(now.parent());
             }
         }
-        let is_in = |directories: &BTreeSet<Option<&Path>>, file: &Found| {
+        let is_in = |directories: &BTreeSet<Option<&Path>>, file: &PolicyFile| {
             file.real.as_ref().is_some_and(|real| directories.contains(&real.parent()))
         };
-        let arrived_whole = |file: &Found| file.mark.as_ref().is_some_and(Mark::arrived_whole);
+        let arrived_whole = |file: &PolicyFile| file.mark.as_ref().is_some_and(Mark::arrived_whole);
         for (now, before) in both() {
             let is_whole = match (&now.mark, &before.mark) {
                 _ if now == before => true,

@@ -33,38 +33,38 @@ pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
     }
-    let length = Part::Request.length(bytes).ok_or(Unreadable::Malformed)?;
+    let length = TextMessage::Request.length(bytes).ok_or(Unreadable::Malformed)?;
     let growth = length.saturating_sub(bytes.len());
     if growth > GROWTH_BYTES_MAX {
         return Err(Unreadable::Growth(growth));
     }
     texts.reserve_exact(length);
-    Part::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
+    TextMessage::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
 }
 
 /// A message that contains texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum TextMessage {
     Request,
     Descriptor,
     Entry,
 }
 
 /// The kind of a field.
-enum Field {
-    Part(Part),
+enum FieldKind {
+    TextMessage(TextMessage),
     Text,
     Other,
 }
 
-impl Part {
+impl TextMessage {
     /// The kind of a field by its number in the proto files.
-    const fn field(self, number: u64) -> Field {
+    const fn field(self, number: u64) -> FieldKind {
         match (self, number) {
-            (Self::Request, 2) => Field::Part(Self::Descriptor),
-            (Self::Descriptor, 1) => Field::Part(Self::Entry),
-            (Self::Request, 1) | (Self::Entry, 1 | 2) => Field::Text,
-            _ => Field::Other,
+            (Self::Request, 2) => FieldKind::TextMessage(Self::Descriptor),
+            (Self::Descriptor, 1) => FieldKind::TextMessage(Self::Entry),
+            (Self::Request, 1) | (Self::Entry, 1 | 2) => FieldKind::Text,
+            _ => FieldKind::Other,
         }
     }
 
@@ -96,17 +96,17 @@ impl Part {
             // The tag ends at the first byte without a continuation bit.
             let tag = &own[..=own.iter().position(|byte| byte & 0x80 == 0)?];
             match (content, self.field(number)) {
-                (Content::Bytes(content), Field::Part(part)) if parts_left > 0 => {
+                (Content::Bytes(content), FieldKind::TextMessage(part)) if parts_left > 0 => {
                     parts_left -= 1;
                     put_head(tag, part.length(content)?, to);
                     part.write(content, to)?;
                 }
                 // This part and everything after it are not read.
-                (Content::Bytes(_), Field::Part(_)) => {
+                (Content::Bytes(_), FieldKind::TextMessage(_)) => {
                     to.put(own);
                     break;
                 }
-                (Content::Bytes(content), Field::Text) => {
+                (Content::Bytes(content), FieldKind::Text) => {
                     let mut length = Length(0);
                     spell(content, &mut length);
                     put_head(tag, length.0, to);

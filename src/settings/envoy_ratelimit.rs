@@ -60,7 +60,7 @@ pub struct Machine<'a> {
 }
 
 /// The result of reading the environment.
-pub struct FromVariables {
+pub struct RatelimitVariables {
     /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,
     /// The settings and problems of the variables.
@@ -80,7 +80,7 @@ pub struct Note {
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables that are not in [`VARIABLES`] are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> FromVariables {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> RatelimitVariables {
     let mut mapping = Mapping::new(environment, machine);
     for &(setting, text) in FIXED {
         mapping.put(&[], setting, text);
@@ -95,7 +95,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     mapping.charging();
     mapping.tracing();
     redis::map(&mut mapping);
-    FromVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
+    RatelimitVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
 /// Whether no output may show the text of a variable.

@@ -39,12 +39,12 @@ const YAML: Options = Options {
 /// A later layer wins over an earlier one; see [`Settings::load`](super::Settings::load).
 #[derive(Clone, Default)]
 pub struct Layer {
-    entries: Vec<Entry>,
+    entries: Vec<GivenSetting>,
     problems: Vec<Problem>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct GivenSetting {
     name: &'static str,
     text: String,
     origin: String,
@@ -177,7 +177,7 @@ impl Layer {
         if let Err(reason) = setting.kind.check(text) {
             self.problem(setting, setting.kind.show(text), origin, reason);
         }
-        self.entries.push(Entry { name: setting.name, text: text.to_owned(), origin: origin.to_owned() });
+        self.entries.push(GivenSetting { name: setting.name, text: text.to_owned(), origin: origin.to_owned() });
     }
 
     fn problem(&mut self, setting: &Setting, value: Option<String>, origin: &str, reason: String) {
@@ -256,7 +256,7 @@ impl Source for Layer {
     }
 
     fn collect(&self) -> Result<Map<String, config::Value>, ConfigError> {
-        let value = |entry: &Entry| config::Value::new(Some(&entry.origin), entry.text.clone());
+        let value = |entry: &GivenSetting| config::Value::new(Some(&entry.origin), entry.text.clone());
         Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }

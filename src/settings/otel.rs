@@ -13,7 +13,7 @@ use super::value::set;
 use crate::Layer;
 
 /// The result of reading the environment.
-pub struct FromVariables {
+pub struct OtelVariables {
     /// The settings of the variables. Weir's own settings win.
     pub settings: Layer,
     /// The layer that wins over all others.
@@ -49,10 +49,10 @@ const METRICS_WITHOUT_EFFECT: [&str; 7] = [
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> FromVariables {
-    let mut mapping = Mapping {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> OtelVariables {
+    let mut mapping = OtelMapping {
         given: BTreeMap::new(),
-        reading: FromVariables { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
+        reading: OtelVariables { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
     };
     for (name, text) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
@@ -66,7 +66,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
         let mut last = Layer::default();
         last.flag("tracing.exporter", "none", "OTEL_SDK_DISABLED");
         last.flag("metrics.exporter", "none", "OTEL_SDK_DISABLED");
-        return FromVariables { settings: Layer::default(), last, notes: Vec::new() };
+        return OtelVariables { settings: Layer::default(), last, notes: Vec::new() };
     }
     if turns_on == TurnsOn::Yes {
         mapping.exporter();
@@ -82,12 +82,12 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
 }
 
 /// The variables on their way to settings.
-struct Mapping {
+struct OtelMapping {
     given: BTreeMap<String, String>,
-    reading: FromVariables,
+    reading: OtelVariables,
 }
 
-impl Mapping {
+impl OtelMapping {
     fn text(&self, name: &str) -> Option<&str> {
         self.given.get(name).map(String::as_str)
     }

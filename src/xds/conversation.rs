@@ -23,7 +23,7 @@ use weir_tls::causes::in_full;
 use super::codec::{DiscoveryCodec, Response};
 use super::dial::Dialled;
 use super::proto::{DiscoveryRequest, Node, Status};
-use super::{Ended, Got, Options, Resource, Sink, TYPE_URL, Watch, shown};
+use super::{Options, Progress, Resource, Sink, StreamEnd, TYPE_URL, Watch, shown};
 
 /// The stream of requests and responses.
 const STREAM: PathAndQuery =
@@ -55,7 +55,7 @@ struct Conversation<'a> {
 }
 
 /// Runs a stream until it ends.
-pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> Ended {
+pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> StreamEnd {
     let Dialled { channel, trouble } = dialled;
     let mut client = Grpc::new(channel).max_decoding_message_size(options.message_bytes_max);
     let node = node(options);
@@ -65,7 +65,7 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
 
     // One more than needed: each response has one answer.
     let (requests, sent) = mpsc::channel(2);
-    let mut got = Got::Connection;
+    let mut got = Progress::Connection;
     let talking = async {
         send(&requests, first).await?;
         let mut request = Request::new(ReceiverStream::new(sent));
@@ -92,7 +92,7 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
             };
             match response {
                 Some(Ok(Some(response))) => {
-                    got = Got::Response;
+                    got = Progress::Response;
                     let bytes = response.bytes as u64;
                     let (pause, answer) = conversation.answer(response).await?;
                     // A delayed answer is obsolete after another response.
@@ -117,7 +117,7 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
     let ended: Result<Infallible, String> = talking.await;
     let Err(reason) = ended;
     let reason = trouble.get().cloned().unwrap_or(reason);
-    Ended { reason, got }
+    StreamEnd { reason, got }
 }
 
 impl Conversation<'_> {

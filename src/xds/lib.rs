@@ -84,16 +84,16 @@ pub struct Subscription {
 
 /// The end of a stream.
 #[derive(Debug)]
-struct Ended {
+struct StreamEnd {
     /// The reason, in words.
     reason: String,
     /// Its progress before the end.
-    got: Got,
+    got: Progress,
 }
 
 /// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
+enum Progress {
     /// No connection.
     Nothing,
     /// A connection without a response.
@@ -116,16 +116,16 @@ impl Subscription {
         let mut complained: Option<(String, Instant)> = None;
         loop {
             let ended = self.attempt(&server).await;
-            let paused_after = if ended.got == Got::Response { 0 } else { failures };
+            let paused_after = if ended.got == Progress::Response { 0 } else { failures };
             let pause = match ended.got {
-                Got::Nothing => self.options.pauses.after_dial(paused_after),
-                Got::Connection | Got::Response => self.options.pauses.after_stream(paused_after),
+                Progress::Nothing => self.options.pauses.after_dial(paused_after),
+                Progress::Connection | Progress::Response => self.options.pauses.after_stream(paused_after),
             };
             failures = paused_after.saturating_add(1);
             self.watch.lost(&ended.reason);
 
             let is_news = complained.as_ref().is_none_or(|(reason, at)| {
-                ended.got == Got::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
+                ended.got == Progress::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
             });
             if is_news {
                 let reason = &ended.reason;
@@ -143,10 +143,10 @@ impl Subscription {
     }
 
     /// Opens one connection and runs it to its end.
-    async fn attempt(&self, server: &str) -> Ended {
+    async fn attempt(&self, server: &str) -> StreamEnd {
         let dialled = match dial::dial(&self.options).await {
             Ok(dialled) => dialled,
-            Err(reason) => return Ended { reason, got: Got::Nothing },
+            Err(reason) => return StreamEnd { reason, got: Progress::Nothing },
         };
         self.watch.connected();
         tracing::info!(server, "connected to the server of policies");

@@ -47,7 +47,7 @@ fn compare(file: &str, found: impl Fn(&str) -> String) {
         write!(all, "=== {name}\n{policy}--- expected\n{}\n", found(&policy)).unwrap();
     }
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
-        fs::write(data(file), &all).unwrap();
+        return fs::write(data(file), &all).unwrap();
     }
     let first = all.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
     assert!(all == expected, "{file}: found and expected: {first:#?}");

@@ -6,7 +6,7 @@ use weir_engine::words::{counted, printable};
 use weir_lab::comparison::DomainChange;
 
 use super::Report;
-use super::rows::{AnswerRow, CouldNotTellRow, Line, Row, UnknownRow, of_domain};
+use super::rows::{AnswerRow, ChangeLine, CouldNotTellRow, Row, UnknownRow, of_domain};
 
 /// The most rules in the table.
 const ROWS_MAX: usize = 100;
@@ -86,7 +86,7 @@ fn of_rule(row: &Row) -> String {
     let place = row.place.as_ref().map(|place| format!("<br>{}", escaped(&place.to_string()))).unwrap_or_default();
     let (domain, rule) = (code(&row.domain), code(&row.rule));
     let (lines, states) = (lines.join("<br>"), states.join("<br>"));
-    format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.tend)
+    format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.direction)
 }
 
 /// Writes the rows that fit, and the number of the others.
@@ -109,11 +109,11 @@ fn write_rows(
     Ok(())
 }
 
-fn line(line: &Line) -> String {
+fn line(line: &ChangeLine) -> String {
     match line {
-        Line::Gone(text) => format!("<del>{}</del>", escaped(text)),
-        Line::New(text) => format!("<ins>{}</ins>", escaped(text)),
-        Line::Note(text) => escaped(text),
+        ChangeLine::Gone(text) => format!("<del>{}</del>", escaped(text)),
+        ChangeLine::New(text) => format!("<ins>{}</ins>", escaped(text)),
+        ChangeLine::Note(text) => escaped(text),
     }
 }
 

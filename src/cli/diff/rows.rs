@@ -2,8 +2,10 @@
 
 use weir_engine::words::counted;
 use weir_engine::{Limit, Rule};
-use weir_lab::comparison::answers::{Changed, MayMeet, Met};
-use weir_lab::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use weir_lab::comparison::answers::{Changed, MayMeet, MetRules};
+use weir_lab::comparison::{
+    CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
+};
 use weir_policies::Location;
 
 use super::{Report, Side};
@@ -16,15 +18,15 @@ pub(super) struct Row {
     /// Its path, or both paths if it was renamed.
     pub(super) rule: String,
     pub(super) place: Option<Location>,
-    pub(super) tend: &'static str,
+    pub(super) direction: &'static str,
     /// The differences: old and new.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ChangeLine>,
     /// Which states are kept or forgotten.
     pub(super) states: Vec<String>,
 }
 
 /// A line of a change.
-pub(super) enum Line {
+pub(super) enum ChangeLine {
     Gone(String),
     New(String),
     Note(String),
@@ -39,15 +41,15 @@ impl Report<'_> {
         // The changed rule, and the side that has it.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
-        let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
+        let mut lines: Vec<ChangeLine> = change.effects.iter().flat_map(lines).collect();
         lines.extend(context(change));
-        lines.extend(change.example.as_ref().map(|example| Line::Note(met(example, change.old, change.new))));
+        lines.extend(change.example.as_ref().map(|example| ChangeLine::Note(met(example, change.old, change.new))));
         Row {
             domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
             kind: change.kind.name(),
             rule: named(change),
             place: own.and_then(|rule| place(side, rule)).cloned(),
-            tend: change.tend.name(),
+            direction: change.direction.name(),
             lines,
             states: change.states.iter().map(state).collect(),
         }
@@ -69,7 +71,8 @@ impl Report<'_> {
         }
         let kinds = [Kind::Added, Kind::Removed, Kind::Changed, Kind::Renamed, Kind::Moved];
         let of_kinds = kinds.map(|kind| (all.of_kind(kind), kind.name()));
-        let of_tends = [Tend::Stricter, Tend::Looser].map(|tend| (all.tending(tend), tend.name()));
+        let of_tends =
+            [Direction::Stricter, Direction::Looser].map(|direction| (all.with_direction(direction), direction.name()));
         let numbered = |(number, word): &(usize, &str)| (*number > 0).then(|| format!("{number} {word}"));
         let mut parts: Vec<String> = of_kinds.iter().chain(&of_tends).filter_map(numbered).collect();
         if all.forgetting() > 0 {
@@ -113,7 +116,7 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
 }
 
 /// The rule that the descriptors of a new rule met before, or those of a removed rule meet now.
-fn context(change: &RuleChange<'_>) -> Option<Line> {
+fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
     let text = match (change.kind, change.old, change.new) {
         (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
         (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
@@ -123,34 +126,36 @@ fn context(change: &RuleChange<'_>) -> Option<Line> {
         (Kind::Removed, _, None) => "now no rule is for these descriptors: they pass".to_owned(),
         _ => return None,
     };
-    Some(Line::Note(text))
+    Some(ChangeLine::Note(text))
 }
 
-pub(super) fn lines(effect: &Effect<'_>) -> Vec<Line> {
+pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
     let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
-    match &effect.what {
-        What::Limit(old, new) => limit(old).map(Line::Gone).into_iter().chain(limit(new).map(Line::New)).collect(),
-        What::Key(key, old, new) => vec![Line::Note(format!("{key}: {old} -> {new}"))],
-        What::Values(added, gone) => {
+    match &effect.subject {
+        Subject::Limit(old, new) => {
+            limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()
+        }
+        Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
+        Subject::Values(added, gone) => {
             let mut lines = Vec::new();
             if !gone.is_empty() {
-                lines.push(Line::Gone(format!("values {}", gone.join(", "))));
+                lines.push(ChangeLine::Gone(format!("values {}", gone.join(", "))));
             }
             if !added.is_empty() {
-                lines.push(Line::New(format!("values {}", added.join(", "))));
+                lines.push(ChangeLine::New(format!("values {}", added.join(", "))));
             }
             lines
         }
-        What::Met { example, old, new } => vec![Line::Note(met(example, *old, *new))],
-        What::Together { example, limit, is_replaced_now } => {
+        Subject::Met { example, old, new } => vec![ChangeLine::Note(met(example, *old, *new))],
+        Subject::Together { example, limit, is_replaced_now } => {
             let limit = amount(limit);
             let text = match is_replaced_now {
                 true => format!("for example {example} in one request: {limit} -> replaced"),
                 false => format!("for example {example} in one request: replaced -> {limit}"),
             };
-            vec![Line::Note(text)]
+            vec![ChangeLine::Note(text)]
         }
-        What::MoreExamples(more) => vec![Line::Note(format!("and {}", counted(*more, "more example")))],
+        Subject::MoreExamples(more) => vec![ChangeLine::Note(format!("and {}", counted(*more, "more example")))],
     }
 }
 
@@ -192,7 +197,7 @@ impl Report<'_> {
 }
 
 /// A changed domain: the kind of change, and the differences.
-pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
+pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<ChangeLine>) {
     let name = match change.was {
         Some(was) => format!("{was} -> {}", change.name),
         None => change.name.to_owned(),
@@ -239,7 +244,7 @@ impl Report<'_> {
     pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
-        let of_rule = |(met, changed): &(Met, Changed)| {
+        let of_rule = |(met, changed): &(MetRules, Changed)| {
             let what =
                 if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
             AnswerRow { domain: met.domain.clone(), what, changed: *changed }

@@ -8,7 +8,7 @@ pub(super) const VERSION: u32 = 1;
 /// A line of a tap.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Line {
+pub(super) enum TapLine {
     /// The first one.
     Header(Header),
     /// The domain is unknown, the tap is still open, or why it ends.
@@ -17,7 +17,7 @@ pub(super) enum Line {
     Record(Record),
 }
 
-impl Line {
+impl TapLine {
     /// Reads a line; none if it is not a line of a tap.
     pub(super) fn read(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()

@@ -110,14 +110,14 @@ fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Line;
+    use super::super::record::TapLine;
     use super::*;
 
     fn shown(lines: &[&str], is_coloured: bool) -> String {
         let mut table = Table::new(is_coloured);
         let mut text = table.heading();
         for line in lines {
-            let Some(Line::Record(record)) = Line::read(line) else { panic!("no record: {line}") };
+            let Some(TapLine::Record(record)) = TapLine::read(line) else { panic!("no record: {line}") };
             text.push_str(&table.rows(&record));
         }
         text

@@ -78,7 +78,7 @@ enum Flip {
 
 /// The old and the new rule of a descriptor, by path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Met {
+pub struct MetRules {
     /// The domain.
     pub domain: String,
     /// The rule before.
@@ -99,7 +99,7 @@ pub struct Answers {
     /// Those whose answer changed.
     pub changed: Changed,
     /// Changes by the rules of the descriptors that are over a limit on one side only, most changes first.
-    pub rules: Vec<(Met, Changed)>,
+    pub rules: Vec<(MetRules, Changed)>,
     /// Changes by domain and descriptor, most changes first.
     pub keys: Vec<(String, String, Changed)>,
     /// Changes of descriptors past [`KEYS_MAX`].
@@ -234,7 +234,7 @@ struct Counts<'c> {
     new: &'c PolicySet,
     unknown: HashMap<MayMeet, u64>,
     answers: Answers,
-    rules: HashMap<Met, Changed>,
+    rules: HashMap<MetRules, Changed>,
     keys: HashMap<(String, String), Changed>,
     /// Some domains that neither side has, and the number of requests of all such domains.
     strangers: BTreeSet<String>,
@@ -302,7 +302,7 @@ impl Counts<'_> {
     fn count(&mut self, domain: &str, entries: &[Entry<'_>], rules: Rules, flip: Flip) {
         let path = |set: &PolicySet, rule: Option<u32>| Some(set.rules()[rule? as usize].path.to_string());
         let (old, new) = (path(self.old, rules.old), path(self.new, rules.new));
-        let met = Met { domain: domain.to_owned(), old, new };
+        let met = MetRules { domain: domain.to_owned(), old, new };
         // There are at most as many entries as pairs of rules.
         self.rules.entry(met).or_default().add(flip);
         let key = (domain.to_owned(), spell_entries(entries.iter().copied()));

@@ -58,7 +58,7 @@ struct Class<'p> {
 type Leads<'p> = Rc<[(Lead<'p>, Place<'p>)]>;
 
 /// A path through the old policies: the classes of hidden values, by the index of their entry.
-struct Walk<'p> {
+struct OldPath<'p> {
     classes: HashMap<usize, Rc<Class<'p>>>,
     rule: Option<u32>,
 }
@@ -149,7 +149,7 @@ impl<'p> Hidden<'p> {
         let mut walks = Vec::new();
         match self.old.domain(domain) {
             Some(domain) => self.walk(domain.top(), domain.name.as_ref(), entries, 0, &mut Vec::new(), &mut walks)?,
-            None => walks.push(Walk { classes: HashMap::new(), rule: None }),
+            None => walks.push(OldPath { classes: HashMap::new(), rule: None }),
         }
         let path = |rule: Option<u32>| rule.map(|rule| &*self.old.rules()[rule as usize].path);
         walks.retain(|walk| path(walk.rule) == recorded);
@@ -170,10 +170,11 @@ impl<'p> Hidden<'p> {
         entries: &[Entry<'_>],
         at: usize,
         classes: &mut Vec<(usize, Rc<Class<'p>>)>,
-        walks: &mut Vec<Walk<'p>>,
+        walks: &mut Vec<OldPath<'p>>,
     ) -> Result<(), GivenUp> {
         self.step()?;
-        let end = |classes: &[(usize, Rc<Class<'p>>)], rule| Walk { classes: classes.iter().cloned().collect(), rule };
+        let end =
+            |classes: &[(usize, Rc<Class<'p>>)], rule| OldPath { classes: classes.iter().cloned().collect(), rule };
         let Some(entry) = entries.get(at) else {
             walks.push(end(classes, place.rule()));
             return Ok(());
@@ -209,7 +210,7 @@ impl<'p> Hidden<'p> {
         domain: &str,
         entries: &[Entry<'_>],
         at: usize,
-        walk: &Walk<'p>,
+        walk: &OldPath<'p>,
         now: &mut BTreeSet<Option<u32>>,
     ) -> Result<(), GivenUp> {
         self.step()?;

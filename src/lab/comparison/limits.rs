@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use weir_engine::policy::Level;
 use weir_engine::{Algorithm, Limit, Role, Rule, Term};
 
-use super::{Effect, Tend, What};
+use super::{Direction, Effect, Subject};
 
 /// Whether other descriptors of a request can have quotas, on each side.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct OtherQuotas {
 
 /// The effect of a rule on the answer of a request. [dc-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum RuleEffect {
     /// None.
     None,
     /// Its limits deny.
@@ -27,7 +27,7 @@ enum Part {
     OpenQuota,
 }
 
-impl Part {
+impl RuleEffect {
     fn of(rule: Option<&Rule>) -> Self {
         let is_charged = charged(rule).iter().any(|limit| !limit.shadow);
         match rule {
@@ -52,29 +52,29 @@ pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, o
     let mut effects = Vec::new();
     // A rule that never denies admits everything, with any limits.
     let is_felt = is_felt(old) || is_felt(new);
-    let parts = (Part::of(old), Part::of(new));
+    let parts = (RuleEffect::of(old), RuleEffect::of(new));
     for (before, after) in paired(&charged(old), &charged(new)) {
-        let Some(tend) = of_limits(before, after) else { continue };
-        let tend = match (is_felt, parts) {
-            (false, _) => Tend::Neither,
-            (true, (Part::Quota, Part::Quota)) => of_quotas(before, after, tend),
-            (true, _) => tend,
+        let Some(direction) = of_limits(before, after) else { continue };
+        let direction = match (is_felt, parts) {
+            (false, _) => Direction::Neither,
+            (true, (RuleEffect::Quota, RuleEffect::Quota)) => of_quotas(before, after, direction),
+            (true, _) => direction,
         };
-        effects.push(Effect { tend, what: What::Limit(before, after) });
+        effects.push(Effect { direction, subject: Subject::Limit(before, after) });
     }
     add_roles(old, new, &mut effects);
-    let tend = match parts {
-        (Part::Enforced, Part::Quota) => Tend::Looser,
-        (Part::Quota, Part::Enforced) => Tend::Stricter,
-        (Part::None, Part::Quota | Part::OpenQuota) if others.before => Tend::Looser,
-        (Part::Quota | Part::OpenQuota, Part::None) if others.now => Tend::Stricter,
-        _ => Tend::Neither,
+    let direction = match parts {
+        (RuleEffect::Enforced, RuleEffect::Quota) => Direction::Looser,
+        (RuleEffect::Quota, RuleEffect::Enforced) => Direction::Stricter,
+        (RuleEffect::None, RuleEffect::Quota | RuleEffect::OpenQuota) if others.before => Direction::Looser,
+        (RuleEffect::Quota | RuleEffect::OpenQuota, RuleEffect::None) if others.now => Direction::Stricter,
+        _ => Direction::Neither,
     };
     let is_quota = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.is_quota);
     let is_both = old.is_some() && new.is_some();
-    if tend != Tend::Neither || is_both && is_quota(old) != is_quota(new) {
+    if direction != Direction::Neither || is_both && is_quota(old) != is_quota(new) {
         let said = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.is_quota.to_string());
-        effects.push(Effect { tend, what: What::Key("quota_mode", said(old), said(new)) });
+        effects.push(Effect { direction, subject: Subject::Key("quota_mode", said(old), said(new)) });
     }
     effects
 }
@@ -92,14 +92,14 @@ pub(super) fn is_felt(rule: Option<&Rule>) -> bool {
 }
 
 /// The direction of a changed quota among quotas of the same rule, which deny only together.
-fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, tend: Tend) -> Tend {
+fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction) -> Direction {
     let (before, after) = (before.filter(|limit| !limit.shadow), after.filter(|limit| !limit.shadow));
     match (before, after) {
-        (None, Some(_)) => Tend::Looser,
-        (Some(_), None) => Tend::Stricter,
+        (None, Some(_)) => Direction::Looser,
+        (Some(_), None) => Direction::Stricter,
         // Outside of its term a limit is no quota.
-        (Some(before), Some(after)) if of_terms(before, after) != Tend::Neither => Tend::Both,
-        _ => tend,
+        (Some(before), Some(after)) if of_terms(before, after) != Direction::Neither => Direction::Both,
+        _ => direction,
     }
 }
 
@@ -107,7 +107,7 @@ fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, tend: Tend) -> Tend 
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let mut key = |name, before: String, after: String| {
         if before != after {
-            effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
+            effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(name, before, after) });
         }
     };
     let named = |rule: &Rule| rule.unlimited_name.as_deref().unwrap_or("none").to_owned();
@@ -140,8 +140,10 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
     if unlimited(old) != unlimited(new) {
         // The added or removed limits have the direction.
         let is_unlimited = |rule| unlimited(rule).to_string();
-        effects
-            .push(Effect { tend: Tend::Neither, what: What::Key("unlimited", is_unlimited(old), is_unlimited(new)) });
+        effects.push(Effect {
+            direction: Direction::Neither,
+            subject: Subject::Key("unlimited", is_unlimited(old), is_unlimited(new)),
+        });
     }
     let (Some(old), Some(new)) = (old, new) else { return };
     if old.unlimited || new.unlimited {
@@ -149,30 +151,33 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
     }
     let shadow = |rule: &Rule| rule.role == Role::Shadow;
     if shadow(old) != shadow(new) {
-        let tend = if shadow(new) { Tend::Looser } else { Tend::Stricter };
+        let direction = if shadow(new) { Direction::Looser } else { Direction::Stricter };
         // In shadow mode nothing is denied, so limits do not matter.
-        effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
-        effects.push(Effect { tend, what: What::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()) });
+        effects.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
+        effects.push(Effect {
+            direction,
+            subject: Subject::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()),
+        });
     }
     for (before, after) in old.levels.iter().zip(&new.levels) {
         let (before, after) = (shared_by(before), shared_by(after));
         if before == after {
             continue;
         }
-        let tend = match (shadow(old) && shadow(new), &before, &after) {
-            (true, ..) => Tend::Neither,
-            (_, None, _) => Tend::Stricter,
-            (_, _, None) => Tend::Looser,
+        let direction = match (shadow(old) && shadow(new), &before, &after) {
+            (true, ..) => Direction::Neither,
+            (_, None, _) => Direction::Stricter,
+            (_, _, None) => Direction::Looser,
             // With other values than before: more or fewer of them share the limit.
-            _ => Tend::Both,
+            _ => Direction::Both,
         };
         // The name matters only if values share a state on both sides.
         let told = |name: &Option<String>, other: &Option<String>| match (name, other) {
             (Some(name), Some(_)) => name.clone(),
             (name, _) => name.is_some().to_string(),
         };
-        let what = What::Key("share_threshold", told(&before, &after), told(&after, &before));
-        effects.push(Effect { tend, what });
+        let subject = Subject::Key("share_threshold", told(&before, &after), told(&after, &before));
+        effects.push(Effect { direction, subject });
     }
 }
 
@@ -210,7 +215,7 @@ pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'
 }
 
 /// The direction of a changed limit; none if it is the same.
-fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
+fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Direction> {
     if old == new {
         return None;
     }
@@ -218,27 +223,27 @@ fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
     let (old, new) = (old.filter(|limit| !limit.shadow), new.filter(|limit| !limit.shadow));
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
-        (None, Some(_)) => return Some(Tend::Stricter),
-        (Some(_), None) => return Some(Tend::Looser),
-        (None, None) => return Some(Tend::Neither),
+        (None, Some(_)) => return Some(Direction::Stricter),
+        (Some(_), None) => return Some(Direction::Looser),
+        (None, None) => return Some(Direction::Neither),
     };
     let of_terms = of_terms(old, new);
     if old.requests() == 0 || new.requests() == 0 {
-        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
+        return Some(Direction::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
     }
     // Compares the long-term rate, and the amount at one instant.
-    let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
+    let mut direction = Direction::of(rate(new, old)).and(Direction::of(new.capacity().cmp(&old.capacity())));
     if old.drain != new.drain {
-        tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
+        direction = direction.and(if new.drain { Direction::Stricter } else { Direction::Looser });
     }
-    Some(tend.and(of_terms))
+    Some(direction.and(of_terms))
 }
 
 /// The direction of a changed term. Outside of its term a limit does not exist.
-fn of_terms(old: &Limit, new: &Limit) -> Tend {
+fn of_terms(old: &Limit, new: &Limit) -> Direction {
     let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
     let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
-    Tend::of(new_from.cmp(&old_from)).and(Tend::of(old_until.cmp(&new_until)))
+    Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until)))
 }
 
 /// Compares the rates of hits.

@@ -10,7 +10,7 @@ use weir_engine::{Role, Rule};
 use super::limits::{self, OtherQuotas};
 use super::pairs::Pair;
 use super::walk::{Observed, Transition};
-use super::{CouldNotTell, Effect, Kind, RuleChange, Tend, What, states, together, values};
+use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, together, values};
 
 /// The most examples of one change. The others still count for its direction.
 const EXAMPLES_MAX: usize = 8;
@@ -158,7 +158,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         let is_met = is_kept || !with.is_empty() || self.has_moved((Some(one), Some(other)));
         let mut of_limits = self.effects(Some(one), Some(other));
         if !is_kept {
-            of_limits.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
+            of_limits.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
         }
         let mut change = change(kind, Some(one), Some(other), of_limits);
         limits::add_marks(one, other, &mut change.effects);
@@ -171,17 +171,17 @@ impl<'o, 'p> Placed<'o, 'p> {
         change.effects.extend(kept.and_then(|kept| self.together.remove(&kept)).unwrap_or_default());
         for number in with {
             let Transition { old, new, example } = &self.transitions[*number];
-            let tend = tend_of(&self.effects(*old, *new));
+            let direction = tend_of(&self.effects(*old, *new));
             let mut example = example.clone();
             if one.domain != other.domain {
                 let domain = new.or(*old).map_or("", |rule| &*rule.domain);
                 example = format!("{example} in domain {domain}");
             }
-            let what = What::Met { example, old: *old, new: *new };
-            change.effects.push(Effect { tend, what });
+            let subject = Subject::Met { example, old: *old, new: *new };
+            change.effects.push(Effect { direction, subject });
             change.effects.extend(self.together.remove(number).unwrap_or_default());
         }
-        change.tend = tend_of(&change.effects);
+        change.direction = tend_of(&change.effects);
         shorten(&mut change.effects);
         (kind == Kind::Renamed || !change.effects.is_empty()).then_some(change)
     }
@@ -191,7 +191,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
             // The kind of the change shows this already.
-            effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
+            effects.retain(|effect| !matches!(effect.subject, Subject::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());
         let mut change = change(kind, *old, *new, effects);
@@ -207,24 +207,24 @@ impl<'o, 'p> Placed<'o, 'p> {
 }
 
 fn change<'p>(kind: Kind, old: Option<&'p Rule>, new: Option<&'p Rule>, effects: Vec<Effect<'p>>) -> RuleChange<'p> {
-    let tend = tend_of(&effects);
-    RuleChange { kind, old, new, example: None, is_met: true, effects, tend, states: states::changes(old, new) }
+    let direction = tend_of(&effects);
+    RuleChange { kind, old, new, example: None, is_met: true, effects, direction, states: states::changes(old, new) }
 }
 
-fn tend_of(effects: &[Effect<'_>]) -> Tend {
-    effects.iter().fold(Tend::Neither, |tend, effect| tend.and(effect.tend))
+fn tend_of(effects: &[Effect<'_>]) -> Direction {
+    effects.iter().fold(Direction::Neither, |direction, effect| direction.and(effect.direction))
 }
 
 /// Keeps the first examples.
 fn shorten(effects: &mut Vec<Effect<'_>>) {
     let mut examples = 0;
     effects.retain(|effect| {
-        let is_example = matches!(effect.what, What::Met { .. } | What::Together { .. });
+        let is_example = matches!(effect.subject, Subject::Met { .. } | Subject::Together { .. });
         examples += usize::from(is_example);
         !is_example || examples <= EXAMPLES_MAX
     });
     if examples > EXAMPLES_MAX {
-        effects.push(Effect { tend: Tend::Neither, what: What::MoreExamples(examples - EXAMPLES_MAX) });
+        effects.push(Effect { direction: Direction::Neither, subject: Subject::MoreExamples(examples - EXAMPLES_MAX) });
     }
 }
 

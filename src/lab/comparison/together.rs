@@ -9,7 +9,7 @@ use weir_engine::{Limit, Role, Rule};
 
 use super::limits::{charged, is_felt, paired};
 use super::walk::Transition;
-use super::{Effect, Tend, What};
+use super::{Direction, Effect, Subject};
 
 /// The most pairs of descriptors that are compared.
 pub(super) const PAIRS_MAX: usize = 5_000_000;
@@ -44,12 +44,12 @@ pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usi
                     _ => continue,
                 };
                 let rule = if is_replaced_now { of.old } else { of.new };
-                let tend = tend(rule, limit, is_replaced_now);
+                let direction = direction(rule, limit, is_replaced_now);
                 let example = format!("{} and {}", transitions[by].example, of.example);
                 // The change of the rule that differs.
                 let place = if before == now { number } else { by };
-                let what = What::Together { example, limit, is_replaced_now };
-                effects.entry(place).or_default().push(Effect { tend, what });
+                let subject = Subject::Together { example, limit, is_replaced_now };
+                effects.entry(place).or_default().push(Effect { direction, subject });
             }
         }
     }
@@ -79,14 +79,14 @@ fn domain<'p>(transition: &Transition<'p>) -> Option<&'p str> {
     transition.new.or(transition.old).map(|rule| &*rule.domain)
 }
 
-fn tend(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Tend {
+fn direction(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Direction {
     let Some(rule) = rule.filter(|rule| !limit.shadow && (is_felt(Some(rule)) || rule.is_quota)) else {
-        return Tend::Neither;
+        return Direction::Neither;
     };
     match (rule.role, is_replaced_now) {
         // If it is replaced, other quotas deny alone.
-        (Role::Quota, _) => Tend::Both,
-        (Role::Shadow, true) | (Role::Enforced, false) => Tend::Stricter,
-        (Role::Shadow, false) | (Role::Enforced, true) => Tend::Looser,
+        (Role::Quota, _) => Direction::Both,
+        (Role::Shadow, true) | (Role::Enforced, false) => Direction::Stricter,
+        (Role::Shadow, false) | (Role::Enforced, true) => Direction::Looser,
     }
 }

@@ -30,7 +30,7 @@ struct Inner {
     /// The index of the first limit of each rule.
     firsts: Vec<usize>,
     /// The limits of all rules; the last one is for all limits of requests.
-    limits: Vec<Limit>,
+    limits: Vec<LimitCounts>,
     series: usize,
     keys: Keys,
     timeline: Timeline,
@@ -42,7 +42,7 @@ struct Inner {
 }
 
 #[derive(Clone, Default)]
-struct Limit {
+struct LimitCounts {
     count: Count,
     /// Requests within the limit, and over it.
     slots: Option<Vec<[u64; 2]>>,
@@ -92,7 +92,7 @@ impl Counts {
         }
         let inner = Inner {
             firsts,
-            limits: vec![Limit::default(); limits + 1],
+            limits: vec![LimitCounts::default(); limits + 1],
             series: 0,
             keys: Keys::default(),
             timeline: Timeline::default(),

@@ -19,7 +19,7 @@ use weir_store::redis::Endpoint;
 use weir_text::instant_text;
 use weir_text::yaml::Position;
 
-use super::compare::{Got, compare, count};
+use super::compare::{RequestResult, compare, count};
 use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::World;
@@ -27,7 +27,7 @@ use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::simulation::message::message;
 
 /// The end of a case.
-pub(super) enum Ended {
+pub(super) enum CaseEnd {
     Passed,
     Failed {
         failures: Vec<Failure>,
@@ -48,15 +48,15 @@ pub(super) fn run(
     case: &Case,
     loads: &mut Loads,
     unmet: &mut Unmet,
-) -> Ended {
+) -> CaseEnd {
     let dialect = Dialect::of(&case.settings.policies);
     let load = match loads.get(&case.policies, dialect) {
         Ok(load) => load,
-        Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
+        Err(problems) => return CaseEnd::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
     let world = match World::new(runtime, redis, number, load, &case.settings) {
         Ok(world) => world,
-        Err(error) => return Ended::StoreFailed(error),
+        Err(error) => return CaseEnd::StoreFailed(error),
     };
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
@@ -65,10 +65,10 @@ pub(super) fn run(
     // Also after a failure, so nothing remains in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
-        Err(Trouble::Policies(reason)) => Ended::Broken(reason),
-        Err(Trouble::Store(error)) => Ended::StoreFailed(error),
-        Ok(()) if running.failures.is_empty() => Ended::Passed,
-        Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
+        Err(Trouble::Policies(reason)) => CaseEnd::Broken(reason),
+        Err(Trouble::Store(error)) => CaseEnd::StoreFailed(error),
+        Ok(()) if running.failures.is_empty() => CaseEnd::Passed,
+        Ok(()) => CaseEnd::Failed { failures: running.failures, more: running.more },
     }
 }
 
@@ -189,16 +189,16 @@ impl Running<'_> {
     }
 
     /// Sends one request as if it came from the network.
-    fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
+    fn send(&self, request: &RateLimitRequest) -> Result<RequestResult, Trouble> {
         let request = Request::of(request);
         let query = match convert::query(&request, &self.bounds) {
             Ok(query) => query,
-            Err(invalid) => return Ok(Got::Error(invalid.to_string())),
+            Err(invalid) => return Ok(RequestResult::Error(invalid.to_string())),
         };
         let (answer, trial): (Answer, _) = match self.world.decide(&query) {
             Ok(decided) => decided,
             Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
-            Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
+            Err(error @ Undecided::NoPolicies) => return Ok(RequestResult::Error(error.to_string())),
         };
         let rules = query.descriptors.iter().map(|descriptor| {
             // A limit of the request replaces the rules.
@@ -210,7 +210,7 @@ impl Running<'_> {
             self.world.load.met(*rule);
         }
         let response = convert::response(&request, answer.clone(), &self.extras);
-        Ok(Got::Answer {
+        Ok(RequestResult::Answer {
             answer: Box::new(answer),
             response: Box::new(response),
             rules,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_engine::{Micros, Rule, Window, metadata};
 use weir_limiter::{Answer, Status};
-use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
+use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Positioned, Range, Verdict};
 use weir_rls::proto::{HeaderValue, RateLimitResponse};
 use weir_text::spell;
 use weir_text::yaml::Position;
@@ -16,7 +16,7 @@ use super::Difference;
 use super::coverage::Load;
 
 /// The result of a request.
-pub(super) enum Got {
+pub(super) enum RequestResult {
     /// An answer, and the id of the rule that each descriptor met.
     Answer {
         answer: Box<Answer>,
@@ -30,7 +30,7 @@ pub(super) enum Got {
     Error(String),
 }
 
-impl Got {
+impl RequestResult {
     /// Whether the request passes; none for an error.
     pub(super) const fn verdict(&self) -> Option<Verdict> {
         match self {
@@ -54,21 +54,21 @@ pub(super) const fn verdict(is_over: bool) -> Verdict {
 const NONE: &str = "none";
 
 /// The differences of one answer. `step` is the place for expectations that the step does not state.
-pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Difference> {
+pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> Vec<Difference> {
     let mut found = Differences::default();
     match (got, &expect.error) {
-        (Got::Error(text), Some(error)) => {
+        (RequestResult::Error(text), Some(error)) => {
             found.check(error, "error", *text == error.value, Clone::clone, || text.clone());
         }
-        (Got::Error(text), None) => {
+        (RequestResult::Error(text), None) => {
             let position = expect.answer.as_ref().map_or(step, |answer| answer.position);
             found.add(position, "answer", "an answer".to_owned(), format!("the error {text:?}"));
         }
-        (Got::Answer { answer, .. }, Some(error)) => {
+        (RequestResult::Answer { answer, .. }, Some(error)) => {
             let got = format!("the answer {}", verdict(answer.denied).name());
             found.add(error.position, "error", format!("the error {:?}", error.value), got);
         }
-        (Got::Answer { answer, response, rules, load, trial }, None) => {
+        (RequestResult::Answer { answer, response, rules, load, trial }, None) => {
             found.answer(expect, answer, response);
             if let Some(expected) = &expect.trial {
                 let word = |trial: &Option<Verdict>| trial.map_or(NONE, Verdict::name).to_owned();
@@ -110,7 +110,7 @@ impl Differences {
 
     fn check<T>(
         &mut self,
-        expected: &Written<T>,
+        expected: &Positioned<T>,
         what: &str,
         is_met: bool,
         written: impl Fn(&T) -> String,
@@ -204,7 +204,7 @@ impl Differences {
         }
     }
 
-    fn time(&mut self, expected: &Written<Option<Range>>, what: &str, got: Option<Micros>) {
+    fn time(&mut self, expected: &Positioned<Option<Range>>, what: &str, got: Option<Micros>) {
         let is_met = match (&expected.value, got) {
             (Some(range), Some(got)) => range.has(got),
             (expected, got) => expected.is_none() && got.is_none(),

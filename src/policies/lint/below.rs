@@ -11,7 +11,7 @@ use weir_engine::policy::Place;
 use weir_text::escaped;
 
 use super::super::{Code, Outline};
-use super::{Found, has_limit, kind};
+use super::{Findings, has_limit, kind};
 
 /// A limit below the wider descriptor, and the entries that lead to it.
 struct Missing<'o> {
@@ -19,7 +19,7 @@ struct Missing<'o> {
     entries: Vec<(&'o str, String)>,
 }
 
-impl<'l> Found<'l> {
+impl<'l> Findings<'l> {
     pub(super) fn hides_below(&mut self, level: &[&Outline], place: Place<'l>) {
         let mut by_key: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
         for outline in level {

@@ -13,7 +13,7 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::Place;
 
 use super::super::{Code, Outline};
-use super::{Found, kind};
+use super::{Findings, kind};
 
 /// The most descriptors that a warning names.
 const NAMED_MAX: usize = 3;
@@ -21,7 +21,7 @@ const NAMED_MAX: usize = 3;
 /// The places that some values meet, by address.
 type Met = HashSet<usize>;
 
-impl<'l> Found<'l> {
+impl<'l> Findings<'l> {
     pub(super) fn never_met(&mut self, level: &[&Outline], place: Place<'l>) {
         let mut by_key: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
         for outline in level {

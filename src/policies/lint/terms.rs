@@ -6,10 +6,10 @@ use weir_engine::{Micros, Rule, Term};
 use weir_text::instant_text;
 
 use super::super::{Code, Outline};
-use super::Found;
+use super::Findings;
 use crate::term::now;
 
-impl Found<'_> {
+impl Findings<'_> {
     /// Warns of the first gap that is not over.
     pub(super) fn term_gap(&mut self, outline: &Outline, rule: &Rule) {
         let always = Term::new(0, Term::NO_END);

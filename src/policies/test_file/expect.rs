@@ -9,7 +9,7 @@ use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
-use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Verdict, Written};
+use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Positioned, Verdict};
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
@@ -26,7 +26,7 @@ impl FileReader<'_> {
                 let message = format!("no answer {}{}; or a mapping", quoted(text), instead(text, &Verdict::NAMES));
                 return Err(self.report(at, message));
             }
-            let answer = Some(Written { position: at, value: Verdict::named(text) });
+            let answer = Some(Positioned { position: at, value: Verdict::named(text) });
             return Ok(Expect { answer, ..Expect::default() });
         }
         let fields = self.fields(id, &EXPECT)?;
@@ -84,7 +84,7 @@ impl FileReader<'_> {
             if let Value::Scalar { text, .. } = &node.value
                 && Verdict::NAMES.contains(&&**text)
             {
-                let answer = Some(Written { position: at, value: Verdict::named(text) });
+                let answer = Some(Positioned { position: at, value: Verdict::named(text) });
                 statuses.push(ExpectedStatus { answer, ..ExpectedStatus::default() });
                 continue;
             }
@@ -120,13 +120,13 @@ impl FileReader<'_> {
     }
 
     /// The verdict of limits on trial, or `none`.
-    fn trial(&mut self, fields: &Fields) -> Read<Written<Option<Verdict>>> {
+    fn trial(&mut self, fields: &Fields) -> Read<Positioned<Option<Verdict>>> {
         let [ok, over] = Verdict::NAMES;
         let Some(word) = self.choice(fields, "trial", &[ok, over, NONE])? else { return Ok(None) };
         Ok(self.at_key(fields, "trial", (word != NONE).then(|| Verdict::named(word))))
     }
 
-    fn verdict(&mut self, fields: &Fields) -> Read<Written<Verdict>> {
+    fn verdict(&mut self, fields: &Fields) -> Read<Positioned<Verdict>> {
         let Some(word) = self.choice(fields, "answer", &Verdict::NAMES)? else { return Ok(None) };
         Ok(self.at_key(fields, "answer", Verdict::named(word)))
     }
@@ -151,12 +151,12 @@ impl FileReader<'_> {
                 return Err(self.report(position, format!("{} is here twice", quoted(name))));
             }
             let value = if *plain && **value == *NONE { None } else { Some(value.to_string()) };
-            headers.push((name.to_string(), Written { position, value }));
+            headers.push((name.to_string(), Positioned { position, value }));
         }
         Ok(headers)
     }
 
-    fn expected_metadata(&mut self, fields: &Fields) -> Read<Written<Arc<weir_engine::metadata::Fields>>> {
+    fn expected_metadata(&mut self, fields: &Fields) -> Read<Positioned<Arc<weir_engine::metadata::Fields>>> {
         let metadata = self.metadata(fields)?;
         Ok(metadata.and_then(|metadata| self.at_key(fields, "metadata", metadata)))
     }
@@ -168,13 +168,13 @@ impl FileReader<'_> {
         key: &str,
         bytes_max: usize,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Read<Written<T>> {
+    ) -> Read<Positioned<T>> {
         let value = self.parsed(fields, key, bytes_max, parse)?;
         Ok(value.and_then(|value| self.at_key(fields, key, value)))
     }
 
-    fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Written<T>> {
-        fields.key_at(key).map(|position| Written { position, value })
+    fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Positioned<T>> {
+        fields.key_at(key).map(|position| Positioned { position, value })
     }
 }
 

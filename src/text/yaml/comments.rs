@@ -11,10 +11,10 @@ pub(super) struct Quote {
 
 /// The lines with comments, in order.
 #[derive(Debug, Default)]
-pub(super) struct Comments(Vec<Line>);
+pub(super) struct Comments(Vec<CommentLine>);
 
 #[derive(Debug)]
-struct Line {
+struct CommentLine {
     number: u32,
     /// Nothing but the comment stands there.
     is_alone: bool,
@@ -27,7 +27,7 @@ impl Comments {
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(text.split('\n')) {
             if let Some(before) = finder.before_comment(line, number) {
-                lines.push(Line { number, is_alone: before.trim().is_empty() });
+                lines.push(CommentLine { number, is_alone: before.trim().is_empty() });
             }
         }
         Self(lines)
@@ -36,7 +36,7 @@ impl Comments {
     /// Whether one of these lines has a comment, or the line above is one.
     pub(super) fn is_beside(&self, first: u32, last: u32) -> bool {
         let from = self.0.partition_point(|line| line.number < first);
-        let is_above = |line: &Line| line.number + 1 == first && line.is_alone;
+        let is_above = |line: &CommentLine| line.number + 1 == first && line.is_alone;
         self.0.get(from).is_some_and(|line| line.number <= last) || self.0[..from].last().is_some_and(is_above)
     }
 }

@@ -11,7 +11,7 @@ use weir_policies::traffic_file::{AccessLog, LoggedHits, TimeFormat};
 use weir_rls::proto::RateLimitRequest;
 
 use super::Request;
-use super::recorded::Format;
+use super::recorded::LineReader;
 use crate::simulation::message::message;
 
 /// Envoy writes this in place of a missing value.
@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-impl Format for Log {
+impl LineReader for Log {
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
         self.values.iter_mut().for_each(|value| *value = None);
         let mut deserializer = serde_json::Deserializer::from_slice(line);

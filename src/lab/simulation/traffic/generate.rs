@@ -31,20 +31,20 @@ struct Sending {
     keys: u32,
     zipf: Option<Zipf>,
     request: Request,
-    places: Vec<Place>,
+    places: Vec<NumberedText>,
 }
 
 /// A key or a value that contains the number of the key.
-struct Place {
+struct NumberedText {
     descriptor: usize,
     entry: usize,
-    part: Part,
+    part: KeyOrValue,
     /// The texts around the numbers.
     pieces: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum KeyOrValue {
     Key,
     Value,
 }
@@ -103,10 +103,10 @@ impl Sending {
         let mut places = Vec::new();
         for (descriptor, asked) in source.descriptors.iter().enumerate() {
             for (entry, (key, value)) in asked.entries.iter().enumerate() {
-                for (part, text) in [(Part::Key, key), (Part::Value, value)] {
+                for (part, text) in [(KeyOrValue::Key, key), (KeyOrValue::Value, value)] {
                     if text.contains(CALLER) {
                         let pieces = text.split(CALLER).map(str::to_owned).collect();
-                        places.push(Place { descriptor, entry, part, pieces });
+                        places.push(NumberedText { descriptor, entry, part, pieces });
                     }
                 }
             }
@@ -131,8 +131,8 @@ impl Sending {
         for place in &self.places {
             let entry = &mut self.request.message.descriptors[place.descriptor].entries[place.entry];
             let text = match place.part {
-                Part::Key => &mut entry.key,
-                Part::Value => &mut entry.value,
+                KeyOrValue::Key => &mut entry.key,
+                KeyOrValue::Value => &mut entry.value,
             };
             text.clear();
             for (i, piece) in place.pieces.iter().enumerate() {

@@ -12,7 +12,7 @@ use weir_rls::bounded::List;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use weir_rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
 
-use super::recorded::Format;
+use super::recorded::LineReader;
 use super::{Request, Verdict};
 use crate::simulation::message::limit;
 
@@ -38,7 +38,7 @@ pub(super) struct Tap {
 
 /// A header or a request.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct RecordLine<'a> {
     weir_record: Option<u64>,
     sample: Option<u64>,
     #[serde(borrow)]
@@ -98,10 +98,10 @@ enum RecordedVerdict {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Format for Tap {
+impl LineReader for Tap {
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
         self.lines += 1;
-        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| {
+        let read: RecordLine<'_> = serde_json::from_slice(line).map_err(|error| {
             let (column, message) = explained(line, &error);
             // If the first line is no header, the file is no record.
             (column, if self.lines == 1 { format!("{NO_HEADER} ({message})") } else { message })
@@ -159,7 +159,7 @@ impl Format for Tap {
 }
 
 impl Tap {
-    fn header(&mut self, version: u64, line: &Line<'_>) -> Result<(), String> {
+    fn header(&mut self, version: u64, line: &RecordLine<'_>) -> Result<(), String> {
         if version != VERSION {
             return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
         }
@@ -236,7 +236,7 @@ fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>,
 /// The column and member of an error, found by reading the line once more.
 fn explained(line: &[u8], error: &serde_json::Error) -> (usize, String) {
     let mut deserializer = serde_json::Deserializer::from_slice(line);
-    let member = match serde_path_to_error::deserialize::<_, Line<'_>>(&mut deserializer) {
+    let member = match serde_path_to_error::deserialize::<_, RecordLine<'_>>(&mut deserializer) {
         Err(again) if again.path().to_string() != WHOLE => format!("{}: ", again.path()),
         _ => String::new(),
     };

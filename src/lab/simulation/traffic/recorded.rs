@@ -22,7 +22,7 @@ pub const WAITING_MAX: usize = 16_384;
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A reader of lines.
-pub(super) trait Format: Send {
+pub(super) trait LineReader: Send {
     /// Reads a line; none if it has no request. The error is the column and the message.
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)>;
 
@@ -42,7 +42,7 @@ pub(super) trait Format: Send {
 
 pub(super) struct Recorded {
     lines: Lines,
-    format: Box<dyn Format>,
+    format: Box<dyn LineReader>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     waiting_bytes: usize,
     at_end: bool,
@@ -59,7 +59,7 @@ struct Waiting {
 
 impl Recorded {
     /// Opens a file, and reads until the first request is determined.
-    pub(super) fn open(path: &Path, format: Box<dyn Format>) -> Result<Self, TrafficError> {
+    pub(super) fn open(path: &Path, format: Box<dyn LineReader>) -> Result<Self, TrafficError> {
         let lines = Lines::open(path)?;
         let mut recorded = Self {
             lines,
