@@ -1,7 +1,7 @@
-//! What callers make weir hold: bytes of requests and responses, for each connection and in all.
+//! Memory reserved for callers: bytes of requests and responses, for each connection and in all.
 //!
-//! One runtime serves a connection and all its streams, so that every count but the total has one writer and needs no
-//! locked addition. Not here: closing connections (peers.rs).
+//! One runtime serves a connection and all its streams. So every count but the total has one writer and needs no locked
+//! addition. Not here: closing connections (peers.rs).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use super::turns;
 
 /// Kinds of requests of other services, by which their streams are counted (other.rs).
 pub(super) const KINDS: usize = 2;
-/// What a request costs beside the bytes of its messages: its task, its stream, its headers.
+/// Memory of a request beside its message: its task, its stream, its headers.
 pub(super) const STREAM_BYTES: usize = 2 * 1_024;
-/// The bytes that every connection may hold, even if the total is used up.
+/// Bytes that each connection may reserve, even if the total is used up.
 const SHARE_BYTES_MIN: usize = 32 * 1_024;
-/// All connections together may hold this part of the total beyond it, in equal shares.
+/// All connections together may reserve this part of the total beyond it, in equal shares.
 const SHARE_PARTS: usize = 4;
 /// When less than this part of the total is left, connections read little at once.
 const ROOM_PARTS: usize = 8;
-/// A runtime adds to the total when its own count has moved this far, so that the runtimes rarely write the same memory.
+/// A runtime updates the total when its own count has changed by this much, so that runtimes rarely write the same memory.
 const POST_BYTES: usize = 64 * 1_024;
-/// How long a response may wait until its peer has taken it, in ticks of a second.
+/// How long a peer may leave a response unread, in ticks of a second.
 pub(super) const RESPONSE_TICKS_MAX: u32 = 10;
-/// Responses are counted by the tick they were made in; a connection has at most [`RESPONSE_TICKS_MAX`] such counts.
+/// Responses are counted by the tick in which they were made. More than [`RESPONSE_TICKS_MAX`].
 const TICKS_KEPT: usize = 16;
 
-/// The bounds, from the settings.
+/// The bounds on memory and requests, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Requests in flight on one connection.
     pub streams: u32,
     /// How long the message of a request may take to arrive after its headers.
     pub receive_timeout: Duration,
-    /// Bytes held for one connection.
+    /// Bytes reserved for one connection.
     pub connection_bytes: usize,
-    /// Bytes held for all connections.
+    /// Bytes reserved for all connections.
     pub total_bytes: usize,
 }
 
-/// What all runtimes hold together.
+/// The counts of all runtimes.
 #[derive(Debug, Default)]
 pub(super) struct Total {
     bytes: AtomicUsize,
@@ -57,16 +57,16 @@ pub(super) struct Total {
 
 /// Reads the totals, for metrics.
 #[derive(Clone, Debug, Default)]
-pub struct Held(pub(super) Arc<Total>);
+pub struct Memory(pub(super) Arc<Total>);
 
-impl Held {
-    /// Bytes held for callers, as accounted; a runtime's last 64 KiB may be missing.
+impl Memory {
+    /// Bytes reserved for callers. The last 64 KiB of each runtime may be missing.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Relaxed) as u64
     }
 
-    /// Requests refused because too much was held.
+    /// Requests refused because too much was reserved.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Relaxed)
@@ -85,7 +85,7 @@ impl Held {
     }
 }
 
-/// What one runtime holds.
+/// The counts of one runtime.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) bounds: Bounds,
@@ -130,7 +130,7 @@ impl Core {
         &self.total
     }
 
-    /// What this runtime holds.
+    /// Bytes that this runtime has reserved.
     pub(super) fn own_bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
@@ -146,17 +146,17 @@ impl Core {
         self.total.connections.load(Relaxed)
     }
 
-    /// Whether all connections together hold as much as they may.
+    /// Whether the total is used up.
     pub(super) fn is_full(&self) -> bool {
         self.total_bytes() >= self.bounds.total_bytes
     }
 
-    /// Whether little room is left: less than what all connections can fill before they look again.
+    /// Whether little room is left: less than all connections can fill before they check again.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.total_bytes() >= self.bounds.total_bytes - self.bounds.total_bytes / ROOM_PARTS
     }
 
-    /// What each connection may hold where the total is used up: all of them together a quarter of it more.
+    /// What each connection may reserve when the total is used up. All shares together are a quarter of the total.
     pub(super) fn share(&self) -> usize {
         let connections = self.connections().max(1);
         (self.bounds.total_bytes / SHARE_PARTS / connections).max(SHARE_BYTES_MIN)
@@ -176,7 +176,7 @@ impl Core {
     }
 }
 
-/// One connection, and what is held for it.
+/// One connection, and the memory reserved for it.
 #[derive(Debug)]
 pub(super) struct Peer {
     core: Arc<Core>,
@@ -184,7 +184,7 @@ pub(super) struct Peer {
     bytes: AtomicUsize,
     /// Answered requests; it may wrap.
     answers: AtomicU32,
-    /// Responses that wait to be taken, by the tick in which they were made.
+    /// Responses that the peer has not read, by the tick in which they were made.
     waiting: [AtomicU32; TICKS_KEPT],
     /// The tick of the last progress.
     progress: AtomicU32,
@@ -265,7 +265,7 @@ impl Peer {
         self.is_fresh.load(Relaxed)
     }
 
-    /// So many requests have been answered.
+    /// Counts answered requests.
     pub(super) fn count_answers(&self, count: u32) {
         self.answers.store(self.answers().wrapping_add(count), Relaxed);
         self.mature();
@@ -283,7 +283,7 @@ impl Peer {
         self.has_shaken_hands.load(Relaxed)
     }
 
-    /// What the meter has seen after the last read.
+    /// Takes the state of the meter after the last read.
     pub(super) fn observe(&self, has_shaken_hands: bool, in_header_block: bool) {
         if has_shaken_hands != self.has_shaken_hands() {
             self.has_shaken_hands.store(has_shaken_hands, Relaxed);
@@ -308,7 +308,7 @@ impl Peer {
         self.condemned_since.store(self.core.tick().saturating_add(1), Relaxed);
     }
 
-    /// For how many ticks the connection has been waiting to be closed; none if it is not to be.
+    /// For how many ticks the connection has been waiting to be closed; none if it stays open.
     pub(super) fn condemned_for(&self) -> Option<u32> {
         let since = self.condemned_since.load(Relaxed).checked_sub(1)?;
         Some(self.core.tick().saturating_sub(since))
@@ -321,7 +321,7 @@ impl Peer {
             .any(|age| self.waiting[now.wrapping_sub(age) % TICKS_KEPT].load(Relaxed) > 0)
     }
 
-    /// Whether `more` bytes fit: into what the connection may hold, and into the total or the connection's share of it.
+    /// Whether `more` bytes fit into the bound of the connection, and into the total or the connection's share of it.
     fn has_room(&self, more: usize) -> bool {
         let bytes = self.bytes() + more;
         bytes <= self.core.bounds.connection_bytes
@@ -342,7 +342,7 @@ impl Peer {
         self.core.total.refused.fetch_add(1, Relaxed);
         let Bounds { connection_bytes, total_bytes, .. } = self.core.bounds;
         Status::unavailable(format!(
-            "too much is held for callers: {} bytes for this connection, at most {connection_bytes}; {} in all, at most {total_bytes} \
+            "too much memory is reserved for callers: {} bytes for this connection, at most {connection_bytes}; {} in all, at most {total_bytes} \
              (nothing was charged)",
             self.bytes(),
             self.core.total_bytes(),
@@ -361,20 +361,20 @@ impl Drop for Peer {
     }
 }
 
-/// One request, and the bytes that are held for it until this is dropped.
+/// The memory reserved for one request, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct Reservation {
     peer: Arc<Peer>,
     bytes: usize,
     /// Whether the request has waited for the turn of a wide one.
     is_wide: bool,
 }
 
-impl Hold {
-    /// A new request.
+impl Reservation {
+    /// Reserves memory for a new request.
     ///
     /// # Errors
-    /// Too much is held already.
+    /// Too much is reserved already.
     pub(super) fn new(peer: &Arc<Peer>, bytes: usize) -> Result<Self, Status> {
         if !peer.has_room(bytes) {
             return Err(peer.refusal());
@@ -382,16 +382,16 @@ impl Hold {
         Ok(Self::forced(peer, bytes))
     }
 
-    /// What is held already and only accounted for.
+    /// Counts memory that is in use already.
     fn forced(peer: &Arc<Peer>, bytes: usize) -> Self {
         peer.add(bytes);
         Self { peer: peer.clone(), bytes, is_wide: false }
     }
 
-    /// More bytes of the request have come.
+    /// Reserves more, for bytes of the request that have come.
     ///
     /// # Errors
-    /// Too much is held already.
+    /// Too much is reserved already.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         if !self.peer.has_room(bytes) {
             return Err(self.peer.refusal());
@@ -407,7 +407,7 @@ impl Hold {
         self.is_wide = true;
     }
 
-    /// The message of the request is complete, and has been let go.
+    /// Frees the bytes of the message, which is complete and no longer needed.
     pub(super) fn received(&mut self) {
         let more = self.bytes.saturating_sub(STREAM_BYTES);
         if more > 0 {
@@ -418,38 +418,38 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.peer.remove(self.bytes);
     }
 }
 
-/// A part of a response, accounted for until h2 has written it, or given it up.
+/// A part of a response. It counts until h2 has written it or dropped it.
 #[derive(Debug)]
 pub(super) struct Piece {
     bytes: Bytes,
-    hold: Hold,
+    reservation: Reservation,
     slot: usize,
     is_part: bool,
 }
 
 impl Piece {
     /// The whole response to this request.
-    pub(super) fn new(bytes: Bytes, mut hold: Hold) -> Self {
-        hold.peer.add(bytes.len());
-        hold.bytes += bytes.len();
-        let slot = hold.peer.core.tick() as usize % TICKS_KEPT;
-        let waiting = &hold.peer.waiting[slot];
+    pub(super) fn new(bytes: Bytes, mut reservation: Reservation) -> Self {
+        reservation.peer.add(bytes.len());
+        reservation.bytes += bytes.len();
+        let slot = reservation.peer.core.tick() as usize % TICKS_KEPT;
+        let waiting = &reservation.peer.waiting[slot];
         waiting.store(waiting.load(Relaxed) + 1, Relaxed);
-        if hold.is_wide {
-            hold.peer.turns.respond();
+        if reservation.is_wide {
+            reservation.peer.turns.respond();
         }
-        Self { bytes, hold, slot, is_part: false }
+        Self { bytes, reservation, slot, is_part: false }
     }
 
     /// One of several parts.
-    pub(super) fn part(bytes: Bytes, hold: &Hold) -> Self {
-        let mut part = Self::new(bytes, Hold::forced(&hold.peer, 0));
+    pub(super) fn part(bytes: Bytes, reservation: &Reservation) -> Self {
+        let mut part = Self::new(bytes, Reservation::forced(&reservation.peer, 0));
         part.is_part = true;
         part
     }
@@ -457,10 +457,10 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let peer = &self.hold.peer;
+        let peer = &self.reservation.peer;
         let waiting = &peer.waiting[self.slot];
         waiting.store(waiting.load(Relaxed).saturating_sub(1), Relaxed);
-        if self.hold.is_wide {
+        if self.reservation.is_wide {
             peer.turns.take();
         }
         if self.bytes.is_empty() {
@@ -497,7 +497,7 @@ pub(super) mod tests {
         Bounds { streams: 8, receive_timeout: Duration::from_secs(60), connection_bytes, total_bytes }
     }
 
-    /// A connection that may hold anything.
+    /// A connection without bounds.
     pub(crate) fn peer() -> Arc<Peer> {
         Peer::new(&Core::new(bounds(usize::MAX / 4, usize::MAX / 4), Arc::default()))
     }
@@ -509,7 +509,7 @@ pub(super) mod tests {
         }
     }
 
-    impl Hold {
+    impl Reservation {
         /// Its connection.
         pub(crate) fn peer(&self) -> &Arc<Peer> {
             &self.peer
@@ -517,14 +517,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_held_is_counted_until_it_is_let_go() {
+    fn memory_counts_until_it_is_freed() {
         let peer = peer();
-        let mut hold = Hold::new(&peer, STREAM_BYTES).unwrap();
-        hold.grow(1_000).unwrap();
+        let mut reservation = Reservation::new(&peer, STREAM_BYTES).unwrap();
+        reservation.grow(1_000).unwrap();
         assert_eq!(peer.bytes(), STREAM_BYTES + 1_000);
-        hold.received();
+        reservation.received();
         assert_eq!(peer.bytes(), STREAM_BYTES);
-        let mut piece = Piece::new(Bytes::from_static(b"response"), hold);
+        let mut piece = Piece::new(Bytes::from_static(b"response"), reservation);
         assert_eq!(peer.bytes(), STREAM_BYTES + 8);
         piece.advance(8);
         assert_eq!((peer.answers(), peer.is_fresh()), (0, true));
@@ -537,10 +537,10 @@ pub(super) mod tests {
     #[test]
     fn a_part_of_a_response_is_an_answer_once_it_is_taken() {
         let peer = peer();
-        let hold = Hold::new(&peer, STREAM_BYTES).unwrap();
-        drop(Piece::part(Bytes::from_static(b"given up"), &hold));
+        let reservation = Reservation::new(&peer, STREAM_BYTES).unwrap();
+        drop(Piece::part(Bytes::from_static(b"given up"), &reservation));
         assert_eq!((peer.answers(), peer.is_fresh()), (0, true));
-        let mut part = Piece::part(Bytes::from_static(b"taken"), &hold);
+        let mut part = Piece::part(Bytes::from_static(b"taken"), &reservation);
         part.advance(5);
         drop(part);
         assert_eq!((peer.answers(), peer.is_fresh()), (1, false));
@@ -549,22 +549,22 @@ pub(super) mod tests {
     #[test]
     fn a_response_that_is_given_up_is_no_answer() {
         let peer = peer();
-        let mut piece = Piece::new(Bytes::from_static(b"response"), Hold::new(&peer, STREAM_BYTES).unwrap());
+        let mut piece = Piece::new(Bytes::from_static(b"response"), Reservation::new(&peer, STREAM_BYTES).unwrap());
         piece.advance(3);
         drop(piece);
         assert_eq!((peer.bytes(), peer.answers(), peer.is_fresh()), (0, 0, true));
     }
 
     #[test]
-    fn a_connection_may_hold_its_bound_and_no_more() {
+    fn a_connection_may_reserve_its_bound_and_no_more() {
         let peer = Peer::new(&Core::new(bounds(100_000, 1 << 30), Arc::default()));
-        let mut hold = Hold::new(&peer, 60_000).unwrap();
-        hold.grow(40_000).unwrap();
-        assert_eq!(hold.grow(1).unwrap_err().code(), tonic::Code::Unavailable);
-        assert_eq!(Hold::new(&peer, 1).unwrap_err().code(), tonic::Code::Unavailable);
+        let mut reservation = Reservation::new(&peer, 60_000).unwrap();
+        reservation.grow(40_000).unwrap();
+        assert_eq!(reservation.grow(1).unwrap_err().code(), tonic::Code::Unavailable);
+        assert_eq!(Reservation::new(&peer, 1).unwrap_err().code(), tonic::Code::Unavailable);
         assert_eq!(peer.core().total.refused.load(Relaxed), 2);
-        drop(hold);
-        Hold::new(&peer, 100_000).unwrap();
+        drop(reservation);
+        Reservation::new(&peer, 100_000).unwrap();
     }
 
     #[test]
@@ -572,22 +572,23 @@ pub(super) mod tests {
         let total = Arc::new(Total::default());
         let cores = [(); 2].map(|()| Core::new(bounds(1 << 20, 1 << 20), total.clone()));
         let (greedy, modest) = (Peer::new(&cores[0]), Peer::new(&cores[1]));
-        let _most = Hold::new(&greedy, 1 << 20).unwrap();
+        let _most = Reservation::new(&greedy, 1 << 20).unwrap();
         assert!(cores[1].is_full());
         assert_eq!(cores[1].share(), 1 << 17);
-        let mut hold = Hold::new(&modest, 1 << 16).expect("below the share");
-        hold.grow(1 << 16).expect("the whole share");
-        hold.grow(1).expect_err("more than the share");
+        let mut reservation = Reservation::new(&modest, 1 << 16).expect("below the share");
+        reservation.grow(1 << 16).expect("the whole share");
+        reservation.grow(1).expect_err("more than the share");
     }
 
     #[test]
     fn the_total_follows_all_runtimes() {
         let total = Arc::new(Total::default());
         let cores = [(); 3].map(|()| Core::new(bounds(1 << 30, 1 << 30), total.clone()));
-        let holds: Vec<Hold> = cores.iter().map(|core| Hold::new(&Peer::new(core), 1 << 20).unwrap()).collect();
-        assert_eq!(Held(total.clone()).bytes(), 3 << 20);
-        drop(holds);
-        assert_eq!(Held(total.clone()).bytes(), 0);
+        let reservations: Vec<Reservation> =
+            cores.iter().map(|core| Reservation::new(&Peer::new(core), 1 << 20).unwrap()).collect();
+        assert_eq!(Memory(total.clone()).bytes(), 3 << 20);
+        drop(reservations);
+        assert_eq!(Memory(total.clone()).bytes(), 0);
         assert_eq!(total.connections.load(Relaxed), 0);
     }
 
@@ -596,7 +597,7 @@ pub(super) mod tests {
         for made_at in 0..40 {
             let peer = peer();
             (0..made_at).for_each(|_| peer.core().advance());
-            let piece = Piece::new(Bytes::from_static(b"response"), Hold::new(&peer, 0).unwrap());
+            let piece = Piece::new(Bytes::from_static(b"response"), Reservation::new(&peer, 0).unwrap());
             for _ in 0..RESPONSE_TICKS_MAX {
                 assert!(!peer.is_overdue());
                 peer.core().advance();
