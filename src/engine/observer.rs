@@ -79,6 +79,11 @@ pub trait Observer: Send + Sync {
         let _ = (kind, hits);
     }
 
+    /// This happened to so many rows. [rw-7]
+    fn rows(&self, event: RowEvent, count: u64) {
+        let _ = (event, count);
+    }
+
     /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;
@@ -333,6 +338,28 @@ pub enum HoldHits {
 impl HoldHits {
     /// Their words in metrics, in the order of the variants.
     pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+}
+
+/// What happened to rows, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowEvent {
+    /// Read before a decision, because this process did not know it.
+    Read,
+    /// A decision was made again, because its row had changed.
+    AskedAgain,
+    /// The default plan counted in a decision, because no policy has the plan or the limits of the row.
+    Unfit,
+    /// A value at the key of a row was none of weir's.
+    Foreign,
+    /// Written by this process.
+    Written,
+    /// Removed by this process.
+    Removed,
+}
+
+impl RowEvent {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 6] = ["read", "asked_again", "unfit", "foreign", "written", "removed"];
 }
 
 /// Ignores all events.

@@ -18,6 +18,7 @@ pub mod overrides;
 mod plan;
 mod policies;
 mod reserved;
+pub mod rows;
 mod split;
 pub mod states;
 mod stores;
@@ -40,6 +41,7 @@ pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
 pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
+use self::rows::known::KnownRows;
 use self::stores::Stores;
 use self::unanswered::Unanswered;
 
@@ -84,6 +86,8 @@ pub struct Options {
     pub deny_cache: Option<Arc<DenyCache>>,
     /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
     pub unanswered: Arc<Unanswered>,
+    /// The rows that are known, shared by all limiters of the process. [rw-2]
+    pub rows: Arc<KnownRows>,
     /// How requests are charged if their domain does not say.
     pub mode: Mode,
     /// What happens to a request whose store does not answer, if neither rule nor domain says.
@@ -108,6 +112,7 @@ impl Options {
             local: None,
             deny_cache: None,
             unanswered: Arc::default(),
+            rows: Arc::default(),
             mode: Mode::Atomic,
             on_error: OnError::Error,
             modes: Modes::default(),
@@ -130,6 +135,7 @@ impl Limiter {
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
         let counts = Counts::new(observer.clone(), options.unanswered.clone());
+        options.rows.set_second_store(options.per_second.is_some());
         Self { policies, stores: Stores::new(options, observer), counts }
     }
 

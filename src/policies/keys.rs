@@ -110,7 +110,7 @@ pub(super) const REFERENCE_KEYS: [&str; 16] = [
 ];
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
+pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &ROWS, &LIMIT, &REPLACED];
 
 pub(super) const FILE: Kind = Kind {
     name: "a policy file",
@@ -135,11 +135,14 @@ pub(super) const DESCRIPTOR: Kind = Kind {
         key("detailed_metric"),
         key("value_to_metric"),
         key("metadata"),
+        key("rows"),
         key("allow_warnings"),
         key("descriptors"),
     ],
     ignored: &[],
 };
+
+pub(super) const ROWS: Kind = Kind { name: "rows", keys: &[key("default")], ignored: &[] };
 
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",
@@ -178,6 +181,7 @@ pub(super) const LIMIT: Kind = Kind {
             Needs::Windows,
             "only fixed_window has windows with a beginning and an end, in which a share is crossed once",
         ),
+        key("plans"),
         key("unlimited"),
         key("name"),
         key("replaces"),

@@ -35,6 +35,7 @@ mod limit;
 mod lint;
 mod matches;
 mod metadata;
+mod plans;
 mod rate;
 mod reader;
 mod scalar;

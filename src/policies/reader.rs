@@ -71,7 +71,7 @@ impl Reader {
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
-        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds: Vec::new() };
+        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds: Vec::new(), plans: Vec::new() };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -283,8 +283,11 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
-        let holds_above = self.holds.len();
+        let (holds_above, plans_above) = (self.holds.len(), self.plans.len());
         let rule = self.rule(&fields);
+        let plans = self.plans.split_off(plans_above);
+        let hold = self.holds.get(holds_above).copied();
+        let rows = self.rows(&fields, rule.as_ref().ok(), plans, hold);
         if let (Ok(true), Some(&at)) = (&quota_mode, self.holds.get(holds_above)) {
             self.report(at, QUOTA_WITH_HOLD);
         }
@@ -321,7 +324,8 @@ impl FileReader<'_> {
         };
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
+        let rows = rows.unwrap_or_default();
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata, rows });
         let spec = NodeSpec {
             key_pattern: is_key_pattern,
             key,

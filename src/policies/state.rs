@@ -10,6 +10,7 @@ use weir_text::yaml::Document;
 
 use super::allowed::Allowed;
 use super::keys::Kind;
+use super::plans::PlanAt;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
@@ -65,6 +66,8 @@ pub(super) struct FileReader<'r> {
     pub(super) warnings: Vec<(Position, Code, String)>,
     /// Where each `hold: true` is.
     pub(super) holds: Vec<Position>,
+    /// The numbers under plans of each limit that was read, with their places.
+    pub(super) plans: Vec<Vec<PlanAt>>,
 }
 
 impl FileReader<'_> {

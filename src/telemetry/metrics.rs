@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, RowEvent, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -113,6 +113,7 @@ pub struct Metrics {
     undone: [Number; 2],
     holds: [Number; HoldResult::NAMES.len()],
     hold_hits: [Number; HoldHits::NAMES.len()],
+    rows: [Number; RowEvent::NAMES.len()],
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -150,6 +151,7 @@ impl Metrics {
         let undone = counters("weir_undone_total", "result");
         let holds = counters("weir_holds_total", "result");
         let hold_hits = counters("weir_hold_hits_total", "kind");
+        let rows = counters("weir_rows_total", "event");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -172,6 +174,7 @@ impl Metrics {
             undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
             holds: HoldResult::NAMES.map(|result| holds.of(result)),
             hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
+            rows: RowEvent::NAMES.map(|event| rows.of(event)),
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
             evicted_hits: counter("weir_evicted_hits_total"),
@@ -497,6 +500,10 @@ impl Observer for PerRuntime {
 
     fn hold_hits(&self, kind: HoldHits, hits: u64) {
         self.metrics.hold_hits[kind as usize].add(hits);
+    }
+
+    fn rows(&self, event: RowEvent, count: u64) {
+        self.metrics.rows[event as usize].add(count);
     }
 
     fn evicted(&self, hits_lost: Hits) {

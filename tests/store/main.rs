@@ -20,6 +20,7 @@ mod members;
 mod overrides;
 mod policy_tests;
 mod regressions;
+mod rows;
 mod simulation;
 mod split;
 mod terms;
