@@ -343,7 +343,7 @@ fn the_json_has_all_of_it() {
     assert_eq!(document["domains"][0]["effects"][0]["what"], "on_error");
     let rules = document["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
-    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","direction":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"direction":"stricter"}"#);
+    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","tend":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"tend":"stricter"}"#);
 }
 
 /// Names and values come from whoever writes a policy, and a comment on a pull request is shown to all.
