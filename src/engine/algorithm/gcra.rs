@@ -5,7 +5,7 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
 
-use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, small};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, small};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
@@ -138,7 +138,7 @@ impl Counting for Pacing {
     type Observed = Debt;
     type Numbers = [u64; 8];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();

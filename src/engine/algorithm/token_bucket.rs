@@ -3,7 +3,7 @@
 //! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
 //! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
 
-use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
@@ -80,7 +80,7 @@ impl Counting for TokenBucket {
     type Observed = Bucket;
     type Numbers = [u64; 5];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();
