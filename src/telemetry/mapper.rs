@@ -6,10 +6,10 @@
 
 mod file;
 
-use std::fmt;
 use std::time::Duration;
 
 use regex::{Regex, RegexBuilder};
+use weir_text::yaml::Fault;
 
 /// The most mappings in one file.
 pub const MAPPINGS_MAX: usize = 10_000;
@@ -26,23 +26,6 @@ const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
-
-/// Why a mapping file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MapperError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The mistake.
-    pub message: String,
-}
-
-impl fmt::Display for MapperError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.line, self.message)
-    }
-}
-
-impl std::error::Error for MapperError {}
 
 /// The kind of statistic that a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +102,7 @@ impl Mapper {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, MapperError> {
+    pub fn parse(text: &str) -> Result<Self, Fault> {
         file::parse(text)
     }
 
