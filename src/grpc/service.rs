@@ -20,7 +20,8 @@ use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
 use weir_rls::{lenient, receipts};
-use weir_telemetry::traces::{Trace, Tracer, Way};
+use weir_telemetry::metrics::Protocol;
+use weir_telemetry::traces::{Trace, Tracer};
 
 use super::connection::Load;
 use super::finishing::{Finishing, MustFinish};
@@ -128,7 +129,7 @@ impl Services {
     /// waiting on a store if the store is immediate.
     fn should_rate_limit(&self, request: http::Request<Incoming>, mut reservation: Reservation) -> Answering {
         let limits = self.limits.clone();
-        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Grpc, request.headers()));
+        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
@@ -153,7 +154,7 @@ impl Services {
     }
 }
 
-/// Ends the trace of a request, if it has one. What broke off has none to answer, and ends as given up.
+/// Ends the trace of a request, if it has one. The trace of a request that broke off ends as cancelled.
 fn end(trace: Option<Box<Trace>>, decided: &Result<Answered, Status>) {
     let Some(trace) = trace else { return };
     match decided {
@@ -189,7 +190,7 @@ impl RateLimits {
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
-    /// The caller's time begins with the headers of its request. A request of a domain with holds sets `finish`, and then has
+    /// The caller's timeout begins with the headers of its request. A request of a domain with holds sets `finish`, and then has
     /// the store's whole time. [hd-9]
     async fn decide(
         self: &Arc<Self>,

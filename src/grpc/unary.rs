@@ -232,8 +232,11 @@ impl Drop for Untaken {
     }
 }
 
-/// The response that holds a message, or the reason why there is none. `reservation` accounts for it until it has been sent.
-pub(super) fn response(result: Result<(impl Message, Untaken), Status>, reservation: Reservation) -> http::Response<Sent> {
+/// The response with a message, or the error status. It counts to `reservation` until it has been sent.
+pub(super) fn response(
+    result: Result<(impl Message, Untaken), Status>,
+    reservation: Reservation,
+) -> http::Response<Sent> {
     let (message, untaken) = match result {
         Ok(answered) => answered,
         Err(status) => return refused(status),

@@ -71,7 +71,8 @@ impl Reader {
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
-        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds: Vec::new(), plans: Vec::new() };
+        let (holds, plans) = (Vec::new(), Vec::new());
+        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds, plans };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
