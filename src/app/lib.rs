@@ -11,6 +11,7 @@ mod log;
 mod metrics;
 mod otlp;
 mod overrides;
+mod rows;
 mod policies;
 mod policy_changes;
 mod ready;
@@ -143,7 +144,7 @@ async fn serve_on(
     // Callers are answered. Health is NOT_SERVING until the stores have answered.
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
     let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
-    server.follow_changes(tls, policies, reload, serving.overrides.clone());
+    server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
     if let Some(manager) = manager {
         server.notify(manager, &mut serving);
     }

@@ -15,6 +15,7 @@ pub mod pipe;
 pub mod program;
 pub mod ratelimit;
 mod runtime;
+pub mod rows;
 pub mod schema;
 pub mod serve;
 pub mod served;

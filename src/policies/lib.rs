@@ -38,6 +38,7 @@ mod metadata;
 mod plans;
 mod rate;
 mod reader;
+pub mod row_file;
 mod scalar;
 pub mod schema;
 mod single;
