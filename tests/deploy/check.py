@@ -9,6 +9,8 @@ Run by scripts/check-deploy. Each problem is a line; the exit status is 1 if the
 
 import base64
 import copy
+import importlib.machinery
+import importlib.util
 import json
 import os
 import queue
@@ -961,12 +963,47 @@ def check_release():
             names = {package.name for package in document.packages}
             check({"weir", "tonic", "ring"} <= names, "scripts/sbom lacks a crate that is compiled into weir")
             check(not {"proptest", "criterion"} & names, "scripts/sbom has crates of tests")
+    check_licences()
     done = subprocess.run([ROOT / "scripts/release", "--help"], capture_output=True, text=True, timeout=60)
     check(done.returncode == 0 and "SHA256SUMS" in done.stdout, f"scripts/release --help: {done.stderr}")
     done = subprocess.run([ROOT / "scripts/release", "--no-such"], capture_output=True, text=True, timeout=60)
     check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
     jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
     check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
+
+
+def check_licences():
+    """Each crate of the SBOM has the text of its licence, and one without a text is named."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    loader = importlib.machinery.SourceFileLoader("licenses", str(ROOT / "scripts/licenses"))
+    licenses = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(licenses)
+    text = licenses.document()
+    _, packages, edges = licenses.resolved()
+    for package in (packages[to] for _, to, _ in edges if packages[to]["source"]):
+        named = f"{package['name']} {package['version']}"
+        line = re.search(rf"^{re.escape(named)}   .* texts? ([\d, ]+)$", text, re.MULTILINE)
+        check(line, f"scripts/licenses has no line of {named}")
+        for number in line.group(1).split(", ") if line else []:
+            check(f"\ntext {number}\n" in text, f"scripts/licenses has no text {number} of {named}")
+    check("<year>" not in text and "The Rust Standard Library" in text and "Rich Felker" in text, "scripts/licenses lacks a copyright")
+
+    with tempfile.TemporaryDirectory() as folder:
+        crate = {"name": "bare", "version": "1.0.0", "license": "ISC", "repository": "here", "manifest_path": f"{folder}/Cargo.toml", "authors": []}
+
+        def refused(expected, elsewhere=None):
+            licenses.ELSEWHERE = {"bare": elsewhere} if elsewhere else {}
+            try:
+                licenses.texts_of(crate, [crate, crate | {"name": "other", "repository": "there"}])
+                check(False, f"scripts/licenses does not refuse: {expected}")
+            except SystemExit as error:
+                check(expected in str(error), f"scripts/licenses: {error}, and not {expected}")
+
+        refused("bare 1.0.0 (ISC) ships no text")
+        refused("bare has the licence ISC, and not MIT.txt", "MIT.txt")
+        refused("other has another repository or licence than bare", "other")
+        (Path(folder) / "LICENSE").write_text("text")
+        refused("bare ships LICENSE now", "MIT.txt")
 
 
 def check_unit():
