@@ -1,5 +1,5 @@
-//! What weir ends by itself: connections, and requests that HTTP/2 resets before they are decided. Each is counted by its reason,
-//! and logged now and then.
+//! What weir ends by itself: connections, requests that HTTP/2 resets before they are decided, and requests of callers for which too
+//! much is held. Each is counted by its reason, and logged now and then with the caller's address.
 //!
 //! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
 
@@ -89,8 +89,9 @@ const HARMLESS: [usize; 2] = [0, 8];
 pub(super) struct Ended {
     closed: [AtomicU64; CloseReason::ALL.len()],
     reset: [AtomicU64; CODES.len()],
-    /// Of each reason, and at last of resets.
-    complaints: Mutex<[Complaint; CloseReason::ALL.len() + 1]>,
+    refused: AtomicU64,
+    /// Of each reason, then of resets, and at last of refusals.
+    complaints: Mutex<[Complaint; CloseReason::ALL.len() + 2]>,
 }
 
 impl Default for Ended {
@@ -98,7 +99,8 @@ impl Default for Ended {
         Self {
             closed: Default::default(),
             reset: Default::default(),
-            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::ALL.len() + 1]),
+            refused: AtomicU64::new(0),
+            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::ALL.len() + 2]),
         }
     }
 }
@@ -112,6 +114,11 @@ impl Ended {
     /// Requests that were reset with this code.
     pub(super) fn reset(&self, code: usize) -> u64 {
         self.reset[code].load(Relaxed)
+    }
+
+    /// Requests that were refused because too much was held.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
     }
 
     /// Counts a connection that is closed.
@@ -136,6 +143,15 @@ impl Ended {
                 reset,
                 "HTTP/2 reset a request before it was decided"
             );
+        }
+    }
+
+    /// Counts a request that is refused, of a connection for which so many bytes are held.
+    pub(super) fn count_refused(&self, peer: Option<IpAddr>, held: usize) {
+        let refused = self.refused.fetch_add(1, Relaxed) + 1;
+        if self.is_due(CloseReason::ALL.len() + 1) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(listener = "grpc", peer, held, refused, "refused a request: too much is held for its caller");
         }
     }
 

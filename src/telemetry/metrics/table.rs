@@ -208,7 +208,7 @@ const ALERTS_PART: Part = Part {
             unit: "alerts",
             help: "Alerts for the webhook, by what became of them.",
             more: "`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
-                   the queue). [Alert on any increase of the last two](operations.md#weiralertsundelivered).",
+                   the queue). [Alert on the share of the last two](operations.md#weiralertsundelivered).",
         },
         Row {
             name: "weir_alert_webhook_failures_total",
@@ -379,7 +379,7 @@ const MEMORY: Part = Part {
             labels: &[],
             unit: "hits",
             help: "Hits in the states that the full memory store dropped: so many more may be admitted.",
-            more: "Alert on any.",
+            more: "[Alert on their share of the requests](operations.md#weirevictslivestate).",
         },
     ],
 };

@@ -29,7 +29,8 @@ pub(super) const CALLERS: Part = Part {
             labels: &[],
             unit: "requests",
             help: "gRPC requests refused with UNAVAILABLE because weir held too much for its callers.",
-            more: "Alert on any increase: callers do not read, or a store stalls.",
+            more: "Callers do not read, or do not end their requests, or a store stalls. The log has the address of a caller. \
+                   [Alert on their share of the requests](operations.md#weirrefusescallers).",
         },
         Row {
             name: "weir_grpc_closed_total",
