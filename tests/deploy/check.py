@@ -324,8 +324,8 @@ PROMISES = [
     ({"mode": "ratelimit"}, container("args"), ["ratelimit"]),
     ({"mode": "ratelimit"}, setting("WEIR__CHARGING"), None),
     # Policies.
-    ({"policies": {"enabled": False}}, volume("policies"), None),
-    ({"policies": {"enabled": False}}, setting("WEIR__POLICIES__DIRECTORY"), None),
+    ({"policies": {"enabled": False}, "config": {"policies": {"directory": "/volume"}}}, volume("policies"), None),
+    ({"policies": {"enabled": False}, "config": {"policies": {"directory": "/volume"}}}, setting("WEIR__POLICIES__DIRECTORY"), None),
     ({"policies": {"files": {"a.yaml": {"domain": "a"}}}}, of("ConfigMap", "data"), {"a.yaml": "domain: a\n"}),
     ({"policies": {"files": {"a.yaml": "# text\ndomain: a\n"}}}, of("ConfigMap", "data"), {"a.yaml": "# text\ndomain: a\n"}),
     # Stores.
@@ -547,6 +547,8 @@ REFUSED = [
     ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"existingSecret": "s", "keyKey": "k"}}}, "redis.tls.certKey and redis.tls.keyKey: set both or none"),
     ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"certKey": "c", "keyKey": "k"}}}, "redis.tls.certKey needs redis.tls.existingSecret"),
     ({**POLICIES, "redis": {"tls": {"existingSecret": "s"}}}, "redis.tls has no effect without a redis.url that begins with rediss://"),
+    ({**POLICIES, "config": {"policies": {"source": "xds"}}}, "policies.xds.server: required with policies.source=xds"),
+    ({"policies": {"enabled": False}}, "policies.enabled=false needs policies.directory, or policies.source=xds"),
     ({**POLICIES, "config": {"redis": {"timout": "15ms"}}}, "config: redis.timout: no such setting, the nearest is redis.timeout"),
     ({**POLICIES, "config": {"shadowmode": True}}, "config: shadowmode: no such setting, the nearest is shadow_mode"),
     ({**POLICIES, "config": {"redsi": {"timeout": "15ms"}}}, "config: redsi: no such setting"),
