@@ -636,6 +636,7 @@ def check_ai_gateway():
         "CONFIG_GRPC_XDS_NODE_ID": name,
         "CONFIG_GRPC_XDS_SERVER_URL": "ai-gateway-controller.envoy-ai-gateway-system.svc.cluster.local:18002",
         "CONFIG_GRPC_XDS_SERVER_USE_TLS": None,
+        "USE_STATSD": "false",
         "WEIR__LISTEN__GRPC": "0.0.0.0:8081",
     }.items():
         check(found.get(variable) == value, f"deploy/envoy-ai-gateway: {variable} is {found.get(variable)} and not {value}")
