@@ -1,13 +1,12 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
-//! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
-//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling taps (told.rs). Beside the path:
-//! the policies in force (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and
-//! forgetting them (inspect.rs).
+//! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
+//! calls or a store that does not answer (split.rs); the stores and one call to one of them (stores.rs); taking charges
+//! back (reserved.rs); denials that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
+//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), calendar
+//! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
-mod ask;
 mod calendar;
 mod count;
 mod decide;
@@ -20,6 +19,7 @@ mod policies;
 mod reserved;
 mod split;
 pub mod states;
+mod stores;
 mod told;
 pub mod unanswered;
 
@@ -32,11 +32,12 @@ use weir_engine::observer::{Observer, Trace};
 use weir_engine::{Mode, OnError};
 use weir_store::{Clock, Store, StoreError, SystemClock};
 
-use self::calendar::Calendar;
+use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::inspect::ShownState;
 pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
+use self::stores::Stores;
 use self::unanswered::Unanswered;
 
 /// The most time that a store gets for one decision, by default.
@@ -114,19 +115,16 @@ impl Options {
 /// Makes decisions for the requests of one runtime.
 pub struct Limiter {
     policies: Arc<Policies>,
-    options: Options,
-    calendar: Calendar,
-    observer: Arc<dyn Observer>,
-    /// The observer's lane.
-    lane: usize,
+    stores: Stores,
+    counts: Counts,
 }
 
 impl Limiter {
     /// A limiter of these policies.
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
-        let lane = observer.lane();
-        Self { policies, options, calendar: Calendar::default(), observer, lane }
+        let counts = Counts::new(observer.clone(), options.unanswered.clone());
+        Self { policies, stores: Stores::new(options, observer), counts }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one. `trace` gets how the
@@ -149,7 +147,9 @@ impl Limiter {
     /// Whether [`Limiter::decide_now`] may be called: no decision waits for a store.
     #[must_use]
     pub fn is_immediate(&self) -> bool {
-        self.options.store.is_immediate() && self.options.per_second.is_none() && self.options.local.is_none()
+        self.stores.options.store.is_immediate()
+            && self.stores.options.per_second.is_none()
+            && self.stores.options.local.is_none()
     }
 
     /// The same decision without a future, so that the caller's own future stays small.
@@ -170,22 +170,32 @@ impl Limiter {
         let decision = pin!(self.decide_under(&in_force, query, started, None, trace));
         match decision.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decided) => decided,
-            Poll::Pending => unreachable!("the store {} is not immediate", self.options.store.name()),
+            Poll::Pending => unreachable!("the store {} is not immediate", self.stores.options.store.name()),
         }
+    }
+
+    /// Counts a request, which began at `started`, that cannot be decided.
+    pub fn refused(&self, started: Instant) {
+        self.counts.refused(started);
+    }
+
+    /// Counts a request, which began at `started`, that cannot even be read.
+    pub fn unreadable(&self, started: Instant) {
+        self.counts.unreadable(started);
     }
 
     /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
-        &*self.options.store
+        &*self.stores.options.store
     }
 
     /// Ends, with the reason, when a store can give no more answers.
     pub async fn died(&self) -> String {
-        match &self.options.per_second {
-            None => self.options.store.died().await,
+        match &self.stores.options.per_second {
+            None => self.stores.options.store.died().await,
             Some(per_second) => tokio::select! {
-                reason = self.options.store.died() => reason,
+                reason = self.stores.options.store.died() => reason,
                 reason = per_second.died() => reason,
             },
         }

@@ -1,6 +1,6 @@
 //! What is to be charged for a request before a store is asked, and the answer to the request after that.
 //!
-//! Not here: asking one store (ask.rs), several stores, and stores that fail (split.rs).
+//! Not here: asking one store (stores.rs), several stores, and stores that fail (split.rs).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;

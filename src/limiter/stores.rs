@@ -1,0 +1,176 @@
+//! The stores of a limiter, and one call to one of them: the boundaries of its calendar windows, what the cache of denials
+//! learns, its trace.
+//!
+//! Not here: which calls a request needs (decide.rs, split.rs).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use weir_engine::observer::{Observer, StoreCall, Trace};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Unit};
+use weir_store::{Reply, Store, StoreError};
+
+use super::Options;
+use super::calendar::Calendar;
+use super::deny_cache::{DenyCache, ForgetOnDrop};
+use super::plan::{Plan, Planned};
+use super::policies::InForce;
+use super::reserved::Reserved;
+
+/// One request, as far as it does not change while stores are asked.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a, 'p> {
+    pub(super) in_force: &'a InForce,
+    pub(super) plan: &'a Plan<'p>,
+    pub(super) mode: Mode,
+    pub(super) started: Instant,
+    pub(super) deadline: Instant,
+    /// Reports how the decision is made; seldom there.
+    pub(super) trace: Option<&'a dyn Trace>,
+}
+
+/// The stores, and what a call to one of them needs.
+pub(super) struct Stores {
+    pub(super) options: Options,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) calendar: Calendar,
+}
+
+/// What the cache of denials has to know from before the store was asked.
+struct Learning<'a> {
+    cache: &'a DenyCache,
+    _refunds: ForgetOnDrop<'a>,
+    generation: u64,
+    sent: Instant,
+}
+
+impl Stores {
+    pub(super) fn new(options: Options, observer: Arc<dyn Observer>) -> Self {
+        Self { options, observer, calendar: Calendar::default() }
+    }
+
+    /// The store that has the state of a charge, and the part of that store.
+    pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
+        let store = self.store_of(charge.limit, planned.is_single);
+        (store, store.part_of(charge.key))
+    }
+
+    /// The store that has the state of a limit. A list of limits stays together.
+    pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
+        match &self.options.per_second {
+            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
+            _ => &self.options.store,
+        }
+    }
+
+    /// Asks one store for a decision over charges that it can decide together.
+    ///
+    /// The decision is written in place: it is large, and each level that returned it would copy it.
+    pub(super) async fn ask(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &mut [Charge<'_>],
+        decision: &mut Decision,
+    ) -> Result<(), StoreError> {
+        self.set_bounds(charges, None);
+        let mut result = self.call(store, request, charges, decision).await;
+        if let Err(StoreError::StaleBounds { now }) = result {
+            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once more is enough, unless
+            // its clock jumps meanwhile.
+            self.set_bounds(charges, Some(now));
+            result = self.call(store, request, charges, decision).await;
+        }
+        if !store.is_immediate() {
+            let error = result.as_ref().err();
+            let took = error.is_none_or(StoreError::was_asked).then(|| request.started.elapsed());
+            self.observer.store_called(error.map(StoreError::kind), took);
+        }
+        result
+    }
+
+    /// Calls the store once. The cache of denials learns from the answer of a store outside of this process.
+    async fn call(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'_>],
+        decision: &mut Decision,
+    ) -> Result<(), StoreError> {
+        let began = request.trace.map(|_| Instant::now());
+        let cache = self.options.deny_cache.as_deref().filter(|_| !store.is_immediate());
+        // The store may begin at once, so this comes before.
+        let learning = cache.map(|cache| Learning::new(cache, charges));
+        let asked = if store.is_immediate() { None } else { self.options.unanswered.ask(charges) };
+        let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
+        // In two steps, so that a request that waits keeps no room for an answer that is ready.
+        let reply = match store.decide(charges, request.mode, request.deadline) {
+            Reply::Ready(answer) => Err(write(answer)),
+            Reply::Pending(answer) => Ok(answer),
+        };
+        let result = match reply {
+            Ok(pending) => write(pending.await),
+            Err(result) => result,
+        };
+        if let Some(asked) = asked.filter(|_| !matches!(result, Err(StoreError::Unknown(_)))) {
+            asked.answered();
+        }
+        if let (Some(learning), Ok(())) = (learning, &result) {
+            learning.learn(charges, decision);
+        }
+        if let Some((trace, began)) = request.trace.zip(began) {
+            trace.store_called(store_call(store, charges, result.as_ref().err(), began));
+        }
+        result
+    }
+
+    /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
+    /// for certain.
+    pub(super) async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
+        let Some(undoing) = reserved.undo() else {
+            return true;
+        };
+        match tokio::time::timeout_at(request.deadline.into(), undoing).await {
+            Ok(Ok(undone)) => undone,
+            // It goes on without us, or its runtime ends.
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    /// Gives calendar charges the boundaries around `now`, by our own clock if the store has not sent its own. [cl-3]
+    fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
+        for charge in charges {
+            if charge.limit.calendar().is_some() {
+                charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| self.options.clock.now()));
+            }
+        }
+    }
+}
+
+impl<'a> Learning<'a> {
+    fn new(cache: &'a DenyCache, charges: &'a [Charge<'a>]) -> Self {
+        let refunds = cache.forget_refunds(charges);
+        Self { cache, _refunds: refunds, generation: cache.generation(), sent: Instant::now() }
+    }
+
+    fn learn(&self, charges: &[Charge<'_>], decision: &Decision) {
+        if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
+            let received = Instant::now();
+            for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+                self.cache.insert(charge, outcome, self.sent, received, self.generation);
+            }
+        }
+    }
+}
+
+#[cold]
+fn store_call(store: &Arc<dyn Store>, charges: &[Charge<'_>], error: Option<&StoreError>, began: Instant) -> StoreCall {
+    StoreCall {
+        store: store.name(),
+        place: store.place().map(str::to_owned),
+        charges: charges.len(),
+        error: error.map(StoreError::kind),
+        took: began.elapsed(),
+        is_immediate: store.is_immediate(),
+    }
+}
