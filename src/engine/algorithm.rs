@@ -27,7 +27,7 @@ use std::fmt::{self, Debug};
 use smallvec::{SmallVec, smallvec};
 
 use self::counting::Written;
-pub use self::counting::{Change, CountedWindow, Effect, Format, Numbers, Receipt, Summary, UndoScript};
+pub use self::counting::{Change, CountedWindow, Effect, Receipt, StateNumbers, StoredFormat, Summary, UndoScript};
 pub use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
 use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};
@@ -165,6 +165,16 @@ impl Algorithm {
             | Self::LeakyBucket { .. }
             | Self::Gcra { .. } => true,
             Self::SlidingWindowLog => false,
+        }
+    }
+
+    /// Whether a part of a charge can be given back later, whatever came between: a receipt names the window that the hits
+    /// are in. Debts drain without a record of whose hits drained, and a log would have to write each later charge anew. [hd-1]
+    #[must_use]
+    pub const fn takes_holds(self) -> bool {
+        match self {
+            Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
+            Self::SlidingWindowLog | Self::TokenBucket { .. } | Self::LeakyBucket { .. } | Self::Gcra { .. } => false,
         }
     }
 

@@ -4,6 +4,7 @@
 
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
+use super::descriptor::Hits;
 use super::escape::escape;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
@@ -20,6 +21,8 @@ pub struct Limit {
     pub drain: bool,
     /// The limit is on trial: it is charged and counted, but denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
+    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any. [hd-1]
+    pub hold: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
     post_paid: bool,
@@ -47,6 +50,7 @@ impl Limit {
             name: None,
             drain: false,
             shadow: false,
+            hold: false,
             alert_at: Shares::default(),
             post_paid: false,
             term: None,
@@ -175,6 +179,13 @@ impl Limit {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
+    }
+
+    /// The hits that a charge of so many consumes: of a hold at most what the limit can hold, so that no estimate is too
+    /// large to be admitted. A limit of 0 still admits none. [hd-2]
+    #[must_use]
+    pub fn consumed(&self, hits: Hits) -> Hits {
+        if self.hold { hits.min(self.capacity().max(1)) } else { hits }
     }
 
     /// The part of the key that has the shape of the state. Limits with one id share states.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
-use super::branch::{Branch, Found, TooLarge, Unfit};
+use super::branch::{Branch, FoundPattern, TooLarge, Unfit};
 pub use super::branch::{Lead, Step};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
@@ -310,20 +310,20 @@ impl Node {
     }
 
     /// The first descriptor with a key pattern that matches.
-    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<Found<'_, Self>> {
+    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<FoundPattern<'_, Self>> {
         let joined = format!("{}_{}", entry.key, entry.value);
         self.key_pattern(self.key_patterns.iter().position(|found| found.pattern.matches(&joined))?)
     }
 
     /// The descriptor of the key pattern at this position.
-    fn key_pattern(&self, place: usize) -> Option<Found<'_, Self>> {
+    fn key_pattern(&self, place: usize) -> Option<FoundPattern<'_, Self>> {
         let found = self.key_patterns.get(place)?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
             None => branch.alone()?,
             Some(value) => branch.exact(value)?.1,
         };
-        Some(Found { order: found.order, step: Step::Pattern(&found.pattern), node })
+        Some(FoundPattern { order: found.order, step: Step::Pattern(&found.pattern), node })
     }
 }
 
@@ -435,8 +435,10 @@ pub struct Domain {
     pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
-    /// How its requests are charged. None: by the setting `charging`. [dc-4]
+    /// How its requests are charged. None: by the setting `charging`; a domain with holds is always atomic. [dc-4] [hd-1]
     pub mode: Option<Mode>,
+    /// Whether a limit of it is a hold.
+    pub has_holds: bool,
     /// What happens to its requests if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
@@ -490,6 +492,12 @@ impl PolicySet {
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
         }
+        for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
+            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.has_holds = true;
+                domain.mode.get_or_insert(Mode::Atomic);
+            }
+        }
         // Several files can add to the first level of a domain, so it is sealed after all of them.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
         domains.sort_unstable_by_key(|domain| domain.id);
@@ -509,6 +517,7 @@ impl PolicySet {
             id,
             name: name.clone(),
             mode: None,
+            has_holds: false,
             on_error: None,
             root: Node::default(),
         });

@@ -9,23 +9,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
+use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
-use weir_limiter::{Answer, Limiter, Query, Undecided};
-use weir_rls::convert::{self, Bounds, Extras};
-use weir_rls::lenient;
+use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
+use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
-use weir_telemetry::traces::{Trace, Tracer, Way};
+use weir_rls::{lenient, receipts};
+use weir_telemetry::metrics::Protocol;
+use weir_telemetry::traces::{Trace, Tracer};
 
 use super::connection::Load;
+use super::finishing::{Finishing, MustFinish};
 use super::memory::{Peer, Reservation, STREAM_BYTES};
 use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
-use super::unary::{self, Sent};
+use super::unary::{self, Sent, Untaken};
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -76,6 +79,8 @@ pub(super) struct Connected {
     pub(super) peer: Arc<Peer>,
 }
 
+/// An answer, and what happens to its holds if HTTP/2 never takes it.
+type Answered = (RateLimitResponse, Untaken);
 /// A response on its way.
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
 
@@ -124,7 +129,7 @@ impl Services {
     /// waiting on a store if the store is immediate.
     fn should_rate_limit(&self, request: http::Request<Incoming>, mut reservation: Reservation) -> Answering {
         let limits = self.limits.clone();
-        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Grpc, request.headers()));
+        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
@@ -135,16 +140,22 @@ impl Services {
         }
         let (head, body) = request.into_parts();
         let caller_timeout = caller_timeout(&head.headers);
-        Box::pin(async move {
-            let decided = limits.decide(body, caller_timeout, &mut reservation, trace.as_deref()).await;
+        let must_finish = limits.limiter.can_hold().then(MustFinish::default);
+        let finish = must_finish.clone();
+        let answering: Answering = Box::pin(async move {
+            let decided = limits.decide(body, caller_timeout, finish, &mut reservation, trace.as_deref()).await;
             end(trace, &decided);
             Ok(unary::response(decided, reservation))
-        })
+        });
+        match must_finish {
+            None => answering,
+            Some(must_finish) => Box::pin(Finishing::new(answering, must_finish)),
+        }
     }
 }
 
 /// Ends the trace of a request, if it has one. The trace of a request that broke off ends as cancelled.
-fn end(trace: Option<Box<Trace>>, decided: &Result<RateLimitResponse, Status>) {
+fn end(trace: Option<Box<Trace>>, decided: &Result<Answered, Status>) {
     let Some(trace) = trace else { return };
     match decided {
         Err(status) if status.code() == Code::Cancelled => {}
@@ -163,29 +174,32 @@ fn named_trace<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dy
 impl RateLimits {
     /// For an immediate limiter, which needs no deadline.
     async fn decide_now(
-        &self,
+        self: &Arc<Self>,
         body: Incoming,
         reservation: &mut Reservation,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Answered, Status> {
         let read = unary::read(body, self.request_bytes, self.receive_timeout, reservation).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
         let mut texts = Vec::new();
-        let request = self.decoded(received.message(), &mut texts, started)?;
-        let query = self.query(&request, started)?;
+        let mut request = self.decoded(received.message(), &mut texts, started)?;
+        let settle = self.settle(&mut request, started)?;
+        let query = self.query(&request, settle, started)?;
         let decided = self.limiter.decide_now(&query, started, named_trace(trace, &query));
-        self.response(&request, decided)
+        self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
-    /// The caller's timeout begins with the headers of its request.
+    /// The caller's timeout begins with the headers of its request. A request of a domain with holds sets `finish`, and then has
+    /// the store's whole time. [hd-9]
     async fn decide(
-        &self,
+        self: &Arc<Self>,
         body: Incoming,
         caller_timeout: Option<Duration>,
+        finish: Option<MustFinish>,
         reservation: &mut Reservation,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Answered, Status> {
         let timeout =
             caller_timeout.map_or(self.receive_timeout, |caller_timeout| caller_timeout.min(self.receive_timeout));
         let read = unary::read(body, self.request_bytes, timeout, reservation).await;
@@ -195,10 +209,16 @@ impl RateLimits {
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
         let bytes = received.into_message();
         let mut texts = Vec::new();
-        let request = self.decoded(&bytes, &mut texts, started)?;
-        let query = self.query(&request, started)?;
+        let mut request = self.decoded(&bytes, &mut texts, started)?;
+        let settle = self.settle(&mut request, started)?;
+        let query = self.query(&request, settle, started)?;
+        let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
+        let deadline = deadline.filter(|_| finish.is_none());
+        if let Some(finish) = finish {
+            finish.set();
+        }
         let decided = self.limiter.decide(&query, started, deadline, named_trace(trace, &query)).await;
-        self.response(&request, decided)
+        self.response(&request, decided, || bytes.clone())
     }
 
     /// Counts a request that could not be read.
@@ -211,18 +231,69 @@ impl RateLimits {
         self.read(decoded, started)
     }
 
-    fn query<'q>(&self, request: &'q Request<'_>, started: Instant) -> Result<Query<'q>, Status> {
-        convert::query(request, &self.bounds).map_err(|invalid| {
-            self.limiter.refused(started);
-            status(&RequestError::Invalid(invalid))
+    /// What the request settles; only one of a domain with holds can settle.
+    fn settle(&self, request: &mut Request<'_>, started: Instant) -> Result<Option<Box<Settle>>, Status> {
+        if !self.limiter.has_holds(request.domain) {
+            return Ok(None);
+        }
+        receipts::take(request).map_err(|invalid| self.refused(invalid, started))
+    }
+
+    fn query<'q>(
+        &self,
+        request: &'q Request<'_>,
+        settle: Option<Box<Settle>>,
+        started: Instant,
+    ) -> Result<Query<'q>, Status> {
+        let query = convert::query(request, &self.bounds).map_err(|invalid| self.refused(invalid, started))?;
+        Ok(Query { settle, ..query })
+    }
+
+    fn refused(&self, invalid: Invalid, started: Instant) -> Status {
+        self.limiter.refused(started);
+        status(&RequestError::Invalid(invalid))
+    }
+
+    /// `message` gives the bytes of the request, if it has opened holds.
+    fn response(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        decided: Result<Answer, Undecided>,
+        message: impl FnOnce() -> Bytes,
+    ) -> Result<Answered, Status> {
+        match decided {
+            Ok(mut answer) => {
+                let holds = std::mem::take(&mut answer.holds);
+                let mut response = convert::response(request, answer, &self.extras);
+                receipts::add_to_metadata(&mut response, request.domain, &holds);
+                let untaken =
+                    if holds.is_empty() { Untaken::default() } else { self.release_untaken(message(), holds) };
+                Ok((response, untaken))
+            }
+            Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
+        }
+    }
+}
+
+impl RateLimits {
+    /// Releases what a request has opened, if HTTP/2 does not take its answer. [hd-9]
+    fn release_untaken(self: &Arc<Self>, message: Bytes, holds: Vec<HeldCharge>) -> Untaken {
+        let limits = self.clone();
+        Untaken::then(move || {
+            // Without a runtime the process ends, and no store could be asked.
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async move { limits.release(&message, holds).await });
+            }
         })
     }
 
-    fn response(&self, request: &Request<'_>, decided: Result<Answer, Undecided>) -> Result<RateLimitResponse, Status> {
-        match decided {
-            Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
-            Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
-        }
+    async fn release(&self, message: &[u8], holds: Vec<HeldCharge>) {
+        let mut texts = Vec::new();
+        // Both were read without an error before.
+        let Ok(mut request) = lenient::decode(message, &mut texts) else { return };
+        let _ = receipts::take(&mut request);
+        let Ok(query) = convert::query(&request, &self.bounds) else { return };
+        self.limiter.release(query, holds).await;
     }
 }
 

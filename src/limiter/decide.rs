@@ -13,9 +13,10 @@ use weir_engine::{Charge, Mode};
 use weir_store::{Failure, Store, StoreError};
 
 use super::deny_cache::Known;
+use super::holds::Settling;
 use super::plan::{Decided, Plan, Selected};
 use super::policies::InForce;
-use super::split::decide_split;
+use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
@@ -39,16 +40,41 @@ impl Limiter {
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
         let request = Request { in_force, plan: &plan, mode, started, deadline, trace };
         let mut charges = plan.charges(query);
+        let settling = match &query.settle {
+            // A box, because few requests settle.
+            Some(settle) => Box::pin(self.stores.settle(&request, query, settle, &mut charges)).await,
+            None => Settling::default(),
+        };
         let mut decided = Decided::default();
         let result = if charges.is_empty() || self.is_known(&request, &charges, &mut decided) {
             Ok(())
         } else {
             self.decide_by_stores(&request, &mut charges, &mut decided).await
         };
+        self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
         self.counts.request(&request, query, result.is_ok().then_some(&decided));
-        result?;
-        Ok(plan.answer(query, &decided))
+        match &query.settle {
+            // It may have given hits back, so that nobody may send it again. [hd-6]
+            Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
+            _ => result?,
+        }
+        let mut answer = plan.answer(query, &decided);
+        if domain.has_holds && !answer.denied {
+            answer.holds = self.stores.opened(&decided);
+        }
+        Ok(answer)
+    }
+
+    /// Settles holds, and charges and counts nothing else.
+    pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
+        let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
+        let options = &self.stores.options;
+        let plan = Plan::of(in_force, domain, options.modes, query, &*options.clock);
+        let started = Instant::now();
+        let deadline = started + options.budget;
+        let request = Request { in_force, plan: &plan, mode: Mode::Atomic, started, deadline, trace: None };
+        self.stores.settle(&request, query, settle, &mut plan.charges(query)).await;
     }
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]

@@ -41,6 +41,8 @@ pub enum Needs {
     Parameter(&'static str),
     /// Support of `post_paid`.
     Reports,
+    /// Charges that can be given back in part.
+    Holds,
     /// Windows with a beginning and an end.
     Windows,
 }
@@ -51,6 +53,7 @@ impl Only {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
+            Needs::Holds => algorithm.takes_holds(),
             Needs::Windows => algorithm.has_windows(),
         }
     }
@@ -164,6 +167,11 @@ pub(super) const LIMIT: Kind = Kind {
             "post_paid",
             Needs::Reports,
             "its log would grow with every report, without a bound, all other algorithms take it",
+        ),
+        key_of(
+            "hold",
+            Needs::Holds,
+            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window",
         ),
         key_of(
             "alert_at",

@@ -106,6 +106,7 @@ impl FileReader<'_> {
         let term = self.term(fields);
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
+        let hold = self.flag(fields, "hold");
         let burst = self.number(fields, "burst");
         let precision = self.precision(fields);
         let refill = self.choice(fields, "refill", &["continuous", "interval"]);
@@ -119,6 +120,7 @@ impl FileReader<'_> {
         let off = [
             ("calendar", matches!(calendar, Ok(false))),
             ("post_paid", matches!(post_paid, Ok(false))),
+            ("hold", matches!(hold, Ok(false))),
             ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
         ];
         self.refuse_misfits(fields, algorithm, &off)?;
@@ -158,7 +160,27 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
+        limit.hold = hold?;
+        if limit.hold {
+            self.check_hold(fields, &limit)?;
+        }
         Ok(limit)
+    }
+
+    /// Refuses what contradicts a hold beside it, and notes its place: quotas and `charging` are further up. [hd-1]
+    fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
+        let contradictions = [
+            ("drain", limit.drain, "a denied request has no receipt, so that nothing could give back what it drained"),
+            ("post_paid", limit.post_paid(), "a hold is charged before and post_paid after: write two limits"),
+        ];
+        let mut result = Ok(());
+        for (key, is_set, reason) in contradictions {
+            if let Some(at) = self.given(fields, key).filter(|_| is_set) {
+                result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
+            }
+        }
+        self.holds.extend(fields.key_at("hold"));
+        result
     }
 
     /// The shares at which the use of a limit is reported: whole numbers of percent.

@@ -24,6 +24,13 @@ use super::{
     Problems, instead, too_large,
 };
 
+/// Why quotas cannot be holds. [hd-1]
+const QUOTA_WITH_HOLD: &str =
+    "hold with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
+/// Why independent limits cannot be holds. [hd-1]
+const INDEPENDENT_WITH_HOLD: &str =
+    "hold with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
+
 impl Reader {
     /// Adds the problem of a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
@@ -63,8 +70,8 @@ impl Reader {
 
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let (problems, warnings) = (Vec::new(), Vec::new());
-        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings };
+        let (problems, warnings, holds) = (Vec::new(), Vec::new(), Vec::new());
+        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -145,6 +152,10 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
+        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(mode, |first| first.mode);
+        if let (Some(Mode::Independent), Some(&at)) = (of_domain, self.holds.first()) {
+            self.report(at, INDEPENDENT_WITH_HOLD);
+        }
         if let Some(&first) = self.all.domains.get(&name) {
             self.join(first, &fields, &outlines);
             self.all.outlines[first].descriptors.extend(outlines);
@@ -272,7 +283,11 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
+        let holds_above = self.holds.len();
         let rule = self.rule(&fields);
+        if let (Ok(true), Some(&at)) = (&quota_mode, self.holds.get(holds_above)) {
+            self.report(at, QUOTA_WITH_HOLD);
+        }
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
         self.allow_warnings(&fields, &place, first_warning);

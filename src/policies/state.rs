@@ -63,6 +63,8 @@ pub(super) struct FileReader<'r> {
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,
+    /// Where each `hold: true` is.
+    pub(super) holds: Vec<Position>,
 }
 
 impl FileReader<'_> {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -39,7 +39,7 @@ pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
 use self::domains::{Domains, Unknown, requests_of_domains, unmatched_of_domains};
 use self::families::{FamilyKind, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
-pub use self::latency::{BUCKETS_US, Door};
+pub use self::latency::{BUCKETS_US, Protocol};
 use self::latency::{Latencies, Recorder};
 pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
@@ -111,6 +111,8 @@ pub struct Metrics {
     store_errors: Numbers,
     fallbacks: [Number; OnError::ALL.len()],
     undone: [Number; 2],
+    holds: [Number; HoldResult::NAMES.len()],
+    hold_hits: [Number; HoldHits::NAMES.len()],
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -146,6 +148,8 @@ impl Metrics {
         store_errors.of(TOO_HEAVY);
         let fallbacks = counters("weir_on_error_total", "action");
         let undone = counters("weir_undone_total", "result");
+        let holds = counters("weir_holds_total", "result");
+        let hold_hits = counters("weir_hold_hits_total", "kind");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -166,6 +170,8 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
+            holds: HoldResult::NAMES.map(|result| holds.of(result)),
+            hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
             evicted_hits: counter("weir_evicted_hits_total"),
@@ -218,18 +224,18 @@ impl Metrics {
     /// An observer for one runtime that serves gRPC. The counters that it writes most often are its own.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
-        self.observer_of(Door::Grpc)
+        self.observer_of(Protocol::Grpc)
     }
 
-    /// An observer for one runtime whose requests come by this door.
+    /// An observer for one runtime whose requests come by this protocol.
     #[must_use]
-    pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
+    pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
             taps: self.taps.clone(),
             lane: self.lanes.fetch_add(1, Relaxed),
-            requests: self.requests.recorder(door),
-            stores: self.stores.recorder(door),
+            requests: self.requests.recorder(protocol),
+            stores: self.stores.recorder(protocol),
         })
     }
 
@@ -404,7 +410,7 @@ fn add_service(
     });
     let of = requests.clone();
     let name = "ratelimit_server.ShouldRateLimit.total_requests";
-    statistics.add(name, Kind::Counter, move || of.requests(Door::Grpc));
+    statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
 /// The observer of one runtime.
@@ -483,6 +489,14 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].add(1);
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.metrics.holds[result as usize].add(count);
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.metrics.hold_hits[kind as usize].add(hits);
     }
 
     fn evicted(&self, hits_lost: Hits) {
@@ -693,7 +707,7 @@ mod tests {
             let tally = metrics.observer().loaded(&policies);
             charge_first_rule(&policies, &*tally, 11);
             metrics.observer().decided(DecisionResult::OverLimit, &|| Duration::ZERO);
-            metrics.observer_of(Door::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
+            metrics.observer_of(Protocol::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
             metrics.policies_loaded();
             metrics.text()
         };

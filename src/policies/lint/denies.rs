@@ -7,8 +7,8 @@ use weir_engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // The bounds below do not hold for charges past a limit. A limit on trial denies nothing. A second limit of 0 always denies.
-    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow;
+    // The bounds below do not hold for charges past a limit or given back. A limit on trial denies nothing. A second limit of 0 always denies.
+    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
     // Outside of the term of the first limit, the second one is alone.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;

@@ -203,6 +203,16 @@ const STORES: Part = Part {
             .help("Requests over several stores or slots that took charges back, by whether that was confirmed in time.")
             .more("They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: then a \
                    charge may stand, which can only admit less."),
+        counter("weir_holds_total", &["result"], "holds")
+            .help("Holds, by what became of them.")
+            .more("`opened`: an admitted request charged its estimate. `settled`: a settle has charged what was used instead. `lost`: a settle \
+                   failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
+                   settles without a receipt, such as those of denied requests. [Opened less settled](semantics.md#holds-hd) are holds \
+                   whose settle has not come."),
+        counter("weir_hold_hits_total", &["kind"], "hits")
+            .help("Hits that holds have moved.")
+            .more("`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
+                   `weir_hits_total` has the first and the last."),
         counter("weir_deny_cache_hits_total", &[], "requests")
             .help("Requests that were denied from the cache of denials, without asking a store.")
             .more("With a cache of denials only."),
