@@ -35,7 +35,7 @@ use weir_store::{Clock, Store, StoreError, SystemClock};
 use self::calendar::Calendar;
 use self::deny_cache::DenyCache;
 pub use self::inspect::ShownState;
-pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
+pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::unanswered::Unanswered;
 

@@ -43,6 +43,8 @@ pub enum Needs {
     Reports,
     /// Windows with a beginning and an end.
     Windows,
+    /// Hits that it counts, and not requests in flight.
+    Hits,
 }
 
 impl Only {
@@ -52,6 +54,7 @@ impl Only {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
             Needs::Windows => algorithm.has_windows(),
+            Needs::Hits => !algorithm.counts_permits(),
         }
     }
 
@@ -138,13 +141,16 @@ pub(super) const DESCRIPTOR: Kind = Kind {
     ignored: &[],
 };
 
+/// What a limit on requests in flight has in place of a rate.
+const IN_FLIGHT: &str = "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
+
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",
     keys: &[
-        key("unit"),
+        key_of("unit", Needs::Hits, IN_FLIGHT),
         key("requests_per_unit"),
         key("window"),
-        key("rate"),
+        key_of("rate", Needs::Hits, IN_FLIGHT),
         key("algorithm"),
         key_of(
             "burst",
@@ -159,11 +165,12 @@ pub(super) const LIMIT: Kind = Kind {
         key("shadow"),
         key("from"),
         key("until"),
-        key("drain"),
+        key_of("drain", Needs::Hits, "a denied request does not run, so it holds no permit"),
         key_of(
             "post_paid",
             Needs::Reports,
-            "its log would grow with every report, without a bound, all other algorithms take it",
+            "a log would grow with every report, without a bound, and a request holds its permit from its start, all other \
+             algorithms take it",
         ),
         key_of(
             "alert_at",

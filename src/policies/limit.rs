@@ -4,7 +4,7 @@
 //! here: where a limit hangs (reader.rs) and what it decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
-use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Mode, Precision, Refill, Shares, Unit};
 use weir_text::duration;
 use weir_text::zone;
 
@@ -146,10 +146,17 @@ impl FileReader<'_> {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
                     LimitError::Precision { .. } => "precision",
                     LimitError::LogTooLong { .. } => amount.requests_key,
+                    LimitError::PermitWindow { .. } => "window",
                 };
                 return Err(self.report_value(fields, key, error.to_string()));
             }
         };
+        // [cc-7]
+        if algorithm.counts_permits() && self.all.charging == Mode::Independent {
+            let message = "concurrency with charging: independent: a request that another limit denies would keep its permit, \
+                 write charging: atomic";
+            return Err(self.report_value(fields, "algorithm", message.to_owned()));
+        }
         if let Some(zone) = zone {
             limit = limit.in_zone(&zone);
         }

@@ -128,6 +128,8 @@ impl FileReader<'_> {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
+        let of_first = domain.as_ref().ok().and_then(|(_, name)| self.all.specs.iter().find(|spec| spec.name == *name));
+        self.all.charging = mode.or(of_first.and_then(|spec| spec.mode)).unwrap_or(self.all.dialect.charging);
         let on_error = self.on_error(&fields).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);

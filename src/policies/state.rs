@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_engine::Mode;
 use weir_engine::policy::DomainSpec;
 
 use super::allowed::Allowed;
@@ -21,6 +22,8 @@ pub(super) struct Reported;
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) dialect: Dialect,
+    /// How the domain of the file that is read now is charged.
+    pub(super) charging: Mode,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,

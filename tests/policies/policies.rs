@@ -116,7 +116,7 @@ fn all_recorded_policies_load() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
-            if let Err(problems) = parse_with(&files, Dialect { compatible: false, merge_domains }) {
+            if let Err(problems) = parse_with(&files, Dialect { merge_domains, ..Dialect::default() }) {
                 panic!("{}: {problems}", case["name"]);
             }
             loaded += 1;
@@ -194,6 +194,7 @@ fn each_algorithm_has_its_parameters_and_defaults() {
         ("leaky_bucket with a queue", Algorithm::LeakyBucket { burst: 50 }),
         ("gcra", Algorithm::Gcra { burst: 10 }),
         ("gcra with a burst", Algorithm::Gcra { burst: 8 }),
+        ("concurrency", Algorithm::Concurrency),
     ] {
         assert_eq!(limit(key).algorithm(), algorithm, "{key}");
     }
@@ -202,7 +203,35 @@ fn each_algorithm_has_its_parameters_and_defaults() {
     let by_default = limit("fixed_window of the calendar");
     assert_eq!(by_default.id(), limit("fixed_window of the calendar by name").id());
     assert_eq!(by_default.zone(), "");
-    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Independent));
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Atomic));
+}
+
+/// By the file, by the first file of a domain, or by the setting where no file says. [cc-7]
+#[test]
+fn permits_need_atomic_charging() {
+    const PERMITS: &str = "{window: 30s, requests_per_unit: 10, algorithm: concurrency}";
+    let file = |charging: &str, limit: &str| {
+        format!("domain: d\n{charging}\ndescriptors: [{{key: {}, rate_limit: {limit}}}]\n", limit.len())
+    };
+    let (silent, rate) = (file("", PERMITS), file("", "10/s"));
+    let (independent, atomic) = (file("charging: independent", "10/s"), file("charging: atomic", PERMITS));
+    let load = |texts: &[&str], charging| {
+        let files: Vec<_> = ["a.yaml", "b.yaml"].into_iter().zip(texts.iter().copied()).collect();
+        parse_with(&files, Dialect { merge_domains: true, charging, ..Dialect::default() }).map_err(|e| e.to_string())
+    };
+    for mode in Mode::ALL {
+        assert!(load(&[&atomic, &rate], mode).is_ok());
+        assert_eq!(load(&[&rate, &silent], mode).is_ok(), mode == Mode::Atomic);
+        let refused = load(&[&independent, &silent], mode).unwrap_err();
+        assert!(refused.starts_with("b.yaml:3:92: concurrency with charging: independent: "), "{refused}");
+    }
+}
+
+#[test]
+fn charging_is_what_the_file_says() {
+    let text = "domain: d\ncharging: independent\ndescriptors: [{key: a, rate_limit: 1/s}]";
+    let loaded = parse(&[("p.yaml", text)]).unwrap();
+    assert_eq!(loaded.policies.domain("d").unwrap().mode, Some(Mode::Independent));
 }
 
 #[test]
@@ -254,6 +283,9 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "calendar" | "post_paid" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
+        "unit" => "day",
+        "rate" => "9/day",
+        "drain" => "true",
         other => panic!("no value for {other}"),
     };
     let mut parameters = BTreeSet::new();
@@ -264,8 +296,14 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         }
         for algorithm in Algorithm::NAMES {
             let (name, value) = (key.name, value(key.name));
+            let amount = match (name, algorithm) {
+                ("rate", _) => "",
+                ("unit", _) => "requests_per_unit: 9, ",
+                (_, "concurrency") => "requests_per_unit: 9, window: 1h, ",
+                _ => "rate: 9/day, ",
+            };
             let text = format!(
-                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 9/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{{amount}algorithm: {algorithm}, {name}: {value}}}}}]"
             );
             let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
             let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));
@@ -487,7 +525,7 @@ fn a_key_has_so_many_wildcards_and_regular_expressions() {
     assert_eq!(told(&patterns(PATTERNS_MAX + 1), Dialect::default()), expected);
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Dialect::default()), expected);
     // A compatible reading has the bound where a regular expression is among them.
-    let compatible = Dialect { compatible: true, merge_domains: false };
+    let compatible = Dialect { compatible: true, ..Dialect::default() };
     parse_with(&[("p.yaml", &patterns(PATTERNS_MAX + 1))], compatible).expect("wildcards only");
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
 }
@@ -503,7 +541,7 @@ fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
         }
         let started = std::time::Instant::now();
         // Only a compatible reading takes so many wildcards of one key.
-        let compatible = Dialect { compatible: true, merge_domains: false };
+        let compatible = Dialect { compatible: true, ..Dialect::default() };
         let mut loaded = parse_with(&[("p.yaml", &text)], compatible).unwrap();
         assert_eq!(loaded.policies.rules().len(), rules);
         lint(&mut loaded);

@@ -39,8 +39,8 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     // At both ends of the time can be a part of a window.
     let in_windows = requests * (span_us.div_ceil(window) + 1);
     Some(match limit.algorithm() {
-        // How long its windows are is up to the calendar.
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => return None,
+        // How long its windows are is up to the calendar, and when a permit comes back up to the request.
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } | Algorithm::Concurrency => return None,
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
         | Algorithm::SlidingWindow { .. }
@@ -63,6 +63,7 @@ fn counted_us(limit: &Limit) -> Option<u128> {
         | Algorithm::Gcra { .. } => None,
         Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowLog => Some(window),
         Algorithm::SlidingWindow { precision } => Some(window + u128::from(precision.get())),
+        Algorithm::Concurrency => Some(window + u128::from(Algorithm::default_precision(limit.window()).get())),
         Algorithm::SlidingWindowCounter => Some(2 * window),
     }
 }

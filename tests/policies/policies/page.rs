@@ -205,6 +205,7 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),
         ("sub-buckets of a sliding_window", BUCKETS_MAX.to_string()),
         ("hits of a sliding_window_log", REQUESTS_MAX.to_string()),
+        ("window of concurrency", "1 s to 1 h, in whole milliseconds".to_owned()),
         ("time in which a full burst drains", format!("2^{} us, 8.9 years", DEBT_US_MAX.trailing_zeros())),
         ("problems that are shown", PROBLEMS_MAX.to_string()),
     ];
@@ -351,7 +352,8 @@ fn the_page_shows_what_each_algorithm_admits_of_the_same_traffic() {
     let mut algorithms = BTreeSet::new();
     for row in table("### The same traffic") {
         let parameters = code(&row[0]).unwrap();
-        let limit = limits_of(&format!("{{rate: 10/min, {parameters}}}")).remove(0);
+        let amount = if parameters.contains("window: ") { "requests_per_unit: 10" } else { "rate: 10/min" };
+        let limit = limits_of(&format!("{{{amount}, {parameters}}}")).remove(0);
         algorithms.insert(limit.algorithm().name());
         let mut cells = vec![row[0].clone()];
         let mut rushed = Counter::new(limit.clone());
