@@ -153,7 +153,7 @@ async fn serve_on(
     let report = Arc::new(ServiceState::new(needs));
     report.circuit_is(stores.circuit());
     report.queue_is(stores.queue());
-    let dialect = Dialect::of(settings);
+    let dialect = Dialect::of(&settings.policies);
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());

@@ -258,8 +258,8 @@ pub struct DialectArguments {
 impl DialectArguments {
     /// What the flags mean.
     #[must_use]
-    pub fn dialect(&self) -> Dialect {
-        Dialect { compatible: self.compatible, merge_domains: self.merge_domains, ..Dialect::default() }
+    pub const fn dialect(&self) -> Dialect {
+        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
     }
 }
 

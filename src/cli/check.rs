@@ -91,7 +91,7 @@ pub fn run_settings(
     }
     let of_settings = weir_app::source(&settings.policies);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
-    let loaded = load(&source, weir_policies::Dialect::of(settings)).map_err(Failed::Policies)?;
+    let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
     checked(loaded, &of_server(settings.on_error.name()), strictness, out)
 }
 

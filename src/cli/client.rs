@@ -66,7 +66,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
         beside: false,
         allow_empty: false,
     };
-    let loaded = weir_policies::load(&source, Dialect { compatible: true, merge_domains, ..Dialect::default() })
+    let loaded = weir_policies::load(&source, Dialect { compatible: true, merge_domains })
         .map_err(|problems| Ended::Failed(problems.to_string()))?;
     let written = check::write(&loaded, check::THE_SERVERS, out);
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))

@@ -111,11 +111,10 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         return Err(NoDiff::NoTraffic);
     }
     let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
-    let said = traffic.as_ref().map(|traffic| Dialect::of(traffic.settings())).unwrap_or_default();
+    let said = traffic.as_ref().map(|traffic| Dialect::of(&traffic.settings().policies)).unwrap_or_default();
     let dialect = Dialect {
         compatible: diff.dialect.compatible || said.compatible,
         merge_domains: diff.dialect.merge_domains || said.merge_domains,
-        charging: said.charging,
     };
     let read = |source: Source| -> Result<Side, Problems> {
         let loaded = load(&source, dialect)?;

@@ -280,7 +280,7 @@ impl fmt::Display for LimitError {
             ),
             Self::PermitWindow { us } => write!(
                 f,
-                "a request of {} at most: the longest that one may take is 1s to 1h for concurrency, in whole milliseconds",
+                "a window of {}: the longest time that a request of concurrency may take is 1s to 1h, in whole milliseconds",
                 Duration(us)
             ),
         }

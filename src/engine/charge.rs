@@ -79,10 +79,9 @@ impl Role {
 }
 
 /// How the limits of one decision hang together. [dc-4]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// All or nothing: a denied decision charges no limit.
-    #[default]
     Atomic,
     /// Each limit for itself, denied hits counted by fixed windows: as envoyproxy/ratelimit charges.
     Independent,

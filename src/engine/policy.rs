@@ -435,7 +435,7 @@ pub struct Domain {
     pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
-    /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
+    /// How its requests are charged; none where that is left to the setting `charging`, which no domain with permits does. [dc-4]
     pub mode: Option<Mode>,
     /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
     pub on_error: Option<OnError>,
@@ -489,6 +489,13 @@ impl PolicySet {
         let mut bytes_left = AUTOMATA_BYTES_MAX;
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
+        }
+        // Permits need atomic charging. [cc-7]
+        let has_permits = |rule: &&Rule| rule.limits.iter().any(|limit| limit.algorithm().counts_permits());
+        for rule in set.rules.iter().filter(has_permits) {
+            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.mode.get_or_insert(Mode::Atomic);
+            }
         }
         // Several files can add to the first level of a domain, so that it is sealed after all of them.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();

@@ -113,7 +113,7 @@ impl Simulated {
     /// # Errors
     /// Every problem of the policies.
     pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
-        let loaded = load_dir_with(path, Dialect::of(settings))?;
+        let loaded = load_dir_with(path, Dialect::of(&settings.policies))?;
         Ok(Self::new(path.display().to_string(), loaded, settings))
     }
 

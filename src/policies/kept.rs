@@ -177,7 +177,7 @@ mod tests {
         let limit = mapping(vec![("unit", text("hour")), ("requests_per_unit", Tree::Plain("3".into()))]);
         let user = mapping(vec![("key", text("user")), ("value", text("5")), ("rate_limit", limit)]);
         let shop = mapping(vec![("domain", text("shop")), ("descriptors", Tree::List(vec![user]))]);
-        let dialect = Dialect { compatible: true, merge_domains: true, ..Dialect::default() };
+        let dialect = Dialect { compatible: true, merge_domains: true };
         let first = read_trees([("shop".to_owned(), Ok(shop))], dialect).unwrap();
         let sources = unpacked(&first.kept);
         assert!(sources.compatible && sources.merge_domains);

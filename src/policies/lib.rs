@@ -68,7 +68,7 @@ use tree::Planted;
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 use weir_engine::words::counted;
-use weir_engine::{Matcher, Mode, PolicySet};
+use weir_engine::{Matcher, PolicySet};
 use weir_text::nearest;
 pub use yaml::{DEPTH_MAX, NODES_MAX};
 
@@ -106,23 +106,20 @@ pub const PROBLEMS_MAX: usize = 1_000;
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// How policy files are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
     /// What envoyproxy/ratelimit loads is loaded and means the same; where that is probably a mistake there is a
     /// warning. Otherwise it is refused.
     pub compatible: bool,
     /// Several files may be of one domain, whose descriptors are joined. Otherwise the second one is refused.
     pub merge_domains: bool,
-    /// How domains are charged that do not say. Some limits are refused with one of the two.
-    pub charging: Mode,
 }
 
 impl Dialect {
     /// What the settings say.
     #[must_use]
-    pub const fn of(settings: &weir_settings::Settings) -> Self {
-        let weir_settings::Policies { compatible, merge_domains, .. } = settings.policies;
-        Self { compatible, merge_domains, charging: settings.charging }
+    pub const fn of(policies: &weir_settings::Policies) -> Self {
+        Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
     }
 }
 
@@ -609,7 +606,7 @@ pub fn read_trees<'a>(
 /// All problems of all sources, in order; a server of another version may accept what this one does not.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
     let Sources { compatible, merge_domains, files } = sources;
-    let mut reader = Reader::new(Dialect { compatible, merge_domains, ..Dialect::default() });
+    let mut reader = Reader::new(Dialect { compatible, merge_domains });
     for kept::File { name, content } in files {
         match content {
             Content::Text(text) => reader.file(name.into(), &text),

@@ -118,6 +118,7 @@ impl FileReader<'_> {
         // A flag that is off asks for nothing, nor does an empty list.
         let off = [
             ("calendar", matches!(calendar, Ok(false))),
+            ("drain", matches!(drain, Ok(false))),
             ("post_paid", matches!(post_paid, Ok(false))),
             ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
         ];
@@ -152,7 +153,7 @@ impl FileReader<'_> {
             }
         };
         // [cc-7]
-        if algorithm.counts_permits() && self.all.charging == Mode::Independent {
+        if algorithm.counts_permits() && self.all.charging == Some(Mode::Independent) {
             let message = "concurrency with charging: independent: a request that another limit denies would keep its permit, \
                  write charging: atomic";
             return Err(self.report_value(fields, "algorithm", message.to_owned()));

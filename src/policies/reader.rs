@@ -129,7 +129,7 @@ impl FileReader<'_> {
             Err(Reported) => None,
         };
         let of_first = domain.as_ref().ok().and_then(|(_, name)| self.all.specs.iter().find(|spec| spec.name == *name));
-        self.all.charging = mode.or(of_first.and_then(|spec| spec.mode)).unwrap_or(self.all.dialect.charging);
+        self.all.charging = of_first.map_or(mode, |first| first.mode);
         let on_error = self.on_error(&fields).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);

@@ -22,8 +22,8 @@ pub(super) struct Reported;
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) dialect: Dialect,
-    /// How the domain of the file that is read now is charged.
-    pub(super) charging: Mode,
+    /// How the domain of the file that is read now is charged, if it says so.
+    pub(super) charging: Option<Mode>,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,

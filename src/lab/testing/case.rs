@@ -48,7 +48,7 @@ pub(super) fn run(
     loads: &mut Loads,
     unmet: &mut Unmet,
 ) -> Ended {
-    let dialect = Dialect::of(&case.settings);
+    let dialect = Dialect::of(&case.settings.policies);
     let load = match loads.get(&case.policies, dialect) {
         Ok(load) => load,
         Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
@@ -117,7 +117,7 @@ impl Running<'_> {
     }
 
     fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), Trouble> {
-        match (loads.get(policies, Dialect::of(&self.case.settings)), refused) {
+        match (loads.get(policies, Dialect::of(&self.case.settings.policies)), refused) {
             (Ok(load), false) => {
                 self.world.swap(load);
                 return Ok(());

@@ -43,7 +43,7 @@ type Loading = Result<Rc<Load>, Rc<Problems>>;
 /// The policies that were loaded from files; those in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
-    kept: HashMap<(PathBuf, Dialect), Loading>,
+    kept: HashMap<(PathBuf, bool, bool), Loading>,
 }
 
 impl Loads {
@@ -55,7 +55,7 @@ impl Loads {
                 parse_with(&files, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
             }
             Policies::At(path) => {
-                let key = (path.clone(), dialect);
+                let key = (path.clone(), dialect.compatible, dialect.merge_domains);
                 let load = || load_dir_with(path, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
                 self.kept.entry(key).or_insert_with(load).clone()
             }

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use weir_engine::Role;
 use weir_engine::metadata::Value;
-use weir_engine::{Mode, Role};
 use weir_policies::{Code, Dialect, Loaded, WARNINGS_MAX, load_dir_with, parse, parse_with};
 use weir_rls::rlconfig;
 
 use super::{directory, files, good, name_of, rule};
 
-const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false, charging: Mode::Atomic };
-const MERGING: Dialect = Dialect { compatible: false, merge_domains: true, charging: Mode::Atomic };
+const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false };
+const MERGING: Dialect = Dialect { compatible: false, merge_domains: true };
 
 /// Compares what is told about each file of a folder with the text beside it, which UPDATE_EXPECTED=1 writes anew.
 fn compare(folder: &str, told: impl Fn(&str, &str) -> String) {

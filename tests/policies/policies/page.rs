@@ -160,7 +160,7 @@ fn the_page_says_which_algorithms_take_a_key_and_what_is_its_default() {
         let base = match key.name {
             "timezone" => "rate: 5/month, calendar: true".to_owned(),
             "algorithm" | "unlimited" => "rate: 5/month".to_owned(),
-            _ => format!("rate: 5/month, algorithm: {}", taken.first().unwrap()),
+            _ => format!("rate: 5/month, algorithm: {}", taken.last().unwrap()),
         };
         let (without, with) = (format!("{{{base}}}"), format!("{{{base}, {}: {default}}}", key.name));
         assert_eq!(limits_of(&without), limits_of(&with), "{with}");
@@ -248,6 +248,11 @@ fn there_is_an_example_of_each_algorithm() {
     assert_eq!(on_the_page, named);
 
     insta::assert_snapshot!(checked(&directory).unwrap(), @"
+    domain concurrency   concurrency.yaml:3:9   charging atomic   on_error the server's
+      api_key   5 per minute        concurrency
+      model     100000 per minute   sliding_window_counter
+                50 per 5m           concurrency
+
     domain fixed_window   fixed_window.yaml:3:9   on_error the server's
       user       120 per minute     fixed_window
       address    20 per 5m          fixed_window anchor first_hit
@@ -279,7 +284,7 @@ fn there_is_an_example_of_each_algorithm() {
       client   10 per second   token_bucket burst 50
       batch    100 per hour    token_bucket burst 300 refill interval
 
-    7 domains, 16 rules, 17 limits in 7 files
+    8 domains, 18 rules, 20 limits in 8 files
     ");
 }
 
