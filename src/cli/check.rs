@@ -353,6 +353,9 @@ fn details(limit: &Limit) -> Vec<String> {
     if limit.post_paid() {
         details.push("post_paid".to_owned());
     }
+    if limit.hold && !limit.algorithm().counts_permits() {
+        details.push("hold".to_owned());
+    }
     if !limit.alert_at.is_empty() {
         let shares: Vec<String> = limit.alert_at.iter().map(|share| share.to_string()).collect();
         details.push(format!("alert_at {} %", shares.join(", ")));

@@ -180,6 +180,18 @@ impl Algorithm {
         }
     }
 
+    /// Whether a part of a charge can be given back later, whatever came between: a receipt names the window that the hits
+    /// are in. Debts drain without a record of whose hits drained, and a log would have to write each later charge anew. [hd-1]
+    #[must_use]
+    pub const fn takes_holds(self) -> bool {
+        match self {
+            Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
+            Self::SlidingWindowLog | Self::TokenBucket { .. } | Self::LeakyBucket { .. } | Self::Gcra { .. } => false,
+            // It holds one permit, and nothing else.
+            Self::Concurrency => false,
+        }
+    }
+
     /// Where windows begin: at the clock's for all but some fixed ones.
     #[must_use]
     pub const fn anchor(self) -> Anchor {

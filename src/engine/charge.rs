@@ -21,18 +21,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What a request that asks for this does to the limit. A post-paid limit gets a report of the hits [dc-5]. A request takes
-    /// one permit, whatever its hits, and hits that are given back end no request [cc-3].
-    #[must_use]
-    pub const fn on(self, limit: &Limit) -> Self {
-        match self {
-            Self::Consume(_) if limit.algorithm().counts_permits() => Self::Consume(1),
-            Self::Refund(_) if limit.algorithm().counts_permits() => Self::Refund(0),
-            Self::Consume(hits) if limit.post_paid() => Self::Report(hits),
-            asked => asked,
-        }
-    }
-
     /// The hits that the verdict and the wait are about. A peek and a report are about one hit, a refund about none.
     /// [dc-6] [dc-9]
     #[must_use]

@@ -88,6 +88,15 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
+/// A number that stands for a key in a receipt: the first 64 bits of its SHA-256, so that no caller can choose a value that
+/// shares its number with another caller's key. The operator's prefix is no part of a key. [hd-4]
+#[must_use]
+pub fn number(key: &str) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&Sha256::digest(key.as_bytes())[..8]);
+    u64::from_be_bytes(first)
+}
+
 /// The value of an entry in a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedValue {

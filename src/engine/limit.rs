@@ -4,6 +4,7 @@
 
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
+use super::descriptor::Hits;
 use super::escape::escape;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
@@ -20,6 +21,9 @@ pub struct Limit {
     pub drain: bool,
     /// It is on trial beside the limits of its rule: charged and counted; it denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
+    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any [hd-1]. Permits
+    /// are always held [cc-5].
+    pub hold: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
     post_paid: bool,
@@ -47,6 +51,7 @@ impl Limit {
             name: None,
             drain: false,
             shadow: false,
+            hold: algorithm.counts_permits(),
             alert_at: Shares::default(),
             post_paid: false,
             term: None,
@@ -174,6 +179,17 @@ impl Limit {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
+    }
+
+    /// The hits that a charge of so many consumes: one permit [cc-3]; of a hold at most what the limit can hold, so that no
+    /// estimate is too large to be admitted. A limit of 0 still admits none. [hd-2]
+    #[must_use]
+    pub fn consumed(&self, hits: Hits) -> Hits {
+        match self.hold {
+            _ if self.algorithm.counts_permits() => 1,
+            true => hits.min(self.capacity().max(1)),
+            false => hits,
+        }
     }
 
     /// The part of the key that says which shape of state is kept. Limits with one id share states.

@@ -70,6 +70,16 @@ pub trait Observer: Send + Sync {
         let _ = confirmed;
     }
 
+    /// This became of so many holds. [hd-8]
+    fn holds(&self, result: HoldResult, count: u64) {
+        let _ = (result, count);
+    }
+
+    /// Holds moved so many hits. [hd-8]
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        let _ = (kind, hits);
+    }
+
     /// The memory store dropped a state that still mattered, with so many hits in it.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;
@@ -289,6 +299,40 @@ impl DecisionResult {
             Self::StoreFailed => "store_failed",
         }
     }
+}
+
+/// What became of holds, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldResult {
+    /// An admitted request opened a hold.
+    Opened,
+    /// A settle has charged what was used in its place.
+    Settled,
+    /// A settle came without a receipt.
+    Reported,
+    /// A settle could not settle a hold, or found it nowhere.
+    Lost,
+}
+
+impl HoldResult {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 4] = ["opened", "settled", "reported", "lost"];
+}
+
+/// The hits of holds, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldHits {
+    /// Charged when holds were opened.
+    Held,
+    /// Given back by settles.
+    GivenBack,
+    /// Charged by settles beyond what was held.
+    Excess,
+}
+
+impl HoldHits {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
 }
 
 /// Hears nothing.

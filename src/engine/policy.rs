@@ -435,8 +435,10 @@ pub struct Domain {
     pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
-    /// How its requests are charged; none where that is left to the setting `charging`, which no domain with permits does. [dc-4]
+    /// How its requests are charged; none where that is left to the setting `charging`, and never with a hold. [dc-4] [hd-1]
     pub mode: Option<Mode>,
+    /// Whether some limit of it is a hold.
+    pub has_holds: bool,
     /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
@@ -490,14 +492,14 @@ impl PolicySet {
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
         }
-        // Permits need atomic charging. [cc-7]
-        let has_permits = |rule: &&Rule| rule.limits.iter().any(|limit| limit.algorithm().counts_permits());
-        for rule in set.rules.iter().filter(has_permits) {
+        // Several files can add to the first level of a domain, so that it is sealed after all of them.
+        for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
             if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.has_holds = true;
+                // [hd-1] [cc-7]
                 domain.mode.get_or_insert(Mode::Atomic);
             }
         }
-        // Several files can add to the first level of a domain, so that it is sealed after all of them.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
         domains.sort_unstable_by_key(|domain| domain.id);
         for domain in domains {
@@ -516,6 +518,7 @@ impl PolicySet {
             id,
             name: name.clone(),
             mode: None,
+            has_holds: false,
             on_error: None,
             root: Node::default(),
         });

@@ -15,11 +15,11 @@ use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
-use weir_limiter::{Answer, Limiter, Query, Undecided};
-use weir_rls::convert::{self, Bounds, Extras};
-use weir_rls::lenient;
+use weir_limiter::{Answer, Limiter, Query, Settle, Undecided};
+use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
+use weir_rls::{lenient, receipts};
 use weir_telemetry::traces::{Trace, Tracer, Way};
 
 use super::connection::Load;
@@ -173,8 +173,9 @@ impl RateLimits {
         let started = Instant::now();
         let received = self.read(read, started)?;
         let mut texts = Vec::new();
-        let request = self.decoded(received.message(), &mut texts, started)?;
-        let query = self.query(&request, started)?;
+        let mut request = self.decoded(received.message(), &mut texts, started)?;
+        let settle = self.settle(&mut request, started)?;
+        let query = self.query(&request, settle, started)?;
         let decided = self.limiter.decide_now(&query, started, as_told(trace, &query));
         self.response(&request, decided)
     }
@@ -196,8 +197,9 @@ impl RateLimits {
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
         let bytes = received.into_message();
         let mut texts = Vec::new();
-        let request = self.decoded(&bytes, &mut texts, started)?;
-        let query = self.query(&request, started)?;
+        let mut request = self.decoded(&bytes, &mut texts, started)?;
+        let settle = self.settle(&mut request, started)?;
+        let query = self.query(&request, settle, started)?;
         let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
     }
@@ -212,16 +214,37 @@ impl RateLimits {
         self.read(decoded, started)
     }
 
-    fn query<'q>(&self, request: &'q Request<'_>, started: Instant) -> Result<Query<'q>, Status> {
-        convert::query(request, &self.bounds).map_err(|invalid| {
-            self.limiter.refused(started);
-            status(&RequestError::Invalid(invalid))
-        })
+    /// What the request settles; only one of a domain with holds can settle.
+    fn settle(&self, request: &mut Request<'_>, started: Instant) -> Result<Option<Box<Settle>>, Status> {
+        if !self.limiter.has_holds(request.domain) {
+            return Ok(None);
+        }
+        receipts::take(request).map_err(|invalid| self.refused(invalid, started))
+    }
+
+    fn query<'q>(
+        &self,
+        request: &'q Request<'_>,
+        settle: Option<Box<Settle>>,
+        started: Instant,
+    ) -> Result<Query<'q>, Status> {
+        let query = convert::query(request, &self.bounds).map_err(|invalid| self.refused(invalid, started))?;
+        Ok(Query { settle, ..query })
+    }
+
+    fn refused(&self, invalid: Invalid, started: Instant) -> Status {
+        self.limiter.refused(started);
+        status(&RequestError::Invalid(invalid))
     }
 
     fn response(&self, request: &Request<'_>, decided: Result<Answer, Undecided>) -> Result<RateLimitResponse, Status> {
         match decided {
-            Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
+            Ok(mut answer) => {
+                let holds = std::mem::take(&mut answer.holds);
+                let mut response = convert::response(request, answer, &self.extras);
+                receipts::add_to_metadata(&mut response, request.domain, &holds);
+                Ok(response)
+            }
             Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
         }
     }

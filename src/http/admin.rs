@@ -276,6 +276,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         "until_us": limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END),
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
+        "hold": limit.hold,
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),
     });
     for Parameter { name, value, .. } in limit.algorithm().parameters() {

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 use weir_limiter::Detail;
-use weir_rls::{client_headers, convert, detail, json};
+use weir_rls::{client_headers, convert, detail, json, receipts};
 use weir_telemetry::traces::{Trace, Way};
 
 use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
@@ -215,21 +215,26 @@ async fn answer(
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
         }
     };
-    let request = request.view();
+    let mut request = request.view();
+    let settle = match site.limiter.has_holds(request.domain).then(|| receipts::take(&mut request)).transpose() {
+        Ok(settle) => settle.flatten(),
+        Err(invalid) => return refused(&invalid),
+    };
     let query = match convert::query(&request, &site.bounds) {
-        Ok(query) => query,
+        Ok(query) => weir_limiter::Query { settle, ..query },
         Err(invalid) => return refused(&invalid),
     };
     let trace = trace.map(|trace| {
         trace.domain(query.domain);
         trace as &dyn weir_engine::observer::Trace
     });
-    let answer = match site.limiter.decide(&query, started, None, trace).await {
+    let mut answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let retry_after = client_headers::retry_after(&answer);
+    let holds = std::mem::take(&mut answer.holds);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
     let mut response = convert::response(&request, answer, &site.extras);
     if wants_problem && !response.raw_body.is_empty() {
@@ -240,7 +245,8 @@ async fn answer(
     let body = json::render_response(&response);
     let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
     match body {
-        Ok(body) => {
+        Ok(mut body) => {
+            receipts::add_to_json(&mut body, &holds);
             let kind = HeaderValue::from_static("application/json");
             with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after)
         }

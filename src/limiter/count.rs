@@ -1,26 +1,41 @@
 //! What a request counts: its limits, its domain, its result.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 use weir_engine::Rise;
 use weir_engine::decision::key_indices;
-use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Trace};
+use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Trace};
 
-use super::decide::Request;
 use super::plan::Decided;
 use super::policies::InForce;
+use super::stores::Request;
 use super::told::{Told, tell};
-use super::{Limiter, Query, Undecided};
+use super::unanswered::Unanswered;
+use super::{Query, Undecided};
 
-impl Limiter {
+/// Where decisions are counted.
+pub(super) struct Counts {
+    observer: Arc<dyn Observer>,
+    /// The observer's lane.
+    lane: usize,
+    unanswered: Arc<Unanswered>,
+}
+
+impl Counts {
+    pub(super) fn new(observer: Arc<dyn Observer>, unanswered: Arc<Unanswered>) -> Self {
+        let lane = observer.lane();
+        Self { observer, lane, unanswered }
+    }
+
     /// Counts a decision, and reports it to the trace. None if no store gave one.
-    pub(super) fn count(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
+    pub(super) fn request(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
         let Request { plan, in_force, .. } = request;
         let result = match decided {
             None => DecisionResult::StoreFailed,
             Some(decided) => {
-                self.count_charges(request, query, decided);
+                self.charges(request, query, decided);
                 if decided.decision.denied { DecisionResult::OverLimit } else { DecisionResult::Ok }
             }
         };
@@ -31,7 +46,7 @@ impl Limiter {
         }
     }
 
-    fn count_charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
+    fn charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
         let Request { plan, mode, trace, .. } = *request;
         if let Some(trace) = trace {
             plan.tell(trace, query);
@@ -45,7 +60,8 @@ impl Limiter {
             let by = if decided.known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
             let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
-            if outcome.verdict.is_over() {
+            let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
+            if outcome.verdict.is_over() && !settles {
                 self.observer.over(&charged);
             }
             if let Some(trace) = trace {
@@ -68,7 +84,7 @@ impl Limiter {
         for &i in alerts_at {
             let charge = &charges[i];
             let Some(mut rise) = Rise::of_key(charges, &places, decision, request.mode, i) else { continue };
-            if !decided.is_taken_back && self.options.unanswered.take(charge.key, request.started) {
+            if !decided.is_taken_back && self.unanswered.take(charge.key, request.started) {
                 // Which of them were reported is not known for certain, so all are. [al-4]
                 rise.from = 0;
             }
@@ -84,7 +100,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When no policies were loaded yet.
-    pub(super) fn count_unmatched(
+    pub(super) fn unmatched(
         &self,
         in_force: &InForce,
         query: &Query<'_>,
@@ -114,12 +130,12 @@ impl Limiter {
     }
 
     /// Counts a request, which began at `started`, that cannot be decided.
-    pub fn refused(&self, started: Instant) {
+    pub(super) fn refused(&self, started: Instant) {
         self.observer.decided(DecisionResult::Invalid, &|| started.elapsed());
     }
 
     /// Counts a request, which began at `started`, that cannot even be read.
-    pub fn unreadable(&self, started: Instant) {
+    pub(super) fn unreadable(&self, started: Instant) {
         self.observer.unreadable();
         self.refused(started);
     }

@@ -1,6 +1,6 @@
 //! The path of a request: match, plan, known denials, ask, resolve failures, count, answer.
 //!
-//! One path for all stores: whether a store answers at once or later shows only where it is asked (ask.rs).
+//! One path for all stores: whether a store answers at once or later shows only where it is asked (stores.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,25 +9,16 @@ use smallvec::SmallVec;
 use weir_engine::observer::Trace;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Limit, Mode, Unit};
+use weir_engine::{Charge, Mode};
 use weir_store::{Failure, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::plan::{Decided, Plan, Planned, Selected};
+use super::holds::Settling;
+use super::plan::{Decided, Plan, Selected};
 use super::policies::InForce;
+use super::split::decide_split;
+use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
-
-/// One request, as far as it does not change while stores are asked.
-#[derive(Clone, Copy)]
-pub(super) struct Request<'a, 'p> {
-    pub(super) in_force: &'a InForce,
-    pub(super) plan: &'a Plan<'p>,
-    pub(super) mode: Mode,
-    pub(super) started: Instant,
-    pub(super) deadline: Instant,
-    /// Reports how the decision is made; seldom there.
-    pub(super) trace: Option<&'a dyn Trace>,
-}
 
 impl Limiter {
     /// Decides a request under these policies.
@@ -40,30 +31,40 @@ impl Limiter {
         trace: Option<&dyn Trace>,
     ) -> Result<Answer, Undecided> {
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            self.count_unmatched(in_force, query, started, trace)?;
+            self.counts.unmatched(in_force, query, started, trace)?;
             return Ok(unmatched(query));
         };
-        let plan = Plan::of(in_force, domain, self.options.modes, query, &*self.options.clock);
-        let mode = domain.mode.unwrap_or(self.options.mode);
-        let ours = started + self.options.budget;
+        let plan = Plan::of(in_force, domain, self.stores.options.modes, query, &*self.stores.options.clock);
+        let mode = domain.mode.unwrap_or(self.stores.options.mode);
+        let ours = started + self.stores.options.budget;
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
         let request = Request { in_force, plan: &plan, mode, started, deadline, trace };
         let mut charges = plan.charges(query);
+        let settling = match &query.settle {
+            // A box, because few requests settle.
+            Some(settle) => Box::pin(self.stores.settle(&request, query, settle, &mut charges)).await,
+            None => Settling::default(),
+        };
         let mut decided = Decided::default();
         let result = if charges.is_empty() || self.is_known(&request, &charges, &mut decided) {
             Ok(())
         } else {
             self.decide_by_stores(&request, &mut charges, &mut decided).await
         };
+        self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
-        self.count(&request, query, result.is_ok().then_some(&decided));
+        self.counts.request(&request, query, result.is_ok().then_some(&decided));
         result?;
-        Ok(plan.answer(query, &decided))
+        let mut answer = plan.answer(query, &decided);
+        if domain.has_holds && !answer.denied {
+            answer.holds = self.stores.opened(&decided);
+        }
+        Ok(answer)
     }
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        let Some(cache) = &self.options.deny_cache else { return false };
+        let Some(cache) = &self.stores.options.deny_cache else { return false };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
             Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
@@ -85,7 +86,7 @@ impl Limiter {
         // A box, because a part is seldom known.
         let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
         let failed = match self.one_call(request.plan, charges) {
-            Ok(Some(store)) => match self.ask(store, request, charges, &mut decided.decision).await {
+            Ok(Some(store)) => match self.stores.ask(store, request, charges, &mut decided.decision).await {
                 Ok(()) => {
                     decided.charges = Selected::All(charges);
                     decided.planned = Selected::All(&request.plan.planned);
@@ -98,7 +99,7 @@ impl Limiter {
             Err(too_heavy) => Some(too_heavy),
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
-        *decided = match (Box::pin(self.decide_split(request, charges, failed)).await, known) {
+        *decided = match (Box::pin(decide_split(&self.stores, request, charges, failed)).await, known) {
             // What is known denies the request though its other limits cannot be looked up.
             (Err(_), Some(known)) if request.mode == Mode::Atomic => *known,
             (Ok(decided), Some(known)) => Decided { known: known.known, ..decided },
@@ -113,34 +114,20 @@ impl Limiter {
     /// When the decision would take Redis too long, whichever store makes it. [dc-11]
     fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if let [charge] = charges {
-            return Ok(Some(self.store_of(charge.limit, plan.planned[0].is_single)));
+            return Ok(Some(self.stores.store_of(charge.limit, plan.planned[0].is_single)));
         }
         let weight = weight::of_charges(charges);
         if weight > WEIGHT_MAX {
-            self.observer.store_called(Some(TOO_HEAVY), None);
+            self.stores.observer.store_called(Some(TOO_HEAVY), None);
             let message = format!(
                 "{} of one request: a weight of {weight}, more than {WEIGHT_MAX}",
                 counted(charges.len(), "charge")
             );
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
-        let mut parts = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.part_of(charge, planned));
+        let mut parts = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
         let Some((first, slot)) = parts.next() else { return Ok(None) };
         Ok(parts.all(|(store, other)| Arc::ptr_eq(store, first) && other == slot).then_some(first))
-    }
-
-    /// The store that has the state of a charge, and the part of that store.
-    pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
-        let store = self.store_of(charge.limit, planned.is_single);
-        (store, store.part_of(charge.key))
-    }
-
-    /// The store that has the state of a limit. A list of limits stays together.
-    pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
-        match &self.options.per_second {
-            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
-            _ => &self.options.store,
-        }
     }
 }
 

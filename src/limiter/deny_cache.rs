@@ -5,7 +5,7 @@
 //! One cache serves all runtimes of a process. Keys are spread over small sets with a mutex each, and a set is both the
 //! place of a key and the sample that eviction compares. A plain mutex is right: nothing is awaited while it is held.
 //!
-//! Not here: when a store is worth a cache (ask.rs), and the answer to a request (plan.rs).
+//! Not here: when a store is worth a cache (stores.rs), and the answer to a request (plan.rs).
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -34,15 +34,15 @@ impl Limiter {
     /// When a store did not answer.
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = keys_of(&in_force, domain, entries, self.options.clock.now());
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now());
         let Some((_, first)) = keyed.first() else {
             return Ok(Vec::new());
         };
         let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
-        let store = self.store_of(first, keyed.len() == 1);
-        let read = store.read_states(&asked, Instant::now() + self.options.budget).get().await?;
+        let store = self.stores.store_of(first, keyed.len() == 1);
+        let read = store.read_states(&asked, Instant::now() + self.stores.options.budget).get().await?;
         let shown = keyed.iter().zip(read.states).map(|((key, limit), state)| {
-            let bounds = self.calendar.bounds(limit, read.now);
+            let bounds = self.stores.calendar.bounds(limit, read.now);
             let observed = limit.kind().observe(state.as_ref(), 0, bounds, read.now);
             ShownState {
                 key: key.clone(),
@@ -64,17 +64,17 @@ impl Limiter {
     /// When the store did not answer; then they may or may not be forgotten.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = keys_of(&in_force, domain, entries, self.options.clock.now());
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now());
         let Some((_, first)) = keyed.first() else {
             return Ok((Vec::new(), 0));
         };
         let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
-        let deadline = Instant::now() + self.options.budget;
-        let answer = self.store_of(first, keyed.len() == 1).reset(&asked, deadline).get().await;
-        if let Some(local) = &self.options.local {
+        let deadline = Instant::now() + self.stores.options.budget;
+        let answer = self.stores.store_of(first, keyed.len() == 1).reset(&asked, deadline).get().await;
+        if let Some(local) = &self.stores.options.local {
             local.reset(&asked, deadline).get().await?;
         }
-        if let Some(cache) = &self.options.deny_cache {
+        if let Some(cache) = &self.stores.options.deny_cache {
             asked.iter().for_each(|key| cache.forget(key));
         }
         let stored = answer?;

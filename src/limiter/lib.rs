@@ -1,17 +1,17 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
-//! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
-//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling taps (told.rs). Beside the path:
-//! the policies in force (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and
-//! forgetting them (inspect.rs).
+//! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
+//! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them (stores.rs); taking charges
+//! back (reserved.rs); denials that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
+//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), calendar
+//! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
-mod ask;
 mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
+mod holds;
 mod inspect;
 mod messages;
 pub mod overrides;
@@ -20,9 +20,11 @@ mod policies;
 mod reserved;
 mod split;
 pub mod states;
+mod stores;
 mod told;
 pub mod unanswered;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -32,11 +34,13 @@ use weir_engine::observer::{Observer, Trace};
 use weir_engine::{Mode, OnError};
 use weir_store::{Clock, Store, StoreError, SystemClock};
 
-use self::calendar::Calendar;
+use self::count::Counts;
 use self::deny_cache::DenyCache;
+pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
+use self::stores::Stores;
 use self::unanswered::Unanswered;
 
 /// The most time that a store gets for one decision, by default.
@@ -88,6 +92,8 @@ pub struct Options {
     pub modes: Modes,
     /// The most time that a store gets for one decision.
     pub budget: Duration,
+    /// Stands for this process in receipts of holds in its memory. At random, so that no other process has it. [hd-4]
+    pub process: u64,
     /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
     pub clock: Arc<dyn Clock>,
 }
@@ -106,6 +112,7 @@ impl Options {
             on_error: OnError::Error,
             modes: Modes::default(),
             budget: BUDGET,
+            process: RandomState::new().hash_one(BUDGET),
             clock: Arc::new(SystemClock),
         }
     }
@@ -114,19 +121,16 @@ impl Options {
 /// Makes decisions for the requests of one runtime.
 pub struct Limiter {
     policies: Arc<Policies>,
-    options: Options,
-    calendar: Calendar,
-    observer: Arc<dyn Observer>,
-    /// The observer's lane.
-    lane: usize,
+    stores: Stores,
+    counts: Counts,
 }
 
 impl Limiter {
     /// A limiter of these policies.
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
-        let lane = observer.lane();
-        Self { policies, options, calendar: Calendar::default(), observer, lane }
+        let counts = Counts::new(observer.clone(), options.unanswered.clone());
+        Self { policies, stores: Stores::new(options, observer), counts }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one. `trace` gets how the
@@ -149,7 +153,9 @@ impl Limiter {
     /// Whether [`Limiter::decide_now`] may be called: no decision waits for a store.
     #[must_use]
     pub fn is_immediate(&self) -> bool {
-        self.options.store.is_immediate() && self.options.per_second.is_none() && self.options.local.is_none()
+        self.stores.options.store.is_immediate()
+            && self.stores.options.per_second.is_none()
+            && self.stores.options.local.is_none()
     }
 
     /// The same decision without a future, so that the caller's own future stays small.
@@ -170,22 +176,39 @@ impl Limiter {
         let decision = pin!(self.decide_under(&in_force, query, started, None, trace));
         match decision.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decided) => decided,
-            Poll::Pending => unreachable!("the store {} is not immediate", self.options.store.name()),
+            Poll::Pending => unreachable!("the store {} is not immediate", self.stores.options.store.name()),
         }
+    }
+
+    /// Counts a request, which began at `started`, that cannot be decided.
+    pub fn refused(&self, started: Instant) {
+        self.counts.refused(started);
+    }
+
+    /// Counts a request, which began at `started`, that cannot even be read.
+    pub fn unreadable(&self, started: Instant) {
+        self.counts.unreadable(started);
+    }
+
+    /// Whether a request of this domain can open or settle a hold. One flag answers where no policy has holds.
+    #[must_use]
+    pub fn has_holds(&self, domain: &str) -> bool {
+        self.policies.have_holds()
+            && self.policies.current.load().policies.domain(domain).is_some_and(|domain| domain.has_holds)
     }
 
     /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
-        &*self.options.store
+        &*self.stores.options.store
     }
 
     /// Ends, with the reason, when a store can give no more answers.
     pub async fn died(&self) -> String {
-        match &self.options.per_second {
-            None => self.options.store.died().await,
+        match &self.stores.options.per_second {
+            None => self.stores.options.store.died().await,
             Some(per_second) => tokio::select! {
-                reason = self.options.store.died() => reason,
+                reason = self.stores.options.store.died() => reason,
                 reason = per_second.died() => reason,
             },
         }

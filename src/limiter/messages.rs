@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 use weir_engine::metadata;
 use weir_engine::{Entry, Hits, Limit, Micros, Operation, Unit};
 
+use super::holds::{HeldCharge, Settle};
+
 /// One request, borrowed from its message; already within the bounds on input.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
@@ -15,6 +17,8 @@ pub struct Query<'a> {
     pub domain: &'a str,
     /// The descriptors, at least one.
     pub descriptors: SmallVec<[DescriptorRequest<'a>; 2]>,
+    /// What some of them settle, if any do. Their operations are what was used: they consume it, or peek.
+    pub settle: Option<Box<Settle>>,
 }
 
 /// One descriptor of a request.
@@ -47,6 +51,8 @@ pub struct Answer {
     /// Every limit that could deny the request, in the order of the descriptors and of their rules. Empty unless
     /// [`Modes::limits`](super::Modes::limits) asks for it.
     pub limits: Vec<ListedLimit>,
+    /// What the caller settles later, at most [`HOLDS_MAX`](super::HOLDS_MAX); none if the request may not pass. [hd-4]
+    pub holds: Vec<HeldCharge>,
 }
 
 /// One limit of a request, for its client. [dt-3]

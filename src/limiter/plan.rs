@@ -1,6 +1,6 @@
 //! What is to be charged for a request before a store is asked, and the answer to the request after that.
 //!
-//! Not here: asking one store (ask.rs), several stores, and stores that fail (split.rs).
+//! Not here: asking one store (stores.rs), several stores, and stores that fail (split.rs).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct Plan<'p> {
     pub(super) modes: Modes,
     /// Some limit applies for some time only.
     has_terms: bool,
+    /// Some limit is a hold that the request opens: limits that are post-paid wait for the settle. [hd-3]
+    opens: bool,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -69,6 +71,8 @@ pub(super) struct Planned {
     key: (usize, usize),
     /// It is the only limit of its rule, or came with the request.
     pub(super) is_single: bool,
+    /// No store answered, and the one of this process has decided it. [st-4]
+    pub(super) is_local: bool,
     /// What the policies make of it, the settings included but for `shadow_mode`.
     role: Role,
 }
@@ -161,6 +165,7 @@ impl<'p> Plan<'p> {
             domain,
             modes,
             has_terms: false,
+            opens: false,
             has_open_quota: false,
             met: SmallVec::new(),
             own_limits: Vec::new(),
@@ -211,7 +216,10 @@ impl<'p> Plan<'p> {
             (None, None) => return false,
         };
         let is_single = limits.len() == 1;
+        let settles = query.settle.as_ref().is_some_and(|settle| settle.has(group));
         let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
+            // A settle never denies. [hd-5]
+            _ if settles => Role::Shadow,
             Role::Enforced if self.modes.quota => Role::Quota,
             role => role,
         };
@@ -234,7 +242,9 @@ impl<'p> Plan<'p> {
             let role = if limit.shadow { Role::Shadow } else { role };
             is_charged |= !limit.shadow;
             self.has_terms |= limit.term.is_some();
-            self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
+            self.opens |= limit.hold && !settles;
+            let group = group as u16;
+            self.planned.push(Planned { group, limit: i, key, is_single, is_local: false, role });
         }
         is_charged
     }
@@ -271,6 +281,7 @@ impl<'p> Plan<'p> {
     }
 
     pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
+        let settles = |group| query.settle.as_ref().is_some_and(|settle| settle.has(group));
         let charge = |planned: &Planned| {
             let group = usize::from(planned.group);
             let limit = self.limit(planned);
@@ -278,7 +289,18 @@ impl<'p> Plan<'p> {
             Charge {
                 key: &self.keys[planned.key.0..planned.key.1],
                 limit,
-                operation: query.descriptors[group].operation.on(limit),
+                operation: match query.descriptors[group].operation {
+                    // [dc-5]
+                    Operation::Consume(hits) if limit.post_paid() => match self.opens && !settles(group) {
+                        true => Operation::Peek,
+                        false => Operation::Report(hits),
+                    },
+                    Operation::Consume(_) if settles(group) => Operation::Peek,
+                    Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
+                    // Hits that are given back end no request. [cc-3]
+                    Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
+                    operation => operation,
+                },
                 group: planned.group,
                 role: match planned.role {
                     _ if self.modes.shadow => Role::Shadow,
@@ -351,7 +373,7 @@ impl<'p> Plan<'p> {
         }
         let retry_after = if denied { retry_after(decided) } else { None };
         let limits = if self.modes.limits { self.listed(decided) } else { Vec::new() };
-        Answer { denied, wait, retry_after, statuses, metadata, limits }
+        Answer { denied, wait, retry_after, statuses, metadata, limits, holds: Vec::new() }
     }
 
     /// The limits that could deny the request. [dt-3]

@@ -12,10 +12,9 @@ use weir_engine::decision::deny;
 use weir_engine::{Charge, Decision, Mode, OnError, Operation, Outcome, Rise, Role, Verdict};
 use weir_store::{Failure, Store, StoreError};
 
-use super::Limiter;
-use super::decide::Request;
 use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
+use super::stores::{Request, Stores};
 
 /// The part of a request's time that is kept for taking back what must not stand: a quarter.
 const UNDO_SHARE: u32 = 4;
@@ -43,268 +42,264 @@ struct Pieces {
     is_final: bool,
     /// The refunds that wait until the request is known to pass.
     held_back: Vec<usize>,
+    /// The charges that the store of this process has decided.
+    local: Vec<usize>,
 }
 
-impl Limiter {
-    /// Decides what one call cannot, or has failed to.
-    ///
-    /// # Errors
-    /// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
-    pub(super) async fn decide_split<'a>(
-        &self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        failed: Option<StoreError>,
-    ) -> Result<Decided<'a>, StoreError> {
-        let refunds = Refunds::of(request.mode, charges);
-        let mut pieces = match failed {
-            None => {
-                let now = Instant::now();
-                let kept = request.deadline.saturating_duration_since(now) / UNDO_SHARE;
-                let reserving = Request { deadline: request.deadline - kept, ..*request };
-                self.reserve(&reserving, charges, refunds).await
+/// Decides what one call cannot, or has failed to.
+///
+/// # Errors
+/// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
+pub(super) async fn decide_split<'a>(
+    stores: &Stores,
+    request: &Request<'_, '_>,
+    charges: &[Charge<'a>],
+    failed: Option<StoreError>,
+) -> Result<Decided<'a>, StoreError> {
+    let refunds = Refunds::of(request.mode, charges);
+    let mut pieces = match failed {
+        None => {
+            let now = Instant::now();
+            let kept = request.deadline.saturating_duration_since(now) / UNDO_SHARE;
+            let reserving = Request { deadline: request.deadline - kept, ..*request };
+            reserve(stores, &reserving, charges, refunds).await
+        }
+        Some(error) => unanswered(stores, charges, error),
+    };
+    let denied_groups = match fall_back(stores, request, charges, &mut pieces).await {
+        Ok(denied_groups) => denied_groups,
+        Err(error) => {
+            doubt(stores, charges, &pieces.outcomes);
+            let is_undone = stores.take_back(request, &mut pieces.reserved).await;
+            return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
+        }
+    };
+    let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
+    if is_denied && request.mode == Mode::Atomic {
+        stores.take_back(request, &mut pieces.reserved).await;
+        for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
+            if let Some(outcome) = outcome {
+                outcome.show_before(charge);
             }
-            Some(error) => self.unanswered(charges, error),
-        };
-        let denied_groups = match self.fall_back(request, charges, &mut pieces).await {
-            Ok(denied_groups) => denied_groups,
+        }
+    } else {
+        pieces.reserved.keep();
+        if !pieces.held_back.is_empty() {
+            give_back(stores, request, charges, &mut pieces).await;
+        }
+    }
+    let mut planned = request.plan.planned.clone();
+    pieces.local.iter().for_each(|&at| planned[at].is_local = true);
+    let mut decided = Decided::of_some(charges, &planned, pieces.outcomes);
+    (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
+    decided.is_taken_back = is_denied && request.mode == Mode::Atomic;
+    Ok(decided)
+}
+
+/// Notes the keys whose charges crossed a share though the request fails: some stand, and some are taken back. [al-4]
+fn doubt(stores: &Stores, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) {
+    for (charge, outcome) in charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.alert_at.is_empty()) {
+        let rise = outcome.as_ref().and_then(|outcome| Rise::of_outcome(charge, outcome));
+        if rise.is_some_and(|rise| rise.shares(charge).next().is_some()) {
+            stores.options.unanswered.add(charge.key);
+        }
+    }
+}
+
+/// What is known of charges that got no answer, all for one reason.
+fn unanswered(stores: &Stores, charges: &[Charge<'_>], error: StoreError) -> Pieces {
+    let mut pieces = pieces(stores, charges);
+    pieces.failures.push(((0..charges.len()).collect(), error));
+    pieces
+}
+
+/// Asks every part at once.
+async fn reserve<'a>(
+    stores: &'a Stores,
+    request: &Request<'_, '_>,
+    charges: &[Charge<'a>],
+    refunds: Refunds,
+) -> Pieces {
+    let mut parts = parts(stores, request.plan, charges);
+    let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
+    for part in &mut parts {
+        for charge in &mut part.charges {
+            match charge.operation {
+                // Nothing is given back before it is known that the request passes.
+                Operation::Refund(_) if refunds == Refunds::Last => {
+                    (charge.operation, charge.role) = (Operation::Peek, Role::Shadow);
+                }
+                // No part knows whether all of them are over.
+                _ if quotas_are_split && is_quota(charge) => charge.role = Role::Shadow,
+                _ => {}
+            }
+        }
+    }
+    let mut pieces = pieces(stores, charges);
+    let mut asked = ask_each(stores, request, parts);
+    while let Some((part, answer)) = asked.next().await {
+        let decision = match answer {
+            Ok(decision) => decision,
             Err(error) => {
-                self.doubt(charges, &pieces.outcomes);
-                let is_undone = self.take_back(request, &mut pieces.reserved).await;
-                return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
+                pieces.failures.push((part.at, error));
+                continue;
             }
         };
-        let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
-        if is_denied && request.mode == Mode::Atomic {
-            self.take_back(request, &mut pieces.reserved).await;
-            for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
-                if let Some(outcome) = outcome {
-                    outcome.show_before(charge);
-                }
-            }
-        } else {
-            pieces.reserved.keep();
-            if !pieces.held_back.is_empty() {
-                self.give_back(request, charges, &mut pieces).await;
-            }
-        }
-        let mut decided = Decided::of_some(charges, &request.plan.planned, pieces.outcomes);
-        (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
-        decided.is_taken_back = is_denied && request.mode == Mode::Atomic;
-        Ok(decided)
-    }
-
-    /// Notes the keys whose charges crossed a share though the request fails: some stand, and some are taken back. [al-4]
-    fn doubt(&self, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) {
-        for (charge, outcome) in charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.alert_at.is_empty()) {
-            let rise = outcome.as_ref().and_then(|outcome| Rise::of_outcome(charge, outcome));
-            if rise.is_some_and(|rise| rise.shares(charge).next().is_some()) {
-                self.options.unanswered.add(charge.key);
-            }
-        }
-    }
-
-    /// What is known of charges that got no answer, all for one reason.
-    fn unanswered(&self, charges: &[Charge<'_>], error: StoreError) -> Pieces {
-        let mut pieces = self.pieces(charges);
-        pieces.failures.push(((0..charges.len()).collect(), error));
-        pieces
-    }
-
-    /// Asks every part at once.
-    async fn reserve<'a>(&'a self, request: &Request<'_, '_>, charges: &[Charge<'a>], refunds: Refunds) -> Pieces {
-        let mut parts = self.parts(request.plan, charges);
-        let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
-        for part in &mut parts {
-            for charge in &mut part.charges {
-                match charge.operation {
-                    // Nothing is given back before it is known that the request passes.
-                    Operation::Refund(_) if refunds == Refunds::Last => {
-                        (charge.operation, charge.role) = (Operation::Peek, Role::Shadow);
-                    }
-                    // No part knows whether all of them are over.
-                    _ if quotas_are_split && is_quota(charge) => charge.role = Role::Shadow,
-                    _ => {}
-                }
-            }
-        }
-        let mut pieces = self.pieces(charges);
-        let mut asked = self.ask_each(request, parts);
-        while let Some((part, answer)) = asked.next().await {
-            let decision = match answer {
-                Ok(decision) => decision,
-                Err(error) => {
-                    pieces.failures.push((part.at, error));
-                    continue;
-                }
-            };
-            pieces.denied |= decision.denied;
-            let stands = request.mode == Mode::Atomic && !decision.denied;
-            for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
-                match (charges[at].operation, outcome.receipt) {
-                    (Operation::Consume(_), Some(receipt)) if stands => {
-                        pieces.reserved.add(part.store, charge, &outcome, receipt);
-                    }
-                    // It was only looked at so far.
-                    (Operation::Refund(_), _) if refunds == Refunds::Last => {
-                        outcome.verdict = Verdict::Within;
-                        pieces.held_back.push(at);
-                    }
-                    (Operation::Refund(_), _) | (_, Some(_)) => pieces.is_final = true,
-                    (_, None) => {}
-                }
-                pieces.outcomes[at] = Some(outcome);
-            }
-        }
-        pieces
-    }
-
-    /// The charges by the calls that can decide them, in their order.
-    fn parts<'a>(&'a self, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
-        let mut parts: Vec<Part<'a>> = Vec::new();
-        for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
-            let (store, slot) = self.part_of(charge, planned);
-            match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
-                Some(part) => {
-                    part.at.push(i);
-                    part.charges.push(charge.clone());
-                }
-                None => parts.push(Part { store, slot, at: vec![i], charges: vec![charge.clone()] }),
-            }
-        }
-        parts
-    }
-
-    /// Applies `on_error` to the charges that got no answer. Returns the descriptors that this denies. [st-4]
-    ///
-    /// # Errors
-    /// When it is an error that there was none.
-    async fn fall_back<'a>(
-        &'a self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        pieces: &mut Pieces,
-    ) -> Result<u64, StoreError> {
-        let action = |group| request.plan.on_error(group).unwrap_or(self.options.on_error);
-        let mut denied_groups = 0;
-        let mut local = Vec::new();
-        let mut is_error = false;
-        for (at, error) in &pieces.failures {
-            let mut last = None;
-            for &i in at {
-                let group = charges[i].group;
-                let action = action(group);
-                if !charges[i].limit.applies_at(self.options.clock.now()) {
-                    // No store says what time it is. [te-4]
-                    continue;
-                }
-                if charges[i].limit.shadow {
-                    // One on trial is passed over, unless this process decides the limits beside it. [tr-4]
-                    if action == OnError::Local && self.options.local.is_some() {
-                        local.push(i);
-                    }
-                    continue;
-                }
-                if last.replace(group) != Some(group) {
-                    self.observer.fell_back(action, error.kind());
-                    if let Some(trace) = request.trace {
-                        trace.fell_back(action, error.kind());
-                    }
-                }
-                match action {
-                    OnError::Error => is_error = true,
-                    // A rule in shadow mode denies no request, and a refund is never over the limit.
-                    OnError::Deny if charges[i].role != Role::Shadow && !is_refund(&charges[i]) => {
-                        denied_groups |= 1 << group;
-                    }
-                    OnError::Local => local.push(i),
-                    OnError::Deny | OnError::Allow => {}
-                }
-            }
-        }
-        let local_store = self.options.local.as_ref();
-        if is_error || (local_store.is_none() && !local.is_empty()) {
-            return Err(worst(std::mem::take(&mut pieces.failures)));
-        }
-        pieces.denied |= denied_groups != 0;
-        let Some(store) = local_store.filter(|_| !local.is_empty()) else {
-            return Ok(denied_groups);
-        };
-        if pieces.denied && request.mode == Mode::Atomic {
-            return Ok(denied_groups);
-        }
-        let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
-        // Quota limits are judged together with those that other stores have answered.
-        alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
-        let mut decision = Decision::default();
-        self.ask(store, request, &mut alone, &mut decision).await?;
         pieces.denied |= decision.denied;
         let stands = request.mode == Mode::Atomic && !decision.denied;
-        for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
-            if let (Operation::Consume(_), Some(receipt), true) = (charges[i].operation, outcome.receipt, stands) {
-                pieces.reserved.add(store, charge, &outcome, receipt);
+        for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
+            match (charges[at].operation, outcome.receipt) {
+                (Operation::Consume(_), Some(receipt)) if stands => {
+                    pieces.reserved.add(part.store, charge, &outcome, receipt);
+                }
+                // It was only looked at so far.
+                (Operation::Refund(_), _) if refunds == Refunds::Last => {
+                    outcome.verdict = Verdict::Within;
+                    pieces.held_back.push(at);
+                }
+                (Operation::Refund(_), _) | (_, Some(_)) => pieces.is_final = true,
+                (_, None) => {}
             }
-            pieces.outcomes[i] = Some(outcome);
+            pieces.outcomes[at] = Some(outcome);
         }
-        Ok(denied_groups)
     }
+    pieces
+}
 
-    /// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
-    async fn give_back<'a>(&'a self, request: &Request<'_, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
-        let mut parts = self.parts(request.plan, charges);
-        for part in &mut parts {
-            part.at.retain(|at| pieces.held_back.contains(at));
-            part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
+/// The charges by the calls that can decide them, in their order.
+fn parts<'a>(stores: &'a Stores, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
+    let mut parts: Vec<Part<'a>> = Vec::new();
+    for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
+        let (store, slot) = stores.part_of(charge, planned);
+        match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
+            Some(part) => {
+                part.at.push(i);
+                part.charges.push(charge.clone());
+            }
+            None => parts.push(Part { store, slot, at: vec![i], charges: vec![charge.clone()] }),
         }
-        parts.retain(|part| !part.at.is_empty());
-        let request = &Request { started: Instant::now(), ..*request };
-        let mut asked = self.ask_each(request, parts);
-        while let Some((part, answer)) = asked.next().await {
-            for (at, outcome) in part.at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
-                pieces.outcomes[at] = Some(outcome);
+    }
+    parts
+}
+
+/// Applies `on_error` to the charges that got no answer. Returns the descriptors that this denies. [st-4]
+///
+/// # Errors
+/// When it is an error that there was none.
+async fn fall_back<'a>(
+    stores: &'a Stores,
+    request: &Request<'_, '_>,
+    charges: &[Charge<'a>],
+    pieces: &mut Pieces,
+) -> Result<u64, StoreError> {
+    let action = |group| request.plan.on_error(group).unwrap_or(stores.options.on_error);
+    let mut denied_groups = 0;
+    let mut local = Vec::new();
+    let mut is_error = false;
+    for (at, error) in &pieces.failures {
+        let mut last = None;
+        for &i in at {
+            let group = charges[i].group;
+            let action = action(group);
+            if !charges[i].limit.applies_at(stores.options.clock.now()) {
+                // No store says what time it is. [te-4]
+                continue;
+            }
+            if charges[i].limit.shadow {
+                // One on trial is passed over, unless this process decides the limits beside it. [tr-4]
+                if action == OnError::Local && stores.options.local.is_some() {
+                    local.push(i);
+                }
+                continue;
+            }
+            if last.replace(group) != Some(group) {
+                stores.observer.fell_back(action, error.kind());
+                if let Some(trace) = request.trace {
+                    trace.fell_back(action, error.kind());
+                }
+            }
+            match action {
+                OnError::Error => is_error = true,
+                // A rule in shadow mode denies no request, and a refund is never over the limit.
+                OnError::Deny if charges[i].role != Role::Shadow && !is_refund(&charges[i]) => {
+                    denied_groups |= 1 << group;
+                }
+                OnError::Local => local.push(i),
+                OnError::Deny | OnError::Allow => {}
             }
         }
     }
+    let local_store = stores.options.local.as_ref();
+    if is_error || (local_store.is_none() && !local.is_empty()) {
+        return Err(worst(std::mem::take(&mut pieces.failures)));
+    }
+    pieces.denied |= denied_groups != 0;
+    let Some(store) = local_store.filter(|_| !local.is_empty()) else {
+        return Ok(denied_groups);
+    };
+    if pieces.denied && request.mode == Mode::Atomic {
+        return Ok(denied_groups);
+    }
+    let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
+    // Quota limits are judged together with those that other stores have answered.
+    alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
+    let mut decision = Decision::default();
+    stores.ask(store, request, &mut alone, &mut decision).await?;
+    pieces.denied |= decision.denied;
+    let stands = request.mode == Mode::Atomic && !decision.denied;
+    for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
+        if let (Operation::Consume(_), Some(receipt), true) = (charges[i].operation, outcome.receipt, stands) {
+            pieces.reserved.add(store, charge, &outcome, receipt);
+        }
+        pieces.outcomes[i] = Some(outcome);
+        pieces.local.push(i);
+    }
+    Ok(denied_groups)
+}
 
-    /// Nothing known yet of these charges.
-    fn pieces(&self, charges: &[Charge<'_>]) -> Pieces {
-        let reserved = Reserved::new(&self.options, self.observer.clone());
-        Pieces {
-            outcomes: vec![None; charges.len()],
-            denied: false,
-            failures: Vec::new(),
-            reserved,
-            is_final: false,
-            held_back: Vec::new(),
+/// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
+async fn give_back<'a>(stores: &'a Stores, request: &Request<'_, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
+    let mut parts = parts(stores, request.plan, charges);
+    for part in &mut parts {
+        part.at.retain(|at| pieces.held_back.contains(at));
+        part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
+    }
+    parts.retain(|part| !part.at.is_empty());
+    let request = &Request { started: Instant::now(), ..*request };
+    let mut asked = ask_each(stores, request, parts);
+    while let Some((part, answer)) = asked.next().await {
+        for (at, outcome) in part.at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
+            pieces.outcomes[at] = Some(outcome);
         }
     }
+}
 
-    /// Asks for a decision of each part, all at the same time.
-    fn ask_each<'a>(
-        &'a self,
-        request: &Request<'_, '_>,
-        parts: Vec<Part<'a>>,
-    ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
-        let ask = async |mut part: Part<'a>| {
-            let mut decision = Decision::default();
-            let result = self.ask(part.store, request, &mut part.charges, &mut decision).await;
-            (part, result.map(|()| decision))
-        };
-        parts.into_iter().map(ask).collect()
+/// Nothing known yet of these charges.
+fn pieces(stores: &Stores, charges: &[Charge<'_>]) -> Pieces {
+    let reserved = Reserved::new(&stores.options, stores.observer.clone());
+    Pieces {
+        outcomes: vec![None; charges.len()],
+        denied: false,
+        failures: Vec::new(),
+        reserved,
+        is_final: false,
+        held_back: Vec::new(),
+        local: Vec::new(),
     }
+}
 
-    /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
-    /// for certain.
-    async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
-        let Some(undoing) = reserved.undo() else {
-            return true;
-        };
-        match tokio::time::timeout_at(request.deadline.into(), undoing).await {
-            Ok(Ok(undone)) => undone,
-            // It goes on without us, or its runtime ends.
-            Ok(Err(_)) | Err(_) => false,
-        }
-    }
+/// Asks for a decision of each part, all at the same time.
+fn ask_each<'a>(
+    stores: &'a Stores,
+    request: &Request<'_, '_>,
+    parts: Vec<Part<'a>>,
+) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
+    let ask = async |mut part: Part<'a>| {
+        let mut decision = Decision::default();
+        let result = stores.ask(part.store, request, &mut part.charges, &mut decision).await;
+        (part, result.map(|()| decision))
+    };
+    parts.into_iter().map(ask).collect()
 }
 
 /// When the refunds of a request are made.

@@ -66,18 +66,18 @@ impl Limiter {
         most: usize,
     ) -> Result<StatesPage, NoStates> {
         let in_force = self.policies.snapshot();
-        let (policies, now) = (&in_force.policies, self.options.clock.now());
+        let (policies, now) = (&in_force.policies, self.stores.options.clock.now());
         let is_it = |rule: &&Rule| *rule.domain == *domain && *rule.path == *path;
         let rule = policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
         let mut page = StatesPage { states: Vec::new(), next: Some(from) };
         let Some(first) = rule.limits.first() else {
             return Ok(StatesPage::default());
         };
-        let store = self.store_of(first, rule.limits.len() == 1);
+        let store = self.stores.store_of(first, rule.limits.len() == 1);
         let prefix = prefix_of(rule);
         for _ in 0..STEPS_MAX {
             let Some(position) = page.next.filter(|_| page.states.len() < most) else { break };
-            let deadline = Instant::now() + self.options.budget;
+            let deadline = Instant::now() + self.stores.options.budget;
             let Scanned { keys, next } =
                 store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
             page.next = next;
@@ -97,11 +97,11 @@ impl Limiter {
         to: &mut Vec<StoredState>,
         store: &dyn weir_store::Store,
     ) -> Result<(), StoreError> {
-        let read = store.read_states(keys, Instant::now() + self.options.budget).get().await?;
+        let read = store.read_states(keys, Instant::now() + self.stores.options.budget).get().await?;
         for ((key, limit), state) in keys.iter().zip(read.states) {
             // It may have expired meanwhile.
             let Some(state) = state else { continue };
-            let bounds = self.calendar.bounds(limit, read.now);
+            let bounds = self.stores.calendar.bounds(limit, read.now);
             let observed = limit.kind().observe(Some(&state), 0, bounds, read.now);
             let remaining = limit.kind().remaining(&observed, read.now);
             to.push(StoredState {

@@ -41,6 +41,8 @@ pub enum Needs {
     Parameter(&'static str),
     /// A use for reports.
     Reports,
+    /// Charges that can be given back in part.
+    Holds,
     /// Windows with a beginning and an end.
     Windows,
     /// Hits that it counts, and not requests in flight.
@@ -53,6 +55,7 @@ impl Only {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
+            Needs::Holds => algorithm.takes_holds(),
             Needs::Windows => algorithm.has_windows(),
             Needs::Hits => !algorithm.counts_permits(),
         }
@@ -171,6 +174,12 @@ pub(super) const LIMIT: Kind = Kind {
             Needs::Reports,
             "a log would grow with every report, without a bound, and a request holds its permit from its start, all other \
              algorithms take it",
+        ),
+        key_of(
+            "hold",
+            Needs::Holds,
+            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window \
+             (concurrency holds a permit without it)",
         ),
         key_of(
             "alert_at",

@@ -4,7 +4,7 @@
 //! here: where a limit hangs (reader.rs) and what it decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
-use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Mode, Precision, Refill, Shares, Unit};
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
 use weir_text::duration;
 use weir_text::zone;
 
@@ -106,6 +106,7 @@ impl FileReader<'_> {
         let term = self.term(fields);
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
+        let hold = self.flag(fields, "hold");
         let burst = self.number(fields, "burst");
         let precision = self.precision(fields);
         let refill = self.choice(fields, "refill", &["continuous", "interval"]);
@@ -120,6 +121,7 @@ impl FileReader<'_> {
             ("calendar", matches!(calendar, Ok(false))),
             ("drain", matches!(drain, Ok(false))),
             ("post_paid", matches!(post_paid, Ok(false))),
+            ("hold", matches!(hold, Ok(false))),
             ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
         ];
         self.refuse_misfits(fields, algorithm, &off)?;
@@ -152,12 +154,6 @@ impl FileReader<'_> {
                 return Err(self.report_value(fields, key, error.to_string()));
             }
         };
-        // [cc-7]
-        if algorithm.counts_permits() && self.all.charging == Some(Mode::Independent) {
-            let message = "concurrency with charging: independent: a request that another limit denies would keep its permit, \
-                 write charging: atomic";
-            return Err(self.report_value(fields, "algorithm", message.to_owned()));
-        }
         if let Some(zone) = zone {
             limit = limit.in_zone(&zone);
         }
@@ -166,7 +162,28 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
+        limit.hold |= hold?;
+        if limit.hold {
+            self.check_hold(fields, &limit)?;
+        }
         Ok(limit)
+    }
+
+    /// Refuses what contradicts a hold beside it, and notes its place: quotas and `charging` are further up. [hd-1]
+    fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
+        let contradictions = [
+            ("drain", limit.drain, "a denied request has no receipt, so that nothing could give back what it drained"),
+            ("post_paid", limit.post_paid(), "a hold is charged before and post_paid after: write two limits"),
+        ];
+        let mut result = Ok(());
+        for (key, is_set, reason) in contradictions {
+            if let Some(at) = self.given(fields, key).filter(|_| is_set) {
+                result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
+            }
+        }
+        let named = if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
+        self.holds.extend(fields.key_at(named.0).map(|at| (at, named.1)));
+        result
     }
 
     /// The shares at which the use of a limit is reported: whole numbers of percent.

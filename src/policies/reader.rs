@@ -25,6 +25,13 @@ use super::{
     Problems, instead, shown, too_large,
 };
 
+/// Why quotas cannot be holds. [hd-1] [cc-7]
+const QUOTA_WITH_HOLD: &str =
+    "with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
+/// Why independent limits cannot be holds. [hd-1] [cc-7]
+const INDEPENDENT_WITH_HOLD: &str =
+    "with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
+
 impl Reader {
     /// Takes note of a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
@@ -65,8 +72,16 @@ impl Reader {
     /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let notes = document.notes.clone();
-        let mut of_file =
-            FileReader { file, document, paths, kinds: &KINDS, all: self, problems: Vec::new(), warnings: notes };
+        let mut of_file = FileReader {
+            file,
+            document,
+            paths,
+            kinds: &KINDS,
+            all: self,
+            problems: Vec::new(),
+            warnings: notes,
+            holds: Vec::new(),
+        };
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
@@ -128,8 +143,6 @@ impl FileReader<'_> {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
-        let of_first = domain.as_ref().ok().and_then(|(_, name)| self.all.specs.iter().find(|spec| spec.name == *name));
-        self.all.charging = of_first.map_or(mode, |first| first.mode);
         let on_error = self.on_error(&fields).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);
@@ -139,6 +152,10 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
+        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(mode, |first| first.mode);
+        if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
+            self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
+        }
         if let Some(&first) = self.all.domains.get(&name) {
             self.join(first, &fields, &outlines);
             self.all.outlines[first].descriptors.extend(outlines);
@@ -266,7 +283,11 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
+        let holds_above = self.holds.len();
         let rule = self.rule(&fields);
+        if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
+            self.report(at, format!("{word} {QUOTA_WITH_HOLD}"));
+        }
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
         self.allow_warnings(&fields, &place, first_warning);

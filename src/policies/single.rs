@@ -56,6 +56,7 @@ pub(super) fn parse<T>(
         all: &mut all,
         problems: Vec::new(),
         warnings: Vec::new(),
+        holds: Vec::new(),
     };
     let content = content(&mut reader);
     let mut problems = reader.problems;

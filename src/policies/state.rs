@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_engine::Mode;
 use weir_engine::policy::DomainSpec;
 
 use super::allowed::Allowed;
@@ -22,8 +21,6 @@ pub(super) struct Reported;
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) dialect: Dialect,
-    /// How the domain of the file that is read now is charged, if it says so.
-    pub(super) charging: Option<Mode>,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,
@@ -66,6 +63,8 @@ pub(super) struct FileReader<'r> {
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,
+    /// Where each limit is that holds what it charges, and the word in the policy that makes it one.
+    pub(super) holds: Vec<(Position, &'static str)>,
 }
 
 impl FileReader<'_> {

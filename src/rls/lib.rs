@@ -12,6 +12,7 @@ pub mod detail;
 pub mod json;
 pub mod lenient;
 mod limit_metadata;
+pub mod receipts;
 pub mod request;
 pub mod rlconfig;
 pub mod spelling;

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -110,6 +110,8 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     fallbacks: [IntCounter; OnError::ALL.len()],
     undone: [IntCounter; 2],
+    holds: [IntCounter; HoldResult::NAMES.len()],
+    hold_hits: [IntCounter; HoldHits::NAMES.len()],
     trouble: Trouble,
     evictions: IntCounter,
     evicted_hits: IntCounter,
@@ -155,6 +157,8 @@ impl Metrics {
         store_errors.with_label_values(&[TOO_HEAVY]);
         let fallbacks = counters(&registry, "weir_on_error_total")?;
         let undone = counters(&registry, "weir_undone_total")?;
+        let holds = counters(&registry, "weir_holds_total")?;
+        let hold_hits = counters(&registry, "weir_hold_hits_total")?;
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -177,6 +181,8 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
+            holds: HoldResult::NAMES.map(|result| holds.with_label_values(&[result])),
+            hold_hits: HoldHits::NAMES.map(|kind| hold_hits.with_label_values(&[kind])),
             trouble: Trouble::default(),
             evictions,
             evicted_hits,
@@ -513,6 +519,14 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].inc();
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.metrics.holds[result as usize].inc_by(count);
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.metrics.hold_hits[kind as usize].inc_by(hits);
     }
 
     fn evicted(&self, hits_lost: Hits) {

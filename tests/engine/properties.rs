@@ -24,21 +24,21 @@ const LEAP_US: i64 = 600 * 1_000_000;
 
 /// One key's state, and a clock.
 #[derive(Clone, Debug)]
-struct Key {
-    now: Micros,
-    state: Option<State>,
+pub(super) struct Key {
+    pub(super) now: Micros,
+    pub(super) state: Option<State>,
     /// When the state expires.
     ends: Micros,
 }
 
 impl Key {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { now: START_US, state: None, ends: 0 }
     }
 
     /// Moves the clock. When a bucket that is refilled in steps ends depends on the limit that wrote it, so that it goes
     /// in time, as in every store.
-    fn step(&mut self, us: i64) {
+    pub(super) fn step(&mut self, us: i64) {
         self.now = self.now.checked_add_signed(us).unwrap();
         let early = us > LEAP_US || matches!(self.state, Some(State::TokenBucket(_)));
         if early && self.ends <= self.now {
@@ -72,11 +72,11 @@ impl Key {
         self.state = next.into_state();
     }
 
-    fn take(&mut self, limit: &Limit, operation: Operation) -> Outcome {
+    pub(super) fn take(&mut self, limit: &Limit, operation: Operation) -> Outcome {
         self.decide(limit, operation, Mode::Atomic).outcomes[0].clone()
     }
 
-    fn undo(&mut self, limit: &Limit, receipt: Receipt) {
+    pub(super) fn undo(&mut self, limit: &Limit, receipt: Receipt) {
         let bounds = bounds(limit, self.now);
         let next = limit.kind().undone(self.state.clone(), receipt, bounds, self.now);
         self.change(limit, next);
@@ -92,7 +92,7 @@ impl Key {
     }
 
     /// The state as a charge of so many hits finds it.
-    fn seen(&self, limit: &Limit, hits: u32) -> Observed {
+    pub(super) fn seen(&self, limit: &Limit, hits: u32) -> Observed {
         limit.kind().observe(self.state.as_ref(), hits, bounds(limit, self.now), self.now)
     }
 }

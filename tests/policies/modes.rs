@@ -93,7 +93,7 @@ fn query<'a>(keys: &[&'a str]) -> Query<'a> {
         operation: Operation::Consume(1),
         limit: None,
     };
-    Query { domain: "shop", descriptors: keys.iter().map(asked).collect() }
+    Query { domain: "shop", descriptors: keys.iter().map(asked).collect(), settle: None }
 }
 
 fn codes(answer: &Answer) -> String {

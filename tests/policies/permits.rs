@@ -27,8 +27,6 @@ descriptors:
   - key: trial
     rate_limits: [{rate: 3/h}, {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}]
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency}}
-  - {key: quota, quota_mode: true, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency}}
-  - {key: pool, quota_mode: true, rate_limit: {rate: 1/h, anchor: first_hit}}
   - key: term
     rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, until: 2042-01-01}
 ";
@@ -54,7 +52,8 @@ impl Bench {
     fn ask(&self, keys: &[&str], operation: Operation) -> Answer {
         let entries: Vec<_> = keys.iter().map(|&key| [Entry { key, value: "1" }]).collect();
         let asked = |entries| DescriptorRequest { entries, operation, limit: None };
-        let query = Query { domain: "shop", descriptors: entries.iter().map(|entries| asked(&entries[..])).collect() };
+        let descriptors = entries.iter().map(|entries| asked(&entries[..])).collect();
+        let query = Query { domain: "shop", descriptors, settle: None };
         self.limiter.decide_now(&query, Instant::now(), None).unwrap()
     }
 
@@ -138,11 +137,6 @@ fn only_what_else_denies_has_a_wait() {
     // That wait is longer than any permit lasts, so it is exact.
     let denied = bench.ask(&["both"], Operation::Consume(101));
     assert_eq!(denied.statuses[0].detail.unwrap().fits_after, None);
-
-    // Quotas: as soon as one of them has room, which can be at once.
-    assert!(!bench.ask(&["quota", "pool"], Operation::Consume(1)).denied);
-    assert_eq!(bench.ask(&["quota", "pool"], Operation::Consume(1)).retry_after, None);
-    assert_eq!(bench.ask(&["pool"], Operation::Consume(1)).retry_after, Some(3_600 * SECOND));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod deny_cache;
 mod differential;
 mod eviction;
 mod expiry;
+mod holds;
 mod members;
 mod overrides;
 mod policy_tests;

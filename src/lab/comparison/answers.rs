@@ -217,7 +217,7 @@ fn sent_by_rule(
 fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -> Result<Answer, Undecided> {
     let entries: Vec<Option<[Entry<'_>; 1]>> =
         sent.iter().map(|sent| sent.as_ref().map(|(key, value)| [Entry { key, value }])).collect();
-    let mut by_rule = Query { domain: query.domain, descriptors: Default::default() };
+    let mut by_rule = Query { domain: query.domain, descriptors: Default::default(), settle: None };
     for (descriptor, own) in query.descriptors.iter().zip(&entries) {
         let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
         by_rule.descriptors.push(DescriptorRequest {

@@ -7,9 +7,9 @@ use weir_engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // What is charged past a limit is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
+    // What is charged past a limit, or given back, is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
     // denies by itself.
-    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow;
+    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
     // A first limit that begins or ends by itself leaves the other one alone at times.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;
@@ -56,14 +56,14 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
 fn counted_us(limit: &Limit) -> Option<u128> {
     let window = u128::from(limit.window().us());
     match limit.algorithm() {
-        // A calendar's windows have other lengths, and a bucket has none.
+        // A calendar's windows have other lengths, and a bucket and a permit have none.
         Algorithm::FixedWindow { anchor: Anchor::Calendar(_) }
         | Algorithm::TokenBucket { .. }
         | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => None,
+        | Algorithm::Gcra { .. }
+        | Algorithm::Concurrency => None,
         Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowLog => Some(window),
         Algorithm::SlidingWindow { precision } => Some(window + u128::from(precision.get())),
-        Algorithm::Concurrency => Some(window + u128::from(Algorithm::default_precision(limit.window()).get())),
         Algorithm::SlidingWindowCounter => Some(2 * window),
     }
 }

@@ -166,6 +166,7 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
         "until" => (instant(), "When the limit ends; from then on it is not there"),
         "drain" => (flag(), "A denied request takes what is left"),
         "post_paid" => (flag(), "Hits are usage that has happened, and are always charged"),
+        "hold" => (flag(), "Hits are an estimate, which the caller settles by its receipt"),
         "alert_at" => {
             let percent = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")

@@ -270,6 +270,26 @@ const STORES: Part = Part {
                    charge may stand, which can only admit less.",
         },
         Row {
+            name: "weir_holds_total",
+            kind: Counter,
+            labels: &["result"],
+            unit: "holds",
+            help: "Holds, by what became of them.",
+            more: "`opened`: an admitted request charged its estimate. `settled`: a settle has charged what was used instead. `lost`: a settle \
+                   failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
+                   settles without a receipt, such as those of denied requests. [Opened less settled](semantics.md#holds-hd) are holds \
+                   whose settle has not come.",
+        },
+        Row {
+            name: "weir_hold_hits_total",
+            kind: Counter,
+            labels: &["kind"],
+            unit: "hits",
+            help: "Hits that holds have moved.",
+            more: "`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
+                   `weir_hits_total` has the first and the last.",
+        },
+        Row {
             name: "weir_deny_cache_hits_total",
             kind: Counter,
             labels: &[],

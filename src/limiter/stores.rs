@@ -1,15 +1,40 @@
-//! One call to one store: the boundaries of its calendar windows, what the cache of denials learns, its trace.
+//! The stores of a limiter, and one call to one of them: the boundaries of its calendar windows, what the cache of denials
+//! learns, its trace.
+//!
+//! Not here: which calls a request needs (decide.rs, split.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use weir_engine::observer::StoreCall;
-use weir_engine::{Charge, Decision, Micros};
+use weir_engine::observer::{Observer, StoreCall, Trace};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Unit};
 use weir_store::{Reply, Store, StoreError};
 
-use super::Limiter;
-use super::decide::Request;
+use super::Options;
+use super::calendar::Calendar;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
+use super::plan::{Plan, Planned};
+use super::policies::InForce;
+use super::reserved::Reserved;
+
+/// One request, as far as it does not change while stores are asked.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a, 'p> {
+    pub(super) in_force: &'a InForce,
+    pub(super) plan: &'a Plan<'p>,
+    pub(super) mode: Mode,
+    pub(super) started: Instant,
+    pub(super) deadline: Instant,
+    /// Reports how the decision is made; seldom there.
+    pub(super) trace: Option<&'a dyn Trace>,
+}
+
+/// The stores, and what a call to one of them needs.
+pub(super) struct Stores {
+    pub(super) options: Options,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) calendar: Calendar,
+}
 
 /// What the cache of denials has to know from before the store was asked.
 struct Learning<'a> {
@@ -19,7 +44,25 @@ struct Learning<'a> {
     sent: Instant,
 }
 
-impl Limiter {
+impl Stores {
+    pub(super) fn new(options: Options, observer: Arc<dyn Observer>) -> Self {
+        Self { options, observer, calendar: Calendar::default() }
+    }
+
+    /// The store that has the state of a charge, and the part of that store.
+    pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
+        let store = self.store_of(charge.limit, planned.is_single);
+        (store, store.part_of(charge.key))
+    }
+
+    /// The store that has the state of a limit. A list of limits stays together.
+    pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
+        match &self.options.per_second {
+            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
+            _ => &self.options.store,
+        }
+    }
+
     /// Asks one store for a decision over charges that it can decide together.
     ///
     /// The decision is written in place: it is large, and each level that returned it would copy it.
@@ -79,6 +122,19 @@ impl Limiter {
             trace.store_called(store_call(store, charges, result.as_ref().err(), began));
         }
         result
+    }
+
+    /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
+    /// for certain.
+    pub(super) async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
+        let Some(undoing) = reserved.undo() else {
+            return true;
+        };
+        match tokio::time::timeout_at(request.deadline.into(), undoing).await {
+            Ok(Ok(undone)) => undone,
+            // It goes on without us, or its runtime ends.
+            Ok(Err(_)) | Err(_) => false,
+        }
     }
 
     /// Gives calendar charges the boundaries around `now`, by our own clock if the store has not sent its own. [cl-3]
