@@ -8,6 +8,7 @@ mod authority;
 mod balance;
 mod connection;
 pub mod ended;
+mod finishing;
 mod frames;
 pub mod fuzz;
 mod handshakes;

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
+use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
-use weir_limiter::{Answer, Limiter, Query, Settle, Undecided};
+use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
@@ -23,10 +24,11 @@ use weir_rls::{lenient, receipts};
 use weir_telemetry::traces::{Trace, Tracer, Way};
 
 use super::connection::Load;
+use super::finishing::{Finishing, MustFinish};
 use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
-use super::unary::{self, Sent};
+use super::unary::{self, Sent, Untaken};
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -77,6 +79,8 @@ pub(super) struct Connected {
     pub(super) peer: Arc<Peer>,
 }
 
+/// An answer, and what happens to its holds if HTTP/2 never takes it.
+type Answered = (RateLimitResponse, Untaken);
 /// A response on its way.
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
 
@@ -136,16 +140,22 @@ impl Services {
         }
         let (head, body) = request.into_parts();
         let caller_timeout = caller_timeout(&head.headers);
-        Box::pin(async move {
-            let decided = limits.decide(body, caller_timeout, &mut hold, trace.as_deref()).await;
+        let must_finish = limits.limiter.can_hold().then(MustFinish::default);
+        let finish = must_finish.clone();
+        let answering: Answering = Box::pin(async move {
+            let decided = limits.decide(body, caller_timeout, finish, &mut hold, trace.as_deref()).await;
             end(trace, &decided);
             Ok(unary::response(decided, hold))
-        })
+        });
+        match must_finish {
+            None => answering,
+            Some(must_finish) => Box::pin(Finishing::new(answering, must_finish)),
+        }
     }
 }
 
 /// Ends the trace of a request, if it has one. What broke off has none to answer, and ends as given up.
-fn end(trace: Option<Box<Trace>>, decided: &Result<RateLimitResponse, Status>) {
+fn end(trace: Option<Box<Trace>>, decided: &Result<Answered, Status>) {
     let Some(trace) = trace else { return };
     match decided {
         Err(status) if status.code() == Code::Cancelled => {}
@@ -164,11 +174,11 @@ fn as_told<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dyn we
 impl RateLimits {
     /// For a limiter that is immediate: it need not know how long its caller waits.
     async fn decide_now(
-        &self,
+        self: &Arc<Self>,
         body: Incoming,
         hold: &mut Hold,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Answered, Status> {
         let read = unary::read(body, self.request_bytes, self.receive_timeout, hold).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
@@ -177,17 +187,19 @@ impl RateLimits {
         let settle = self.settle(&mut request, started)?;
         let query = self.query(&request, settle, started)?;
         let decided = self.limiter.decide_now(&query, started, as_told(trace, &query));
-        self.response(&request, decided)
+        self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
-    /// The caller's time begins with the headers of its request.
+    /// The caller's time begins with the headers of its request. A request of a domain with holds sets `finish`, and then has
+    /// the store's whole time. [hd-9]
     async fn decide(
-        &self,
+        self: &Arc<Self>,
         body: Incoming,
         caller_timeout: Option<Duration>,
+        finish: Option<MustFinish>,
         hold: &mut Hold,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Answered, Status> {
         let timeout =
             caller_timeout.map_or(self.receive_timeout, |caller_timeout| caller_timeout.min(self.receive_timeout));
         let read = unary::read(body, self.request_bytes, timeout, hold).await;
@@ -200,8 +212,13 @@ impl RateLimits {
         let mut request = self.decoded(&bytes, &mut texts, started)?;
         let settle = self.settle(&mut request, started)?;
         let query = self.query(&request, settle, started)?;
+        let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
+        let deadline = deadline.filter(|_| finish.is_none());
+        if let Some(finish) = finish {
+            finish.set();
+        }
         let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
-        self.response(&request, decided)
+        self.response(&request, decided, || bytes.clone())
     }
 
     /// A request that could not be read counts too.
@@ -237,16 +254,46 @@ impl RateLimits {
         status(&RequestError::Invalid(invalid))
     }
 
-    fn response(&self, request: &Request<'_>, decided: Result<Answer, Undecided>) -> Result<RateLimitResponse, Status> {
+    /// `message` gives the bytes of the request, if it has opened holds.
+    fn response(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        decided: Result<Answer, Undecided>,
+        message: impl FnOnce() -> Bytes,
+    ) -> Result<Answered, Status> {
         match decided {
             Ok(mut answer) => {
                 let holds = std::mem::take(&mut answer.holds);
                 let mut response = convert::response(request, answer, &self.extras);
                 receipts::add_to_metadata(&mut response, request.domain, &holds);
-                Ok(response)
+                let untaken =
+                    if holds.is_empty() { Untaken::default() } else { self.release_untaken(message(), holds) };
+                Ok((response, untaken))
             }
             Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
         }
+    }
+}
+
+impl RateLimits {
+    /// Releases what a request has opened, if HTTP/2 does not take its answer. [hd-9]
+    fn release_untaken(self: &Arc<Self>, message: Bytes, holds: Vec<HeldCharge>) -> Untaken {
+        let limits = self.clone();
+        Untaken::then(move || {
+            // Without a runtime the process ends, and no store could be asked.
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async move { limits.release(&message, holds).await });
+            }
+        })
+    }
+
+    async fn release(&self, message: &[u8], holds: Vec<HeldCharge>) {
+        let mut texts = Vec::new();
+        // Both were read without an error before.
+        let Ok(mut request) = lenient::decode(message, &mut texts) else { return };
+        let _ = receipts::take(&mut request);
+        let Ok(query) = convert::query(&request, &self.bounds) else { return };
+        self.limiter.release(query, holds).await;
     }
 }
 

@@ -214,10 +214,28 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
+/// What happens if HTTP/2 never takes a message, because its stream or connection has ended.
+#[derive(Default)]
+pub(super) struct Untaken(Option<Box<dyn FnOnce() + Send>>);
+
+impl Untaken {
+    pub(super) fn then(act: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(act)))
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
 /// The response that holds a message, or the reason why there is none. `hold` accounts for it until it has been sent.
-pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http::Response<Sent> {
-    let message = match result {
-        Ok(message) => message,
+pub(super) fn response(result: Result<(impl Message, Untaken), Status>, hold: Hold) -> http::Response<Sent> {
+    let (message, untaken) = match result {
+        Ok(answered) => answered,
         Err(status) => return refused(status),
     };
     let length = message.encoded_len();
@@ -228,7 +246,7 @@ pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http
     framed.push(0);
     framed.extend(head.to_be_bytes());
     message.encode_raw(&mut framed);
-    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), hold)));
+    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), hold), untaken));
     response.headers_mut().insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
     response
 }
@@ -242,7 +260,7 @@ pub(super) fn refused(status: Status) -> http::Response<Sent> {
 #[derive(Default)]
 pub(super) enum Sent {
     /// One framed message, and the status OK after it.
-    Message(Piece),
+    Message(Piece, Untaken),
     /// That status.
     Trailers,
     /// The body that another service sends.
@@ -258,7 +276,8 @@ impl HttpBody for Sent {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
         let frame = match std::mem::take(&mut *self) {
-            Self::Message(message) => {
+            Self::Message(message, mut untaken) => {
+                untaken.0 = None;
                 *self = Self::Trailers;
                 Frame::data(message)
             }
@@ -281,7 +300,7 @@ impl HttpBody for Sent {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Body(body, _) => body.is_end_stream(),
-            Self::Message(_) | Self::Trailers => false,
+            Self::Message(..) | Self::Trailers => false,
             Self::End => true,
         }
     }
@@ -407,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_a_message_and_a_status() {
         let message = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
-        let mut body = response(Ok(message), hold()).into_body();
+        let mut body = response(Ok((message, Untaken::default())), hold()).into_body();
         let mut next = async || poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         let piece = next().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(prost::bytes::Buf::chunk(&piece), framed("shop"));

@@ -133,8 +133,8 @@ impl Redis {
     async fn load_scripts(&self, deadline: Instant) {
         let loads = library::all().map(|script| async move {
             match &self.link {
-                Link::One(node) => drop(node.ask(script.load(), deadline).await),
-                Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),
+                Link::One(node) => drop(node.ask(Call::command(script.load()), deadline).await),
+                Link::Cluster(cluster) => drop(cluster.ask_all(|| Call::command(script.load()), deadline).await),
             }
         });
         join_all(loads).await;

@@ -208,7 +208,7 @@ fn a_decision_in_memory_allocates_next_to_nothing() {
 fn a_decision_on_redis_allocates_a_known_number_of_times() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let limiter = redis(&server, &runtime);
-    for (what, request, most) in [("one", one(), 8), ("four", four(), 13)] {
+    for (what, request, most) in [("one", one(), 7), ("four", four(), 13)] {
         let together = allocations(&runtime, || join_all((0..TOGETHER).map(|_| answered(&limiter, &request))));
         check(what, together / TOGETHER, most);
     }

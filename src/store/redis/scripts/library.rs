@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use weir_engine::StateKind;
 use weir_engine::kind_rows;
 
-use crate::redis::transport::call::Script;
+use crate::redis::transport::script::Script;
 
 /// Declares a script. Redis knows it by its hash once it was sent there.
 macro_rules! script {
