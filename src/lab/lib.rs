@@ -3,5 +3,6 @@
 //! Nothing here is part of the server. Not here: files of results, and arguments and exit codes (cli).
 
 pub mod comparison;
+mod in_flight;
 pub mod simulation;
 pub mod testing;

@@ -30,7 +30,7 @@ use self::counts::{Counted, Counts};
 pub use self::keys::KEYS_MAX;
 use self::report::{PolicyReport, TrafficReport};
 pub use self::timeline::SLOTS_MAX;
-use self::traffic::{Traffic, TrafficError};
+use self::traffic::{Request, Traffic, TrafficError};
 use self::world::World;
 
 /// The most requests of one simulation, unless it says otherwise.
@@ -138,22 +138,29 @@ impl Simulated {
         &self.files
     }
 
-    /// Decides a request at a time, which is not before that of the last one, and counts it.
+    /// Decides a request, whose time is not before that of the last one, and counts it.
     ///
     /// # Errors
     /// Where a server gives no answer either, such as for a request whose limits are too heavy together.
-    pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
-        self.world.set_now(time);
-        self.counts.begin(time);
-        let answer = self.world.decide_now(query);
+    pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+        self.begin(request.time);
+        let answer = self.world.decide_lasting(request, query);
         self.counts.answered(answer.as_ref().ok());
         answer
     }
 
-    /// The same without the answer, which is large and would be moved. It counts requests that were not decided.
-    fn count(&self, time: Micros, query: &Query<'_>) {
-        self.world.set_now(time);
+    fn begin(&self, time: Micros) {
+        self.world.go_on(time, |is_settle| self.counts.settling(is_settle));
         self.counts.begin(time);
+    }
+
+    /// The same without the answer, which is large and would be moved. It counts requests that were not decided.
+    fn count(&self, request: &Request, query: &Query<'_>) {
+        if request.lasts.is_some() {
+            drop(self.decide(request, query));
+            return;
+        }
+        self.begin(request.time);
         self.counts.answered(self.world.decide_now(query).as_ref().ok());
     }
 
@@ -188,7 +195,7 @@ pub fn simulate(
         report.add(request);
         last = Some(request.time);
         match &traffic::query(&request.view(), &bounds) {
-            Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
+            Ok(query) => simulated.iter().for_each(|one| one.count(request, query)),
             Err(invalid) => report.refuse(invalid),
         }
         if report.requests > requests_max {

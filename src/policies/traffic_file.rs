@@ -87,6 +87,9 @@ pub struct Source {
     pub period: Micros,
     /// How requests follow each other.
     pub arrivals: Arrivals,
+    /// When an admitted request settles its holds: after a time between these two, in microseconds, all equally likely; none
+    /// where it never does.
+    pub lasts: Option<(Micros, Micros)>,
     /// The lengths of time in which it sends and in which it pauses, in turn; none where it always sends.
     pub phases: Option<(Micros, Micros)>,
     /// When it begins, from the start on.

@@ -39,6 +39,8 @@ pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
 pub struct Request {
     /// When it comes, in microseconds since 1970.
     pub time: Micros,
+    /// How long it lasts if it is admitted, until it settles its holds, in microseconds; none where it never does.
+    pub lasts: Option<Micros>,
     /// What it asks, as on the wire.
     pub message: RateLimitRequest,
     /// The path of the rule that each descriptor met, where the traffic is a record; none for one that met no rule.

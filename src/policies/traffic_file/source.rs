@@ -4,11 +4,11 @@ use weir_engine::Micros;
 use weir_engine::words::counted;
 
 use super::keys::{DAILY, SOURCE};
-use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
+use super::{Arrivals, DURATION_US_MAX, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::test_file::CALLER;
+use crate::test_file::{CALLER, Range};
 use crate::yaml::{NodeId, Value};
 use crate::{NAME_BYTES_MAX, shown};
 
@@ -19,6 +19,7 @@ impl FileReader<'_> {
         let own_domain = self.default_domain(&fields);
         let rate = self.parsed(&fields, "rate", rate::read);
         let arrivals = self.arrivals(&fields);
+        let lasts = self.parsed(&fields, "lasts", |text| Range::of_lengths(text).and_then(bounded));
         let span = self.span(&fields, duration);
         let phases = self.phases(&fields, duration);
         let keys = self.keys(&fields);
@@ -53,6 +54,7 @@ impl FileReader<'_> {
             requests,
             period: period.window.us(),
             arrivals: arrivals?,
+            lasts: lasts?,
             phases: phases?,
             from,
             until,
@@ -196,6 +198,11 @@ impl FileReader<'_> {
             }
         }
     }
+}
+
+/// How long requests last: at least and at most.
+fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
+    if lasts.max > DURATION_US_MAX { Err("write 5s or 1s..10s, at most 366 days".to_owned()) } else { Ok((lasts.min, lasts.max)) }
 }
 
 /// The percentages of a day that falls in a straight line from its peak to its trough, and rises so again.
