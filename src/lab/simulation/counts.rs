@@ -133,7 +133,7 @@ impl Counts {
                 inner.totals.denied += 1;
                 match answer.retry_after {
                     Some(wait) => inner.retry_after.add(wait),
-                    None => inner.totals.never += 1,
+                    None => inner.totals.never += u64::from(!waits_for_a_permit(answer)),
                 }
             }
             Some(answer) => {
@@ -233,4 +233,10 @@ impl Tally for Counts {
             self.0.inner.lock().totals.unmatched += u64::from(unmatched);
         }
     }
+}
+
+/// Whether a denied request without a wait would fit when a permit comes back. [cc-4]
+fn waits_for_a_permit(answer: &Answer) -> bool {
+    let mut waits = answer.statuses.iter().filter_map(|status| status.detail?.fits_after);
+    waits.any(|wait| wait.is_bound)
 }

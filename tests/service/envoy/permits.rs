@@ -31,8 +31,8 @@ const SERVED_MAX: u64 = 100_000;
 /// From so many requests on, most permits are in use while there is demand.
 const LONG: u64 = 5_000;
 /// How long requests take at the upstream, and denied clients wait, in milliseconds.
-const LENGTHS_MS: (u64, u64) = (50, 350);
-const PAUSES_MS: (u64, u64) = (50, 150);
+const LENGTHS_MS: (u64, u64) = (200, 1_000);
+const PAUSES_MS: (u64, u64) = (100, 500);
 /// The longest answer without a body that is read.
 const HEAD_BYTES_MAX: usize = 8_192;
 
