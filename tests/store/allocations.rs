@@ -226,7 +226,7 @@ fn a_denial_from_the_cache_allocates_as_in_memory() {
 #[test]
 fn who_is_limited_is_held_in_bounded_memory_whatever_is_denied() {
     const RULES: usize = LIMITS_MAX + 36;
-    let metrics = Arc::new(Metrics::new(metrics::Options::default()).unwrap());
+    let metrics = Arc::new(Metrics::new(metrics::Options::default()));
     let node = |number: usize| NodeSpec {
         key: format!("key{number}"),
         rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(0, Unit::Hour)]))),

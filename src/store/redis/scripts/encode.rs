@@ -4,6 +4,7 @@
 //! comes back (decode.rs), and what a decision is (engine).
 
 use redis::Cmd;
+use smallvec::SmallVec;
 use weir_engine::algorithm::{Format, UndoScript};
 use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
@@ -67,6 +68,10 @@ pub(crate) fn decide_call(
 ) -> Call {
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
     let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
+    // A run saves nothing for decisions on long states: most of what they cost is the state.
+    if charges.iter().any(|charge| has_long_state(charge.limit)) {
+        list = list.unmergeable();
+    }
     if let [charge] = charges
         && charge.limit.term.is_none()
     {
@@ -98,38 +103,38 @@ pub(crate) fn decide_call(
     Call::charges(list)
 }
 
-/// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
-pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Vec<Call> {
-    let mut calls = Vec::new();
-    let is_log = |undo: &&Undo<'_>| undo.limit.kind().undo_script() == UndoScript::Log;
-    let (logs, others): (Vec<&Undo<'_>>, Vec<&Undo<'_>>) = undos.iter().partition(is_log);
-    for undo in logs {
+/// Whether its charges are taken back by a call each: all charges of the log after one are written anew.
+pub(crate) fn is_undone_alone(limit: &Limit) -> bool {
+    limit.kind().undo_script() == UndoScript::Log
+}
+
+/// The call that takes charges back, each as a decision of its own; or the one charge of a log.
+pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Call {
+    if let [undo] = undos
+        && is_undone_alone(undo.limit)
+    {
         let receipt = undo.receipt;
         let numbers = [undo.limit.window().us(), receipt.mark, receipt.at, u64::from(receipt.hits), now.unwrap_or(0)];
         let bytes = numbers.map(|number| (number as f64).to_le_bytes());
         let call = Call::script(&library::UNDO_LOG, &[format!("{prefix}{}", undo.key)], &[bytes.as_flattened()]);
-        calls.push(call.weighing(weight::of_undo(undo.limit)));
+        return call.weighing(weight::of_undo(undo.limit));
     }
-    if others.is_empty() {
-        return calls;
-    }
-    let mut keys: Vec<&str> = Vec::new();
-    for undo in &others {
-        if !keys.contains(&undo.key) {
+    let mut keys = SmallVec::<[&str; 4]>::new();
+    let places = undos.iter().map(|undo| {
+        keys.iter().position(|key| *key == undo.key).unwrap_or_else(|| {
             keys.push(undo.key);
-        }
-    }
-    let limits = others.iter().map(|undo| undo.limit);
-    let mut list = list_on(prefix, keys.iter().copied(), limits, now).unmergeable();
-    for undo in others {
-        let key = keys.iter().position(|key| *key == undo.key).unwrap_or_default();
-        let key = u16::try_from(key).expect("a request has a few hundred charges");
+            keys.len() - 1
+        })
+    });
+    let places: SmallVec<[usize; 4]> = places.collect();
+    let mut list = list_on(prefix, keys.iter().copied(), undos.iter().map(|undo| undo.limit), now);
+    for (undo, place) in undos.iter().zip(places) {
+        let kind = undo.limit.kind();
+        let key = u16::try_from(place).expect("a request has a few hundred charges");
         let charge = listed(undo.limit, Op::Undo, ALONE, key, weight::of_undo(undo.limit));
-        let proof = undo.limit.kind().proof(undo.receipt);
-        list.push(charge, numbers(undo.limit, undo.receipt.hits, undo.bounds).chain([proof]));
+        list.push(charge, numbers(undo.limit, undo.receipt.hits, undo.bounds).chain([kind.proof(undo.receipt)]));
     }
-    calls.push(Call::charges(list));
-    calls
+    Call::charges(list)
 }
 
 /// A list on these keys, which are distinct, for charges on these limits.
@@ -139,10 +144,12 @@ fn list_on<'a>(
     mut limits: impl Iterator<Item = &'a Limit>,
     now: Option<Micros>,
 ) -> ChargeList {
-    let has_long = limits.any(|limit| limit.kind().format().is_list());
-    let script = if has_long { &library::DECIDE_LONG } else { &library::DECIDE };
-    let list = ChargeList::new(script, prefix, keys, now.unwrap_or(0));
-    if has_long { list.unmergeable() } else { list }
+    let has_long = limits.any(has_long_state);
+    ChargeList::new(library::of_lists, has_long, prefix, keys, now.unwrap_or(0))
+}
+
+fn has_long_state(limit: &Limit) -> bool {
+    limit.kind().format().is_list()
 }
 
 fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key: u16) {

@@ -32,11 +32,16 @@ const NUMBER_BYTES: usize = size_of::<f64>();
 /// The most numbers of one charge, so that a list of one allocates nothing but the text of its key.
 const NUMBERS_OF_ONE: usize = 10;
 
+/// The script that decides lists of charges, given whether some of their states can be long.
+type ListScripts = fn(has_long: bool) -> &'static Script;
+
 /// The charges of one call.
 #[derive(Debug)]
 pub(crate) struct ChargeList {
-    /// The script that decides it, and others with it.
-    script: &'static Script,
+    /// The scripts that decide lists: for states of a few numbers, and if some can be long.
+    scripts: ListScripts,
+    /// Whether some of its states can be long.
+    has_long: bool,
     /// The script that decides it alone, if that is the one for a single charge.
     script_of_one: Option<&'static Script>,
     /// Whether it may share a command with others.
@@ -80,7 +85,8 @@ struct Entry {
 impl ChargeList {
     /// A list on these keys, which get `prefix`, without charges.
     pub(crate) fn new<'k>(
-        script: &'static Script,
+        scripts: ListScripts,
+        has_long: bool,
         prefix: &str,
         keys: impl Iterator<Item = &'k str> + Clone,
         now: u64,
@@ -93,7 +99,8 @@ impl ChargeList {
             key_ends.push(text.len());
         }
         Self {
-            script,
+            scripts,
+            has_long,
             script_of_one: None,
             is_mergeable: true,
             weight: 0,
@@ -145,14 +152,9 @@ impl ChargeList {
         self.is_mergeable
     }
 
-    /// The script that decides it together with others.
-    pub(super) const fn script(&self) -> &'static Script {
-        self.script
-    }
-
     /// The script that decides it alone.
     pub(super) fn script_alone(&self) -> &'static Script {
-        self.script_of_one.unwrap_or(self.script)
+        self.script_of_one.unwrap_or_else(|| (self.scripts)(self.has_long))
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {
@@ -224,8 +226,7 @@ impl<'a> Run<'a> {
         let (mut charges, mut weight) = (0, 0_u32);
         for list in lists.take(max) {
             // Tests set a clock, and one run has one.
-            let is_alike = |first: &&ChargeList| first.now == list.now && first.script.sha1 == list.script.sha1;
-            if !run.lists.first().is_none_or(is_alike) {
+            if run.lists.first().is_some_and(|first| first.now != list.now) {
                 break;
             }
             let (keys_before, places_before) = (run.keys.len(), run.places.len());
@@ -263,10 +264,12 @@ impl<'a> Run<'a> {
 
     /// Appends its command.
     pub(super) fn add_to(&self, request: &mut Request) {
-        let Some(first) = self.lists.first() else { return };
+        let (Some(first), Some(script)) = (self.lists.first(), script_of_run(self.lists.iter().copied())) else {
+            return;
+        };
         let entries = || self.lists.iter().flat_map(|list| &list.entries);
         request.begin(5 + self.keys.len());
-        evalsha(request, first.script, self.keys.len());
+        evalsha(request, script, self.keys.len());
         for key in &self.keys {
             request.argument(key.as_bytes());
         }
@@ -284,6 +287,12 @@ impl<'a> Run<'a> {
             }
         });
     }
+}
+
+/// The script that decides these lists together. None for no list.
+pub(super) fn script_of_run<'a>(mut lists: impl Iterator<Item = &'a ChargeList>) -> Option<&'static Script> {
+    let first = lists.next()?;
+    Some((first.scripts)(first.has_long || lists.any(|list| list.has_long)))
 }
 
 /// The arguments of EVALSHA before the keys.

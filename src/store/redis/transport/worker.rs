@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use weir_engine::words::counted;
 use weir_tls::backoff::{doubled, jittered};
 
-use super::charge_list::{ChargeList, Run};
+use super::charge_list::{ChargeList, Run, script_of_run};
 use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
 use super::pool::{Connection, Pool, SUPERSEDED};
@@ -334,7 +334,7 @@ fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<S
 /// of them is answered: sent again, each gets its own answer. Alone some would have succeeded, by another key, or because they
 /// write nothing. Returns the script of the command then, which Redis may not know.
 fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> Option<&'static Script> {
-    let script = lists(group).next()?.script();
+    let script = script_of_run(lists(group))?;
     match answer {
         Value::ServerError(error) => {
             let class = RedisErrorClass::of(&error);
