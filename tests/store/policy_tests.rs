@@ -208,7 +208,7 @@ cases:
 fn check_validates_a_file_of_tests() {
     let checked = |path: &Path| {
         let mut out = Vec::new();
-        let strict = weir_cli::check::Strictness::Lenient;
+        let strict = Strictness::Lenient;
         let result = weir_cli::check::run(path, Default::default(), strict, &mut out);
         result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| error.to_string())
     };
