@@ -145,7 +145,8 @@ pub(super) const DESCRIPTOR: Kind = Kind {
 };
 
 /// What a limit on requests in flight has in place of a rate.
-const IN_FLIGHT: &str = "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
+const IN_FLIGHT: &str =
+    "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
 
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",

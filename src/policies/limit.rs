@@ -181,7 +181,8 @@ impl FileReader<'_> {
                 result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
             }
         }
-        let named = if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
+        let named =
+            if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
         self.holds.extend(fields.key_at(named.0).map(|at| (at, named.1)));
         result
     }

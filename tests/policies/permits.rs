@@ -167,7 +167,8 @@ fn an_override_gives_one_caller_another_number_and_keeps_its_permits() {
         let entries = [("key".into(), "1".into())].into();
         let one = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until: 1 };
         let fitted = Overrides::of(&set, &[one]);
-        let limits = fitted.limits("w1:{shop|key=1}", || 0).map(|limits| (limits[0].requests(), limits[0].id().to_owned()));
+        let limits =
+            fitted.limits("w1:{shop|key=1}", || 0).map(|limits| (limits[0].requests(), limits[0].id().to_owned()));
         limits.ok_or_else(|| fitted.places()[0].clone().unwrap_err().to_string())
     };
     assert_eq!(fitted(5, 60 * SECOND), Ok((5, "p60s".to_owned())));

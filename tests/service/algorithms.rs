@@ -123,8 +123,10 @@ fn there_is_a_rule_of_each_algorithm() {
 #[test]
 fn requests_hold_permits_on_both_stores() {
     const PERMITS: &str = "{requests_per_unit: 3, window: 1h, algorithm: concurrency}";
-    let policies =
-        PolicyDirectory::with_file("p.yaml", &format!("domain: all\ndescriptors: [{{key: k, rate_limit: {PERMITS}}}]\n"));
+    let policies = PolicyDirectory::with_file(
+        "p.yaml",
+        &format!("domain: all\ndescriptors: [{{key: k, rate_limit: {PERMITS}}}]\n"),
+    );
     let redis = RedisServer::start();
     let on_redis = ["--store", "redis", "--redis-url", &redis.url(), "--set", "redis.timeout=5s"].map(str::to_owned);
     let in_memory = ["--store", "memory"].map(str::to_owned);
@@ -141,7 +143,12 @@ fn requests_hold_permits_on_both_stores() {
         let told = |answer: &http::Answer| {
             let status = json_of(answer)["statuses"][0].clone();
             let detail = &status["detail"];
-            (answer.status, status["limitRemaining"].as_u64().unwrap_or(0), detail["at_latest"].as_bool(), detail["charged"] == true)
+            (
+                answer.status,
+                status["limitRemaining"].as_u64().unwrap_or(0),
+                detail["at_latest"].as_bool(),
+                detail["charged"] == true,
+            )
         };
         assert_eq!(told(&ask("1", false)), (200, 2, None, true), "{store:?}");
         assert_eq!(told(&ask("5", false)), (200, 1, None, true), "{store:?}");

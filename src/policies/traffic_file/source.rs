@@ -199,7 +199,11 @@ impl FileReader<'_> {
 
 /// How long requests last: at least and at most.
 fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
-    if lasts.max > DURATION_US_MAX { Err("write 5s or 1s..10s, at most 366 days".to_owned()) } else { Ok((lasts.min, lasts.max)) }
+    if lasts.max > DURATION_US_MAX {
+        Err("write 5s or 1s..10s, at most 366 days".to_owned())
+    } else {
+        Ok((lasts.min, lasts.max))
+    }
 }
 
 /// The percentages of a day that falls linearly from its peak to its trough, and rises linearly to its peak.

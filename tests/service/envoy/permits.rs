@@ -38,7 +38,10 @@ const HEAD_BYTES_MAX: usize = 8_192;
 
 fn policy(window: &str) -> PolicyDirectory {
     let limit = format!("{{algorithm: concurrency, requests_per_unit: {PERMITS}, window: {window}}}");
-    PolicyDirectory::with_file("shop.yaml", &format!("domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n"))
+    PolicyDirectory::with_file(
+        "shop.yaml",
+        &format!("domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n"),
+    )
 }
 
 fn replica(policies: &Path, redis: &RedisServer, address: SocketAddr) -> Weir {
@@ -245,7 +248,10 @@ fn the_upstream_never_has_more_than_the_limit_in_flight() {
         }
     });
     let most = upstream.counted.lock().most;
-    println!("{:?} of 200, 429 and others in {took:?}: at most {most}, on average {average:.1} in flight", answers.get());
+    println!(
+        "{:?} of 200, 429 and others in {took:?}: at most {most}, on average {average:.1} in flight",
+        answers.get()
+    );
     assert_eq!(most, PERMITS, "the limit is reached, and never passed");
     // What is used between two requests depends on the machine, so that only a long run holds it to this.
     assert!(wanted < LONG || average >= 0.95 * PERMITS as f64, "{average} in flight on average");
