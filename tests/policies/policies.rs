@@ -210,7 +210,7 @@ fn permits_need_atomic_charging() {
     assert_eq!(load(&rate, &silent), Ok(Some(Mode::Atomic)));
     assert_eq!(load(&rate, &rate.replace("key: 4", "key: 5")), Ok(None));
     let refused = load(&independent, &silent).unwrap_err();
-    assert!(refused.starts_with("b.yaml:3:85: concurrency with charging: independent: "), "{refused}");
+    assert!(refused.starts_with("b.yaml:3:74: concurrency with charging: independent: "), "{refused}");
 }
 
 #[test]
