@@ -8,6 +8,8 @@ use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
 use weir_lifecycle::{Done, Life, Phase, Phases, ServiceManager, Shutdown, Supervisor};
 use weir_limiter::overrides::OverrideTable;
+use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::KnownRows;
 use weir_limiter::{Limiter, Options, Policies};
 use weir_policies::Dialect;
 use weir_rls::configured;

@@ -54,6 +54,14 @@ pub fn run_served(
         Vec::new()
     });
     write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
+    let of_domain = loaded.policies.domain(domain);
+    for (number, entries) in descriptors.iter().enumerate() {
+        let entries_of: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let has_rows = |of_domain| loaded.policies.find(of_domain, &entries_of).rule.is_some_and(|rule| rule.rows.is_some());
+        if of_domain.is_some_and(has_rows) {
+            writeln!(out, "row of descriptor {}: {}", number + 1, rows::of_server(server, domain, entries))?;
+        }
+    }
     if !problems.is_empty() {
         writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
     }

@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader, Seek as _, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,10 +19,10 @@ use weir_engine::words::{counted, printable};
 use weir_policies::row_file::{self, ROW_HEAD, ROW_LINE_BYTES_MAX, RowHead};
 use weir_text::{instant_text, parse_instant};
 
-use super::admin::{Bounds, Expected, Method, Sent, encoded};
-use super::args::rows::{AllArguments, ImportArguments, OneArguments, RowAction, SetRowArguments};
+use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent, encoded};
 use super::args::overrides::ServerArguments;
-use super::overridden::Unanswered;
+use super::args::rows::{AllArguments, ImportArguments, OneArguments, RowAction, SetRowArguments};
+use super::overridden::{Unanswered, send};
 use super::runtime::block_on;
 use super::token::Token;
 
@@ -226,6 +227,17 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The row of a descriptor in words, for `weir explain`.
+pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> String {
+    match send::<ShownRow>(server, Method::GET, &one(domain, entries), String::new(), None) {
+        Ok(row) => row.line(),
+        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => {
+            "none, so the default plan counts".to_owned()
+        }
+        Err(error) => format!("not known: {error}"),
+    }
 }
 
 /// A row as a server reads it.

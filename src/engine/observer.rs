@@ -135,6 +135,12 @@ pub trait AnsweredRequest {
 
     /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
+
+    /// The terms of the row that its limits came from; none for the default plan, and for rules without rows.
+    fn row(&self, at: usize) -> Option<&RowTerms> {
+        let _ = at;
+        None
+    }
 }
 
 /// The operation on one descriptor, and its result.
@@ -190,6 +196,11 @@ pub trait Trace: Send + Sync {
 
     /// A descriptor matched this rule, or no rule.
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
+
+    /// The limits of a descriptor came from a row with these terms.
+    fn row(&self, terms: &RowTerms) {
+        let _ = terms;
+    }
 
     /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>);

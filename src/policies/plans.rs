@@ -57,13 +57,13 @@ impl FileReader<'_> {
         result.map(|()| plans)
     }
 
-    /// The plans of a rule with rows. `plans` has those of each limit, `hold` the place of a hold.
+    /// The plans of a rule with rows. `plans` has those of each limit, `hold` the place and the word of a limit that holds.
     pub(super) fn rows(
         &mut self,
         fields: &Fields,
         rule: Option<&Option<(RuleKind, Vec<String>)>>,
         plans: Vec<Vec<PlanAt>>,
-        hold: Option<Position>,
+        hold: Option<(Position, &'static str)>,
     ) -> Read<Plans> {
         let first_plan = plans.iter().flatten().map(|(at, _)| *at).next();
         let Some(at) = self.given(fields, "rows") else {
@@ -94,8 +94,8 @@ impl FileReader<'_> {
             }
             None => return Err(self.report(at, "rows without a rate limit beside it: there are no numbers to replace")),
         };
-        if let Some(at) = hold {
-            let message = "hold beside rows: a settle would have to look at the row again, write a rule of its own";
+        if let Some((at, word)) = hold {
+            let message = format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
             return Err(self.report(at, message));
         }
         let places: Vec<PlanAt> = plans.iter().flatten().cloned().collect();

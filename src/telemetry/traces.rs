@@ -160,6 +160,10 @@ impl observer::Trace for Trace {
         self.record.lock().matched(entries, rule, self.tracer.options.descriptor_values);
     }
 
+    fn row(&self, terms: &RowTerms) {
+        self.record.lock().row(terms);
+    }
+
     fn charged(&self, charged: &Charged<'_>) {
         self.record.lock().charged(charged);
     }

@@ -30,6 +30,7 @@ pub(super) struct DecisionRecord {
     domain: Option<StringValue>,
     descriptors: Vec<StringValue>,
     rules: Vec<StringValue>,
+    rows: Vec<StringValue>,
     unmatched: i64,
     over: Vec<StringValue>,
     store: Option<&'static str>,
@@ -72,6 +73,10 @@ impl DecisionRecord {
             Some(rule) => push(&mut self.rules, || bounded(&rule.path)),
             None => self.unmatched += 1,
         }
+    }
+
+    pub(super) fn row(&mut self, terms: &RowTerms) {
+        push(&mut self.rows, || bounded(&terms.to_string()));
     }
 
     pub(super) fn charged(&mut self, charged: &Charged<'_>) {
@@ -178,7 +183,12 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
     };
     add("weir.outcome", outcome.into());
     for (key, list) in
-        [("weir.descriptors", record.descriptors), ("weir.rules", record.rules), ("weir.limits_over", record.over)]
+        [
+            ("weir.descriptors", record.descriptors),
+            ("weir.rules", record.rules),
+            ("weir.rows", record.rows),
+            ("weir.limits_over", record.over),
+        ]
     {
         if !list.is_empty() {
             add(key, Value::Array(Array::String(list)));
