@@ -135,7 +135,11 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 }
             }
             for key in &page.foreign {
-                writeln!(notes, "weir: the value at {} was not written by weir: the default plan counts", printable(key))?;
+                writeln!(
+                    notes,
+                    "weir: the value at {} was not written by weir: the default plan counts",
+                    printable(key)
+                )?;
             }
             Ok(())
         }),
@@ -166,10 +170,7 @@ fn ask<T: DeserializeOwned>(server: &ServerArguments, method: Method, path: &str
     Ok(asked.map_err(Unanswered::NoAnswer)?)
 }
 
-fn each_page(
-    arguments: &AllArguments,
-    mut show: impl FnMut(&Page) -> Result<(), io::Error>,
-) -> Result<(), Failed> {
+fn each_page(arguments: &AllArguments, mut show: impl FnMut(&Page) -> Result<(), io::Error>) -> Result<(), Failed> {
     let AllArguments { domain, server } = arguments;
     let mut after = None;
     loop {
@@ -209,7 +210,9 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
         (Some(plan), _) => RowTerms::Plan(plan.as_str().into()),
         (None, limits) => {
             let text = limits.as_deref().unwrap_or_default();
-            RowTerms::Own(row_file::numbers(text).map_err(|reason| Failed::Usage(format!("--limits {text:?}: {reason}")))?)
+            RowTerms::Own(
+                row_file::numbers(text).map_err(|reason| Failed::Usage(format!("--limits {text:?}: {reason}")))?,
+            )
         }
     };
     let entries = descriptor.entries.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
@@ -251,9 +254,7 @@ fn as_json(row: &Row) -> Value {
     match &row.terms {
         RowTerms::Plan(plan) => body["plan"] = json!(plan),
         RowTerms::Own(numbers) => {
-            let one = |Numbers { name, requests, window, burst }: &Numbers| {
-                json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
-            };
+            let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
             body["limits"] = numbers.iter().map(one).collect();
         }
     }
@@ -295,8 +296,7 @@ impl ShownRow {
             Some(plan @ RowTerms::Plan(_)) => plan.to_string(),
             None => "?".to_owned(),
         };
-        let mut line =
-            format!("{} {}   {}", printable(&self.domain), printable(&self.descriptor), printable(&terms));
+        let mut line = format!("{} {}   {}", printable(&self.domain), printable(&self.descriptor), printable(&terms));
         if let Some(until) = &self.until {
             line.push_str(&format!("   until {}", printable(until)));
         }

@@ -8,6 +8,7 @@ use super::charge::{Charge, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
+use super::rows::RowTerms;
 use super::time::{Micros, Unit};
 
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.

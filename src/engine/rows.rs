@@ -48,9 +48,7 @@ impl fmt::Display for RowTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plan(name) => write!(f, "plan {name}"),
-            Self::Own(numbers) => {
-                f.write_str(&numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; "))
-            }
+            Self::Own(numbers) => f.write_str(&numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; ")),
         }
     }
 }
@@ -76,9 +74,9 @@ impl fmt::Display for RowMisfit {
             Self::NoPlan(plan, plans) => {
                 write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
             }
-            Self::OtherStore => {
-                f.write_str("a single limit per second lies in the second Redis and a limit of another window in the first")
-            }
+            Self::OtherStore => f.write_str(
+                "a single limit per second lies in the second Redis and a limit of another window in the first",
+            ),
         }
     }
 }
@@ -91,9 +89,10 @@ impl RowTerms {
     pub fn limits<'p>(&self, rule: &'p Rule) -> Result<Cow<'p, PlanLimits>, RowMisfit> {
         let Some(plans) = &rule.rows else { return Err(RowMisfit::NoRows(rule.path.clone())) };
         match self {
-            Self::Plan(plan) => plans.limits(plan).map(Cow::Borrowed).ok_or_else(|| {
-                RowMisfit::NoPlan(plan.clone(), plans.iter().map(|(name, _)| name.into()).collect())
-            }),
+            Self::Plan(plan) => plans
+                .limits(plan)
+                .map(Cow::Borrowed)
+                .ok_or_else(|| RowMisfit::NoPlan(plan.clone(), plans.iter().map(|(name, _)| name.into()).collect())),
             Self::Own(numbers) => {
                 let limits = replaced(rule, numbers).map_err(RowMisfit::Misfit)?;
                 Ok(Cow::Owned(limits.into_iter().map(Some).collect()))

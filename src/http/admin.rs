@@ -36,8 +36,8 @@ use weir_lifecycle::on_own_thread;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows, source, states, tap,
-    token, wrong_method,
+    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows, source, states,
+    tap, token, wrong_method,
 };
 
 /// Every path, for the response to an unknown one.

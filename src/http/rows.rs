@@ -109,7 +109,8 @@ pub(super) async fn show(State(site): State<Arc<Site>>, query: Result<Query<Aske
                 });
                 let rows: Vec<Value> = rows.collect();
                 let store = table.store().name();
-                Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next })).into_response()
+                Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next }))
+                    .into_response()
             }
             Err(refused) => refusal(&refused),
         },

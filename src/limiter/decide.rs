@@ -64,7 +64,8 @@ impl Limiter {
             let plan = self.plan(asked, Some(self.stores.row_source()));
             let is_last = round >= ROUNDS_MAX || Instant::now() >= asked.deadline;
             if unread.is_none() && plan.unknown_rows().next().is_some() {
-                let read = if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&plan, asked.deadline).await };
+                let read =
+                    if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&plan, asked.deadline).await };
                 unread = read.err();
                 continue;
             }
@@ -247,7 +248,8 @@ impl Limiter {
             );
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
-        let of_charges = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
+        let of_charges =
+            charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
         let of_rows = plan.rows.iter().map(|row| {
             let store = self.stores.store_of_row(plan, row);
             (store, store.part_of(plan.check(row).key))

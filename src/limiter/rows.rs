@@ -167,8 +167,7 @@ impl RowTable {
 
     /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
     fn is_per_second(&self, rule: &Rule) -> bool {
-        self.per_second.is_some()
-            && matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
+        self.per_second.is_some() && matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
     }
 
     fn store_of(&self, is_per_second: bool) -> &Arc<dyn Store> {
@@ -394,11 +393,16 @@ impl RowTable {
     ///
     /// # Errors
     /// As [`RowTable::page`], and when a row was not removed.
-    pub async fn prune(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<(usize, Option<String>), RowRefused> {
+    pub async fn prune(
+        &self,
+        domain: Option<&str>,
+        cursor: Option<&str>,
+    ) -> Result<(usize, Option<String>), RowRefused> {
         const GRACE: Micros = 60_000_000;
         let page = self.page(domain, cursor).await?;
         let now = self.clock.now();
-        let ended = page.rows.iter().filter(|(row, _)| row.until.is_some_and(|until| until.saturating_add(GRACE) < now));
+        let ended =
+            page.rows.iter().filter(|(row, _)| row.until.is_some_and(|until| until.saturating_add(GRACE) < now));
         let mut pruned = 0;
         for (row, _) in ended {
             match self.remove(&row.domain, &row.descriptor()).await {
@@ -424,9 +428,8 @@ impl RowTable {
         let mut by_key = ProcessRows::default();
         let mut problems = Vec::new();
         for (at, row) in rows.into_iter().enumerate() {
-            let ready = row_key(policies, &row.domain, &row.descriptor()).and_then(|(rule, key)| {
-                self.known.fitted(rule, &row.terms).map(|_| key)
-            });
+            let ready = row_key(policies, &row.domain, &row.descriptor())
+                .and_then(|(rule, key)| self.known.fitted(rule, &row.terms).map(|_| key));
             let result = match ready {
                 Ok(_) if by_key.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
                 Ok(key) => text::stored(&row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),

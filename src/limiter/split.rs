@@ -307,12 +307,7 @@ async fn fall_back<'a>(
 }
 
 /// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
-async fn give_back<'a>(
-    stores: &'a Stores,
-    request: &Request<'a, '_>,
-    charges: &[Charge<'a>],
-    pieces: &mut Pieces,
-) {
+async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
     let mut parts = parts(stores, request.plan, charges);
     for part in &mut parts {
         part.at.retain(|at| pieces.held_back.contains(at));

@@ -95,7 +95,8 @@ impl FileReader<'_> {
             None => return Err(self.report(at, "rows without a rate limit beside it: there are no numbers to replace")),
         };
         if let Some((at, word)) = hold {
-            let message = format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
+            let message =
+                format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
             return Err(self.report(at, message));
         }
         let places: Vec<PlanAt> = plans.iter().flatten().cloned().collect();

@@ -72,7 +72,8 @@ impl Reader {
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
         let (holds, plans) = (Vec::new(), Vec::new());
-        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds, plans };
+        let mut of_file =
+            FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds, plans };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {

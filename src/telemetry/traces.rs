@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
-use weir_engine::{Entry, OnError, Rule};
+use weir_engine::{Entry, OnError, RowTerms, Rule};
 
 use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};

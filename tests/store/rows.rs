@@ -16,11 +16,11 @@ use weir_limiter::deny_cache::DenyCache;
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable, Written};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_store::Clock as _;
+use weir_store::Store;
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options as Pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::Clock as _;
-use weir_store::Store;
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -77,8 +77,7 @@ impl Replica {
         let policies = weir_policies::parse(&[("api.yaml", POLICY)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
         let known = Arc::new(KnownRows::default());
-        let table =
-            RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
+        let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
         let deny_cache = Some(Arc::new(DenyCache::new(Duration::from_secs(60), 1_000)));
         let options = Options { deny_cache, rows: known, budget: BUDGET, clock: clock.clone(), ..Options::new(store) };
         Self { limiter: Limiter::new(policies, options, events.clone()), table, events }
@@ -86,8 +85,7 @@ impl Replica {
 
     async fn ask(&self, descriptors: &[(&str, &str)], operation: Operation) -> Answer {
         let entries: Vec<[Entry<'_>; 1]> = descriptors.iter().map(|&(key, value)| [Entry { key, value }]).collect();
-        let descriptors =
-            entries.iter().map(|entries| DescriptorRequest { entries, operation, limit: None }).collect();
+        let descriptors = entries.iter().map(|entries| DescriptorRequest { entries, operation, limit: None }).collect();
         let query = Query { domain: "api", descriptors, settle: None };
         self.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
     }
@@ -243,9 +241,11 @@ async fn a_row_whose_plan_no_policy_has_counts_as_the_default_and_is_counted() {
     let policies = weir_policies::parse(&[("api.yaml", policies.as_str())]).expect("policies").policies;
     let events = Arc::new(Events::default());
     let policies = Arc::new(Policies::new(policies, events.clone()));
-    let limiter = Limiter::new(policies, Options { budget: BUDGET, ..Options::new(world.stores[0].clone()) }, events.clone());
+    let limiter =
+        Limiter::new(policies, Options { budget: BUDGET, ..Options::new(world.stores[0].clone()) }, events.clone());
     let entries = [Entry { key: "tenant", value: "acme" }];
-    let descriptors = [DescriptorRequest { entries: &entries, operation: Operation::Peek, limit: None }].into_iter().collect();
+    let descriptors =
+        [DescriptorRequest { entries: &entries, operation: Operation::Peek, limit: None }].into_iter().collect();
     let query = Query { domain: "api", descriptors, settle: None };
     let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
     assert_eq!((answer.statuses[0].remaining, events.of(RowEvent::Unfit)), (3, 1));
@@ -265,7 +265,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let own = (1..9_u32, prop_oneof![Just(Unit::Minute), Just(Unit::Hour)]).prop_map(|(requests, unit)| {
         RowTerms::Own(Box::new([Numbers { name: Some("rpm".into()), requests, window: unit.window(), burst: None }]))
     });
-    let terms = prop_oneof![3 => prop_oneof![Just("gold"), Just("max"), Just("half"), Just("free")].prop_map(plan), 1 => own];
+    let terms =
+        prop_oneof![3 => prop_oneof![Just("gold"), Just("max"), Just("half"), Just("free")].prop_map(plan), 1 => own];
     let asked = prop_oneof![3 => keys(), 1 => (Just("plain"), Just("a"))];
     let operation = prop_oneof![
         4 => (1..4_u32).prop_map(Operation::Consume),

@@ -134,7 +134,9 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
 fn content(rule: &Rule) -> String {
     let Rule { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, rows, .. } = rule;
     let shared: Vec<bool> = rule.levels.iter().map(|level| level.share_threshold).collect();
-    format!("{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{rows:?}{shared:?}")
+    format!(
+        "{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{rows:?}{shared:?}"
+    )
 }
 
 /// The old names of renamed domains by the new ones: the content is the same, and no other domain has it.

@@ -76,9 +76,7 @@ impl KnownRow {
             RowRead::Absent => (Self::default(), false),
             RowRead::Foreign { version } => (Self { version: *version, ..Self::default() }, true),
             RowRead::Row(row) => match text::read(&row.text) {
-                Ok(read) => {
-                    (Self { version: row.version, terms: Some(Arc::new(read.terms)), until: row.until }, false)
-                }
+                Ok(read) => (Self { version: row.version, terms: Some(Arc::new(read.terms)), until: row.until }, false),
                 Err(_) => (Self { version: row.version, terms: None, until: row.until }, true),
             },
         }
@@ -128,7 +126,8 @@ impl KnownRows {
     /// The limits of a rule under what is known of the row. The second value is false where the terms do not fit the rule, and the
     /// default plan counts. [rw-3]
     pub(crate) fn limits<'p>(&self, rule: &'p Rule, known: &KnownRow) -> (Cow<'p, PlanLimits>, bool) {
-        let default = || rule.rows.as_deref().map_or(Cow::Borrowed(&[][..]), |plans| Cow::Borrowed(plans.default_limits()));
+        let default =
+            || rule.rows.as_deref().map_or(Cow::Borrowed(&[][..]), |plans| Cow::Borrowed(plans.default_limits()));
         match &known.terms {
             None => (default(), true),
             Some(terms) => match self.fitted(rule, terms) {

@@ -22,7 +22,8 @@ pub(crate) fn warning(address: &str, info: &str) -> Option<String> {
     if bytes == 0 || HARMLESS.contains(&policy) {
         return None;
     }
-    let rows = if policy.starts_with("allkeys") { ". Rows of customers are evicted too: they never expire" } else { "" };
+    let rows =
+        if policy.starts_with("allkeys") { ". Rows of customers are evicted too: they never expire" } else { "" };
     Some(format!(
         "redis at {address} evicts limits that are in use once it holds {bytes} bytes: its maxmemory-policy is {policy}, \
          and should be noeviction or volatile-ttl{rows}"

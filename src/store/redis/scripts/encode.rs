@@ -9,9 +9,9 @@ use weir_engine::algorithm::{StoredFormat, UndoScript};
 use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
 use super::library;
-use crate::{Check, Undo};
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
+use crate::{Check, Undo};
 
 /// The role of a charge that is a decision of its own.
 const ALONE: u8 = b'-';
