@@ -12,7 +12,7 @@
       version = 0
     end
     if not second then
-      told = told + 1
-      reply[told] = version
+      replied = replied + 1
+      reply[replied] = version
       stale = stale or version ~= known
     end

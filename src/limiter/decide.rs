@@ -22,7 +22,7 @@ use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
 /// How often a request is planned at most: rows are read, and the store finds that one has changed meanwhile. [rw-2]
-const ROUNDS_MAX: u32 = 8;
+const ROUNDS_MAX: u32 = 32;
 
 impl Limiter {
     /// Decides a request under these policies.

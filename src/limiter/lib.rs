@@ -3,7 +3,7 @@
 //! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
 //! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them (stores.rs); taking charges
 //! back (reserved.rs); denials that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
-//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), calendar
+//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
 //! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
