@@ -113,7 +113,7 @@ pub(super) const REFERENCE_KEYS: [&str; 16] = [
 ];
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &ROWS, &LIMIT, &REPLACED];
+pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED, &ROWS];
 
 pub(super) const FILE: Kind = Kind {
     name: "a policy file",

@@ -8,14 +8,11 @@ use weir_text::yaml::Value;
 use super::fields::{Fields, Read};
 use super::keys::ROWS;
 use super::rate;
-use super::state::{FileReader, Reported};
+use super::state::{FileReader, PlanAt, Reported};
 use super::{NAME_BYTES_MAX, Position};
 
 /// What stands for no limit under a plan.
 const UNLIMITED: &str = "unlimited";
-
-/// The numbers of a limit under a plan, with their place.
-pub(super) type PlanAt = (Position, PlanNumbers);
 
 impl FileReader<'_> {
     /// The numbers of one limit under plans: a mapping of names to rates.

@@ -5,15 +5,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_engine::plans::PlanNumbers;
 use weir_engine::policy::DomainSpec;
 use weir_text::yaml::Document;
 
 use super::allowed::Allowed;
 use super::keys::Kind;
-use super::plans::PlanAt;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
+
+/// The numbers of a limit under a plan, with their place.
+pub(super) type PlanAt = (Position, PlanNumbers);
 
 /// The problem of the current value has been reported.
 pub(super) struct Reported;

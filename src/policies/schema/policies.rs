@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 use weir_engine::automaton::REGEX_BYTES_MAX;
-use weir_engine::plans::PLANS_MAX;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::{Algorithm, Mode, OnError, SHARES_MAX};
 
@@ -16,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn schema() -> Value {
-    let [file, descriptor, rows, limit, replaced] = KINDS;
+    let [file, descriptor, limit, replaced, rows] = KINDS;
     let mut definitions = Map::new();
     definitions.insert("descriptor".to_owned(), descriptor_schema(descriptor));
     let of_rows = |key: &str| {
@@ -178,8 +177,8 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")
         }
         "plans" => (
-            json!({ "type": "object", "maxProperties": PLANS_MAX, "additionalProperties": {
-                "anyOf": [{ "const": "unlimited" }, rate()],
+            json!({ "type": "object", "additionalProperties": {
+                "anyOf": [{ "enum": ["unlimited"] }, rate()],
             } }),
             "Other numbers under the plans that rows name: a rate, or unlimited",
         ),
