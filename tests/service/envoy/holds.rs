@@ -172,8 +172,8 @@ const KILL_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long the load lasts. `WEIR_HOLDS_SECONDS` sets another time.
 const SECONDS: u64 = 12;
-/// The longest that a settle is on its way after its stream has ended, by the timeouts of Envoy and weir.
-const SETTLE_TIME: Duration = Duration::from_secs(2);
+/// A settle arrives within this time after the end of its stream, unless its replica was killed.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// One request of a client.
 #[derive(Clone, Copy, Debug)]
