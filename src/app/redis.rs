@@ -1,6 +1,6 @@
-//! From the settings of Redis to what the store is given: where each server is, and how it is dialled.
+//! The options of Redis by the settings: where each server is, and how it is dialled.
 //!
-//! Not in here: which limits go to which server, and the stores themselves (stores.rs).
+//! Not here: which limits go to which server, and the stores (stores.rs).
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use weir_tls::TlsFiles;
 
 use super::{AppError, certificates};
 
-/// The port of a Redis where the URL has none.
+/// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
-/// The port of a sentinel where the URL has none.
+/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// What one Redis is made of.
+/// How one Redis is deployed.
 #[derive(Clone)]
 pub(super) enum Deployment {
     /// One server at a time.
@@ -29,8 +29,7 @@ pub(super) enum Deployment {
     Cluster(Vec<Endpoint>),
 }
 
-/// The first Redis, and the one for limits per second if there is one. Every file that belongs to them was
-/// read once.
+/// The first Redis, and the one for limits per second if there is one. Reads their files once.
 ///
 /// # Errors
 /// With the first address or file that cannot be used.
@@ -44,7 +43,7 @@ pub(super) fn deployments(
     Ok((first, second))
 }
 
-/// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
+/// How a Redis is dialled and used: the same for all servers, and for every node of a cluster.
 pub(super) fn options(
     redis: &weir_settings::Redis,
     deployment: &Deployment,
@@ -80,7 +79,7 @@ fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Me
         endpoint = endpoint.with_password_file(path);
     }
     if let Some(tls) = endpoint.tls() {
-        certificates::show(used_for, tls.validity(), metrics)?;
+        certificates::show(used_for, tls.validity(), metrics);
     }
     endpoint.check()?;
     match (server.topology, &server.sentinel) {

@@ -24,6 +24,7 @@ use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
 use super::admin::host_and_port;
+use super::runtime::block_on;
 
 /// The most bytes that a server may send after a request.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -35,26 +36,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Question {
     /// The server, `HOST:PORT`.
     pub address: String,
-    /// How TLS is spoken, if it is.
+    /// The files for TLS, if the connection uses TLS.
     pub tls: Option<TlsFiles>,
     /// The domain.
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// What each of them costs.
+    /// The hits of each descriptor.
     pub hits: u32,
 }
 
 /// How the answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A line for the whole, and one for each descriptor.
+    /// A line for the request, and one for each descriptor.
     Text,
     /// The response as JSON, on one line.
     Json,
 }
 
-/// What the server decided.
+/// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decided {
     /// The request may pass.
@@ -72,7 +73,7 @@ pub enum AskError {
     /// Nothing answers there.
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
-    /// What answers there speaks something else, or the connection broke.
+    /// The server there does not use gRPC, or the connection broke.
     #[error("{0} does not answer by gRPC: {1}")]
     NoGrpc(String, String),
     /// The server answered with an error.
@@ -132,10 +133,10 @@ pub struct TlsArguments {
 }
 
 impl TlsArguments {
-    /// The address of the server, and how TLS is spoken with it.
+    /// The address of the server, and the files for TLS.
     ///
     /// # Errors
-    /// When there are files, and the address has no TLS.
+    /// If there are files but the address has no TLS.
     pub fn with(self, server: GrpcServer) -> Result<(String, Option<TlsFiles>), String> {
         let GrpcServer { address, has_tls } = server;
         let identity = self.tls_cert_file.zip(self.tls_key_file);
@@ -152,13 +153,12 @@ impl TlsArguments {
     }
 }
 
-/// Asks, and writes the answer.
+/// Asks a server and writes its answer.
 ///
 /// # Errors
-/// When there is no answer, or it cannot be written.
+/// If there is no answer, or it cannot be written.
 pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Start)?;
-    let response = runtime.block_on(ask(question))?;
+    let response = block_on(ask(question)).map_err(AskError::Start)??;
     let decided = match response.overall_code() {
         Code::Ok => Decided::Ok,
         Code::OverLimit => Decided::OverLimit,
@@ -206,12 +206,12 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     };
     match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
         Ok(response) => Ok(response.into_inner()),
-        // An error of this side: the server has sent no status.
+        // A local error: the server has sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let mut reason = innermost(&status);
             match &question.tls {
                 None => reason.push_str(": give the address of listen.grpc, after https:// if it has TLS"),
-                // The server's own reason may be lost: it closes the connection while the request is sent.
+                // The server may close the connection while the request is sent, and then its reason is lost.
                 Some(TlsFiles { identity: None, .. }) => {
                     reason.push_str(": if the server wants a certificate, give one with its key");
                 }
@@ -223,7 +223,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     }
 }
 
-/// The entries of a descriptor as they are typed.
+/// The entries of a descriptor as typed.
 struct Entries<'a>(&'a [(String, String)]);
 
 impl fmt::Display for Entries<'_> {
@@ -240,7 +240,7 @@ impl fmt::Display for Status<'_> {
         f.write_str(status.code().as_str_name())?;
         let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
         let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
-        // A window that is no unit, such as 30s, has no name on the wire.
+        // On the wire, a window such as 30s has no unit.
         let per = match limit.unit() {
             Unit::Unknown => String::new(),
             unit => format!(" per {}", unit.as_str_name().to_ascii_lowercase()),

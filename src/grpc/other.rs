@@ -1,6 +1,6 @@
-//! The bounds of health and reflection requests: their number, their bytes, and how long they may be idle.
+//! Bounds on health and reflection requests: their number, their bytes, and how long they may be idle.
 //!
-//! Their streams may last, unlike decisions. Not here: the services themselves, which tonic has.
+//! Unlike decisions, their streams can stay open. Not here: the services themselves (tonic).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
 
-use super::held::{Hold, Peer, STREAM_BYTES};
+use super::memory::{Peer, Reservation, STREAM_BYTES};
 
-/// A service whose streams may last.
+/// A service whose streams can stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// grpc.health.v1: a `Watch` lasts as long as its caller likes.
+    /// grpc.health.v1: a `Watch` ends when its caller ends it.
     Health,
     /// Server reflection, in both versions.
     Reflection,
@@ -32,8 +32,8 @@ struct Most {
     in_all: usize,
     /// Bytes that one stream may receive.
     request_bytes: usize,
-    /// What one stream counts as, among the bytes held for a connection.
-    held_bytes: usize,
+    /// Bytes that one stream reserves.
+    reserved_bytes: usize,
 }
 
 /// How long a reflection stream may wait for its next request.
@@ -47,20 +47,20 @@ impl Kind {
                 of_connection: 16,
                 in_all: 4_096,
                 request_bytes: 4 * 1_024,
-                held_bytes: 4 * STREAM_BYTES,
+                reserved_bytes: 4 * STREAM_BYTES,
             },
             Self::Reflection => Most {
                 name: "reflection",
                 of_connection: 4,
                 in_all: 32,
                 request_bytes: 64 * 1_024,
-                held_bytes: 64 * 1_024,
+                reserved_bytes: 64 * 1_024,
             },
         }
     }
 }
 
-/// One stream among those of its kind, until this is dropped.
+/// One of the streams of a kind, until this is dropped.
 #[derive(Debug)]
 struct StreamSlot {
     peer: Arc<Peer>,
@@ -93,10 +93,10 @@ impl Drop for StreamSlot {
     }
 }
 
-/// What a stream holds until its response has ended.
+/// The slot and the memory of a stream, until its response has ended.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) hold: Hold,
+    pub(super) reservation: Reservation,
     _slot: StreamSlot,
 }
 
@@ -104,10 +104,10 @@ impl Stream {
     /// A new stream.
     ///
     /// # Errors
-    /// There are too many of its kind, or too much is held.
+    /// There are too many of its kind, or too much memory is reserved.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
         let slot = StreamSlot::take(peer, kind)?;
-        Ok(Box::new(Self { hold: Hold::new(peer, kind.most().held_bytes)?, _slot: slot }))
+        Ok(Box::new(Self { reservation: Reservation::new(peer, kind.most().reserved_bytes)?, _slot: slot }))
     }
 }
 
@@ -174,7 +174,7 @@ impl HttpBody for Request {
 mod tests {
     use tonic::Code;
 
-    use super::super::held::tests::peer;
+    use super::super::memory::tests::peer;
     use super::*;
 
     #[test]

@@ -62,6 +62,17 @@ impl Limiter {
         Ok(answer)
     }
 
+    /// Settles holds, and charges and counts nothing else.
+    pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
+        let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
+        let options = &self.stores.options;
+        let plan = Plan::of(in_force, domain, options.modes, query, &*options.clock);
+        let started = Instant::now();
+        let deadline = started + options.budget;
+        let request = Request { in_force, plan: &plan, mode: Mode::Atomic, started, deadline, trace: None };
+        self.stores.settle(&request, query, settle, &mut plan.charges(query)).await;
+    }
+
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
         let Some(cache) = &self.stores.options.deny_cache else { return false };

@@ -31,7 +31,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, Trace};
-use weir_engine::{Mode, OnError};
+use weir_engine::{Mode, OnError, Operation};
 use weir_store::{Clock, Store, StoreError, SystemClock};
 
 use self::count::Counts;
@@ -190,11 +190,23 @@ impl Limiter {
         self.counts.unreadable(started);
     }
 
+    /// Settles with no hits what a request has opened whose caller is gone. [hd-9]
+    pub async fn release(&self, mut query: Query<'_>, holds: Vec<HeldCharge>) {
+        query.descriptors.iter_mut().for_each(|descriptor| descriptor.operation = Operation::Peek);
+        query.settle = Some(Box::new(Settle { descriptors: u64::MAX, holds }));
+        self.settle_alone(&self.policies.snapshot(), &query).await;
+    }
+
+    /// Whether a request of some domain can open a hold.
+    #[must_use]
+    pub fn can_hold(&self) -> bool {
+        self.policies.have_holds()
+    }
+
     /// Whether a request of this domain can open or settle a hold. One flag answers where no policy has holds.
     #[must_use]
     pub fn has_holds(&self, domain: &str) -> bool {
-        self.policies.have_holds()
-            && self.policies.current.load().policies.domain(domain).is_some_and(|domain| domain.has_holds)
+        self.can_hold() && self.policies.current.load().policies.domain(domain).is_some_and(|domain| domain.has_holds)
     }
 
     /// The store, for its health; decisions go through [`Limiter::decide`].

@@ -1,4 +1,4 @@
-//! The keys that policy files are made of: the tables that the reading goes by, and that docs/policies.md is held to.
+//! The keys of policy files: the tables that the reader uses and that docs/policies.md must match.
 //!
 //! Not here: what the values mean (reader.rs, limit.rs).
 
@@ -12,7 +12,7 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys that it can have.
     pub keys: &'static [Key],
-    /// Keys that are read and mean nothing, as to envoyproxy/ratelimit.
+    /// Keys that have no effect, as in envoyproxy/ratelimit.
     pub ignored: &'static [&'static str],
 }
 
@@ -21,25 +21,25 @@ pub struct Kind {
 pub struct Key {
     /// The key as it is written.
     pub name: &'static str,
-    /// Which algorithms it is for; none if it is for all, or has nothing to do with them.
+    /// The algorithms that it is for; none if any algorithm may be beside it.
     pub only: Option<Only>,
 }
 
 /// Why a key is for some algorithms only.
 #[derive(Debug)]
 pub struct Only {
-    /// What an algorithm has that takes it.
+    /// What an algorithm must have to accept the key.
     pub needs: Needs,
-    /// Why the others refuse it, and what takes it: the end of a message.
+    /// Why other algorithms refuse it, and which accept it: the end of a message.
     pub reason: &'static str,
 }
 
-/// What an algorithm has that takes a key.
+/// What an algorithm must have to accept a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// This parameter.
     Parameter(&'static str),
-    /// A use for reports.
+    /// Support of `post_paid`.
     Reports,
     /// Charges that can be given back in part.
     Holds,
@@ -48,7 +48,7 @@ pub enum Needs {
 }
 
 impl Only {
-    /// Whether this algorithm takes the key.
+    /// Whether this algorithm accepts the key.
     fn takes(&self, algorithm: Algorithm) -> bool {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
@@ -58,14 +58,14 @@ impl Only {
         }
     }
 
-    /// The names of the algorithms that take the key.
+    /// The names of the algorithms that accept the key.
     pub fn algorithms(&self) -> impl Iterator<Item = &'static str> {
         Algorithm::all(&Parameters::LEAST).into_iter().filter(|known| self.takes(*known)).map(Algorithm::name)
     }
 }
 
 impl Kind {
-    /// Where a key is in the table.
+    /// The index of a key in the table.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.keys.iter().position(|key| key.name == name)
     }
@@ -89,7 +89,7 @@ const fn key_of(name: &'static str, needs: Needs, reason: &'static str) -> Key {
     Key { name, only: Some(Only { needs, reason }) }
 }
 
-/// The keys of envoyproxy/ratelimit. It accepts each of them in every mapping, and uses it where it has a meaning.
+/// The keys of envoyproxy/ratelimit, which accepts each of them in every mapping and ignores it if it has no meaning there.
 pub(super) const REFERENCE_KEYS: [&str; 16] = [
     "domain",
     "key",

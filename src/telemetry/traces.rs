@@ -1,4 +1,4 @@
-//! Traces: which decisions have one, what their spans hold, and where the spans go.
+//! Traces: which decisions are traced, the attributes of their spans, and where the spans go.
 //!
 //! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and allocates
 //! nothing. Spans are built here by hand and not with `tracing` (ADR 18). In traces/: the caller's context (context.rs), the
@@ -28,10 +28,10 @@ pub use self::queue::{Batches, Dropped, Exporting, Spans};
 pub use self::sampler::Sampler;
 use self::span::DecisionRecord;
 
-/// Which headers the caller's context comes from.
+/// The headers that the caller's context is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Propagators {
-    /// `traceparent` and `tracestate` of W3C Trace Context. They win where both kinds are there.
+    /// `traceparent` and `tracestate` of W3C Trace Context. They win over `b3`.
     pub w3c: bool,
     /// `b3`, and `x-b3-*`.
     pub b3: bool,
@@ -44,7 +44,7 @@ pub struct Options {
     pub propagators: Propagators,
     /// Which decisions are sampled.
     pub sampler: Sampler,
-    /// Whether spans hold the values of descriptors.
+    /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
 }
 
@@ -78,7 +78,7 @@ enum Ended {
 }
 
 impl Tracer {
-    /// Hands the spans of sampled decisions to `spans`.
+    /// Puts the spans of sampled decisions into `spans`.
     #[must_use]
     pub fn new(options: Options, spans: Arc<Spans>) -> Self {
         let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build();
@@ -115,7 +115,7 @@ impl Tracer {
     }
 }
 
-/// The trace of one decision that is sampled. Its spans are handed on when it is dropped.
+/// The trace of one sampled decision. Its spans go to the queue when it is dropped.
 pub struct Trace {
     tracer: Arc<Tracer>,
     way: Way,
@@ -128,17 +128,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The request names this domain. Not called for a request that cannot be read.
+    /// Sets the domain of the request. Not called for a request that cannot be read.
     pub fn domain(&self, domain: &str) {
         self.record.lock().domain(domain);
     }
 
-    /// The answer has this code of gRPC.
+    /// Ends the trace of an answer with this gRPC code.
     pub fn end_grpc(mut self: Box<Self>, code: i32) {
         self.ended = Some(Ended::Grpc(code));
     }
 
-    /// The answer has this status of HTTP.
+    /// Ends the trace of an answer with this HTTP status.
     pub fn end_http(mut self: Box<Self>, status: u16) {
         self.ended = Some(Ended::Http(status));
     }
@@ -148,7 +148,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let ended = self.ended.unwrap_or(Ended::Cancelled);
         let record = std::mem::take(self.record.get_mut());
-        // By one clock: the time of day may be set in between.
+        // By the monotonic clock: the time of day can be set in between.
         let end = self.began_at + self.began.elapsed();
         for span in span::spans(self, record, ended, end) {
             self.tracer.spans.push(Box::new(span));
@@ -186,7 +186,7 @@ impl observer::Trace for Trace {
     }
 }
 
-/// What every span of this process has in common.
+/// The attributes that all spans of this process have.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// `service.name`.
@@ -200,7 +200,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The resource of spans. Named attributes win over those of the list.
+    /// The resource of spans. The named attributes win over the list, except `service.version`.
     #[must_use]
     pub fn resource(&self) -> Resource {
         let listed = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));

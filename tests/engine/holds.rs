@@ -15,7 +15,8 @@ const DAY_US: u64 = 86_400_000_000;
 /// The windows that can be holds, of few hits.
 fn limits() -> impl Strategy<Value = Limit> {
     let calendar = Anchor::Calendar(CalendarUnit::Day);
-    let sliding = |window: u64| Algorithm::SlidingWindow { precision: weir_engine::Precision::new(window / 6).unwrap() };
+    let sliding =
+        |window: u64| Algorithm::SlidingWindow { precision: weir_engine::Precision::new(window / 6).unwrap() };
     let of = |window: u64, algorithm: Algorithm| {
         (1..30_u32).prop_map(move |requests| {
             let mut limit = Limit::new(requests, Window::from_micros(window).unwrap(), algorithm).unwrap();

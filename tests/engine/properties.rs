@@ -297,15 +297,25 @@ proptest! {
     #[test]
     fn an_undo_never_lets_more_than_the_bound_in(
         limit in limit(),
-        story in vec((step_on(), hits(), any::<bool>(), any::<proptest::sample::Index>()), 1..60),
+        story in vec((step_on(), hits(), any::<bool>(), any::<proptest::sample::Index>(), 1..=4_u8), 1..60),
     ) {
+        // Parts of a charge are for windows: which part of a debt has drained, no state knows.
+        let has_parts = matches!(
+            limit.algorithm(),
+            Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter | Algorithm::SlidingWindow { .. }
+        );
         let mut key = Key::new();
         let mut standing: Vec<(Micros, u32, Receipt)> = Vec::new();
-        for (us, hits, undoes, which) in story {
+        for (us, hits, undoes, which, fourths) in story {
             key.step(us);
             if undoes && !standing.is_empty() {
-                let (_, _, receipt) = standing.remove(which.index(standing.len()));
-                key.undo(&limit, receipt);
+                let which = which.index(standing.len());
+                let (_, stands, receipt) = &mut standing[which];
+                let part = u32::try_from(u64::from(*stands) * u64::from(fourths) / 4).unwrap().max(1);
+                let part = if has_parts { part } else { *stands };
+                *stands -= part;
+                key.undo(&limit, Receipt { hits: part, ..*receipt });
+                standing.retain(|&(_, stands, _)| stands > 0);
             } else if let Some(receipt) = key.take(&limit, Operation::Consume(hits)).receipt {
                 standing.push((key.now, hits, receipt));
             }
@@ -372,9 +382,15 @@ proptest! {
             }
             // The second limit one time in eight, so that a state lives on under the first.
             let i = usize::from(which == 0);
-            if undoes == 0 && let Some((i, receipt)) = receipts.pop() {
-                key.undo(&limits[i], receipt);
-                oracle.undo(&limits[i], receipt, bounds(&limits[i], key.now), key.now);
+            if undoes < 2 && let Some((i, receipt)) = receipts.pop() {
+                // All of its hits, or a part.
+                let hits = if undoes == 0 { receipt.hits } else { receipt.hits.div_ceil(2) };
+                let part = Receipt { hits, ..receipt };
+                key.undo(&limits[i], part);
+                oracle.undo(&limits[i], part, bounds(&limits[i], key.now), key.now);
+                if hits < receipt.hits {
+                    receipts.push((i, Receipt { hits: receipt.hits - hits, ..receipt }));
+                }
                 continue;
             }
             let operation = fitting(&limits[i], operation);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome, run};
-use weir_lab::comparison::{Comparison, Kind, Tend, compare};
+use weir_lab::comparison::{Comparison, Direction, Kind, compare};
 use weir_policies::{Dialect, Loaded, parse};
 
 fn loaded(text: &str) -> Loaded {
@@ -25,7 +25,13 @@ fn lines(comparison: &Comparison<'_>) -> Vec<String> {
     let line = |change: &weir_lab::comparison::RuleChange<'_>| {
         let example = change.example.as_ref().filter(|_| change.kind == Kind::Moved);
         let example = example.map_or_else(String::new, |example| format!(" ({example})"));
-        format!("{} {} > {}{example}: {}", change.kind.name(), path(change.old), path(change.new), change.tend.name())
+        format!(
+            "{} {} > {}{example}: {}",
+            change.kind.name(),
+            path(change.old),
+            path(change.new),
+            change.direction.name()
+        )
     };
     comparison.rules.iter().map(line).collect()
 }
@@ -131,34 +137,34 @@ fn each_kind_of_change_is_found() {
 #[test]
 fn stricter_is_told_from_looser() {
     for (old, new, expected) in [
-        ("5/h", "120/day", Tend::Looser),
-        ("120/day", "5/h", Tend::Stricter),
-        ("5/h", "100/day", Tend::Both),
-        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 5/h, algorithm: gcra, burst: 9}", Tend::Looser),
-        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 6/h, algorithm: gcra, burst: 4}", Tend::Both),
-        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Tend::Neither),
-        ("5/h", "{rate: 4/h, algorithm: gcra}", Tend::Stricter),
-        ("5/h", "0/h", Tend::Stricter),
-        ("0/h", "1/day", Tend::Looser),
-        ("5/h", "{rate: 5/h, drain: true}", Tend::Stricter),
-        ("5/h", "{unlimited: true}", Tend::Looser),
-        ("{unlimited: true}", "5/h", Tend::Stricter),
-        ("5/h", "{rate: 5/h, name: a}", Tend::Neither),
-        ("5/h", "{rate: 5/h, alert_at: [80]}", Tend::Neither),
+        ("5/h", "120/day", Direction::Looser),
+        ("120/day", "5/h", Direction::Stricter),
+        ("5/h", "100/day", Direction::Both),
+        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 5/h, algorithm: gcra, burst: 9}", Direction::Looser),
+        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 6/h, algorithm: gcra, burst: 4}", Direction::Both),
+        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Direction::Neither),
+        ("5/h", "{rate: 4/h, algorithm: gcra}", Direction::Stricter),
+        ("5/h", "0/h", Direction::Stricter),
+        ("0/h", "1/day", Direction::Looser),
+        ("5/h", "{rate: 5/h, drain: true}", Direction::Stricter),
+        ("5/h", "{unlimited: true}", Direction::Looser),
+        ("{unlimited: true}", "5/h", Direction::Stricter),
+        ("5/h", "{rate: 5/h, name: a}", Direction::Neither),
+        ("5/h", "{rate: 5/h, alert_at: [80]}", Direction::Neither),
         // Outside of its term a limit is not there.
-        ("5/h", "{rate: 5/h, until: 2040-01-01}", Tend::Looser),
-        ("5/h", "{rate: 5/h, from: 2040-01-01}", Tend::Looser),
-        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Tend::Stricter),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Tend::Stricter),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Tend::Both),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Tend::Stricter),
-        ("0/h", "{rate: 0/h, until: 2040-01-01}", Tend::Looser),
-        ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Tend::Stricter),
+        ("5/h", "{rate: 5/h, until: 2040-01-01}", Direction::Looser),
+        ("5/h", "{rate: 5/h, from: 2040-01-01}", Direction::Looser),
+        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Direction::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Direction::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Direction::Both),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Direction::Stricter),
+        ("0/h", "{rate: 0/h, until: 2040-01-01}", Direction::Looser),
+        ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Direction::Stricter),
     ] {
         let of = |limit: &str| policy(&format!("{{key: a, rate_limit: {limit}}}"));
         let (before, after) = (loaded(&of(old)), loaded(&of(new)));
         let comparison = compare(&before.policies, &after.policies);
-        let tends: Vec<Tend> = comparison.rules.iter().map(|change| change.tend).collect();
+        let tends: Vec<Direction> = comparison.rules.iter().map(|change| change.direction).collect();
         assert_eq!(tends, [expected], "{old} {new}");
     }
     for (old, new, expected) in [
@@ -337,7 +343,7 @@ fn the_json_has_all_of_it() {
     assert_eq!(document["domains"][0]["effects"][0]["what"], "on_error");
     let rules = document["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
-    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","tend":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"tend":"stricter"}"#);
+    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","direction":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"direction":"stricter"}"#);
 }
 
 /// Names and values come from whoever writes a policy, and a comment on a pull request is shown to all.

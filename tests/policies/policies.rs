@@ -2,8 +2,7 @@
 //! texts of `weir check` and `weir explain` (shown.rs), and the page and
 //! the examples about them (page.rs).
 //!
-//! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
-//! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
+//! tests/data/policies/bad.txt has a policy for each kind of mistake, with its problems.
 
 mod dialect;
 mod page;
@@ -29,18 +28,35 @@ fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
 }
 
-/// The files of a folder with one ending, sorted.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(data(folder)).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == ending) {
-            paths.push(path);
-        }
+/// The cases of a file: each begins with `=== ` and its name, and has `--- expected` after its policy.
+fn cases(file: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(data(file)).unwrap();
+    let cases = text.split("=== ").skip(1).map(|case| {
+        let (policy, _) = case.split_once("--- expected\n").expect(case);
+        let (name, policy) = policy.split_once('\n').expect(policy);
+        (name.to_owned(), policy.to_owned())
+    });
+    cases.collect()
+}
+
+/// Compares what `found` makes of each policy of a file with what the file has; UPDATE_EXPECTED=1 writes the file anew.
+fn compare(file: &str, found: impl Fn(&str) -> String) {
+    let expected = fs::read_to_string(data(file)).unwrap();
+    let mut all = expected.split("=== ").next().unwrap().to_owned();
+    for (name, policy) in cases(file) {
+        write!(all, "=== {name}\n{policy}--- expected\n{}\n", found(&policy)).unwrap();
     }
-    paths.sort();
-    assert!(!paths.is_empty(), "no *.{ending} in {folder}");
-    paths
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        return fs::write(data(file), &all).unwrap();
+    }
+    let first = all.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(all == expected, "{file}: found and expected: {first:#?}");
+}
+
+/// The texts of the good policies.
+fn good_texts() -> Vec<String> {
+    let entries = fs::read_dir(data("good")).unwrap();
+    entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
 }
 
 fn name_of(path: &Path) -> String {
@@ -71,38 +87,8 @@ fn rule<'l>(loaded: &'l Loaded, domain: &str, entries: &[(&str, &str)]) -> Optio
 }
 
 #[test]
-fn each_mistake_is_told_as_expected() {
-    let update = std::env::var_os("UPDATE_EXPECTED").is_some();
-    let mut differing = String::new();
-    for path in files("bad", "yaml") {
-        let name = name_of(&path);
-        let text = fs::read_to_string(&path).unwrap();
-        let told = match parse(&[(&name, &text)]) {
-            Ok(_) => panic!("{name} is accepted"),
-            Err(problems) => format!("{problems}\n"),
-        };
-        let expected = path.with_extension("expected");
-        if update {
-            fs::write(&expected, &told).unwrap();
-        }
-        if fs::read_to_string(&expected).unwrap_or_default() != told {
-            write!(differing, "\n{name}:\n{told}").unwrap();
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
-    for path in files("bad", "expected") {
-        assert!(path.with_extension("yaml").exists(), "{} belongs to no policy", path.display());
-    }
-}
-
-#[test]
-fn all_good_files_load() {
-    for path in files("good", "yaml") {
-        let text = fs::read_to_string(&path).unwrap();
-        if let Err(problems) = parse(&[(&name_of(&path), &text)]) {
-            panic!("{problems}");
-        }
-    }
+fn each_mistake_is_reported_as_expected() {
+    compare("bad.txt", |policy| format!("{}\n", parse(&[("p.yaml", policy)]).expect_err(policy)));
 }
 
 /// What envoyproxy/ratelimit served with in the recorded cases.
@@ -333,6 +319,9 @@ fn lengths_are_accepted_to_their_bound() {
          p.yaml:2:21: key has 4097 bytes: at most 4096\n\
          p.yaml:2:4127: value has 4097 bytes: at most 4096"
     );
+    let compatible = Dialect { compatible: true, merge_domains: false };
+    let longer = text(bounds.0 + 1, bounds.1 + 1, bounds.2 + 1);
+    assert!(parse_with(&[("p.yaml", &longer)], compatible).is_ok());
     let nested = |levels: usize| {
         let open: String = (1..levels).map(|level| format!("[{{key: k{level}, descriptors: ")).collect();
         format!("domain: d\ndescriptors: {open}[{{key: last}}]{}", "}]".repeat(levels - 1))

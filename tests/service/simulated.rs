@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{HeldBounds, Listener};
+use weir_grpc::{Listener, MemoryBounds};
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;
 use weir_lifecycle::{Phase, Phases, Supervisor};
@@ -109,7 +109,7 @@ impl Live {
             request_bytes: settings.limits.request_bytes,
             bounds: configured::bounds(&settings.limits),
             extras,
-            held: HeldBounds {
+            memory: MemoryBounds {
                 streams: settings.grpc.max_streams,
                 receive_timeout: Duration::from_secs(10),
                 connection_bytes: settings.grpc.connection_held_bytes,

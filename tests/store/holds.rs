@@ -250,7 +250,8 @@ fn more_holds_than_a_receipt_has_room_for_stay_as_they_are() {
         assert_eq!(world.holds.get(), ([opened, 0, 0, past], [3 * opened, 0, 0]));
         let settle = Settle { descriptors: (1 << asked.len()) - 1, holds: answer.holds };
         let none: Vec<_> = asked.iter().map(|&(key, value, _)| (key, value, Operation::Peek)).collect();
-        let left = world.ask_for(&none, Some(settle)).statuses.iter().map(|status| status.remaining).collect::<Vec<_>>();
+        let left =
+            world.ask_for(&none, Some(settle)).statuses.iter().map(|status| status.remaining).collect::<Vec<_>>();
         assert_eq!((left[0], left[values.len() - 1]), (10, 7));
         assert_eq!(world.holds.get().0, [opened, opened - past, 0, past]);
     });

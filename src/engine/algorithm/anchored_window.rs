@@ -1,8 +1,8 @@
-//! Fixed windows that begin with their first hit, or where a calendar says. [aw-1]
+//! Fixed windows that begin with their first hit, or at the boundaries of a calendar. [aw-1]
 //!
 //! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
-//! calendar itself is not here: its boundaries come with the charge.
+//! calendar itself is not here: a charge carries the boundaries.
 
 use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
 use crate::descriptor::Hits;
@@ -17,7 +17,7 @@ pub struct Window {
     pub count: u32,
 }
 
-/// A window as observed: with its end, which is not stored. An empty window of the first hit has not begun.
+/// A window as observed, with its end, which is not stored. An empty window from the first hit has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedWindow {
     /// When it began.
@@ -28,13 +28,13 @@ pub struct ObservedWindow {
     pub count: u32,
 }
 
-/// The first instant and the end of the window of a calendar that holds `now`, if the bounds hold it. [cl-2]
+/// The start and the end of the calendar window that holds `now`; none if no window of the bounds holds it. [cl-2]
 #[must_use]
 pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
     bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
 }
 
-/// So many hits in each window, from the first hit or by a calendar.
+/// A number of hits in each window, from the first hit or by a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnchoredWindow {
     requests: u32,
@@ -67,7 +67,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window with hits added; an empty one of the first hit begins now. [aw-2]
+    /// The window with hits added. An empty window from the first hit begins now. [aw-2]
     fn added(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_add(hits);
         if before.end == before.start {
@@ -77,7 +77,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
+    /// The window with hits given back. A window from the first hit without hits has not begun. [aw-3]
     fn refunded(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_sub(hits);
         if count == 0 && self.calendar.is_none() {
@@ -87,7 +87,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window without one charge, if it is still the receipt's. [un-2]
+    /// The window without one charge, if it is the window of the receipt. [un-2]
     fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
         if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
@@ -104,7 +104,8 @@ fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> Observe
     match stored {
         Some(&Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
         Some(&Window { start: theirs, count }) if theirs > start => {
-            // The window after theirs begins at the first boundary past it; one that we do not know lasts as ours.
+            // The next window begins at the first later boundary. If that is not among the bounds, the window has our
+            // length.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
             if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
                 ObservedWindow { start: theirs, end: their_end, count }
@@ -147,7 +148,7 @@ impl Counting for AnchoredWindow {
         }
     }
 
-    /// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
+    /// Whether the clock has stepped back too far for the window to be believed. [aw-6] [tm-2]
     fn is_stale(&self, stored: &Window, bounds: Option<Bounds>, now: Micros) -> bool {
         let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
             Some((start, end)) => end - start,
@@ -156,12 +157,12 @@ impl Counting for AnchoredWindow {
         stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
     }
 
-    /// A window that has ended becomes one without hits and without length: the end of the next one is not known here.
+    /// An ended window becomes one without hits and without length, because the end of the next one is not known here.
     fn later(&self, found: ObservedWindow, now: Micros) -> ObservedWindow {
         if now < found.end { found } else { ObservedWindow { start: now, end: now, count: 0 } }
     }
 
-    /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
+    /// What remains of the limit as it is now: the window has the used hits. [aw-4] [aw-7]
     fn remaining(&self, observed: &ObservedWindow, _now: Micros) -> Hits {
         self.requests.saturating_sub(observed.count)
     }

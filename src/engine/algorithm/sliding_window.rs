@@ -1,8 +1,8 @@
 //! A sliding window in sub-buckets of `precision`: a hard bound in any window, at bounded memory. [sw-1]
 //!
-//! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so that no
-//! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
-//! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
+//! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so no span
+//! as long as the window admits more than the limit. The price: an even stream at the nominal rate gets n / (n + 1) of
+//! it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
 
 mod buckets;
 
@@ -16,7 +16,7 @@ use crate::time::{Bounds, Duration, Micros, Window};
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
-/// The numbers of all buckets of a stored state are below 2^53 with a first one below this.
+/// If the first bucket's number is below this, the numbers of all buckets of a stored state are below 2^53.
 const FIRST_END: u64 = (1 << 53) - (BUCKETS_MAX + 1);
 
 /// The window over the buckets at one instant.
@@ -24,11 +24,11 @@ struct Live<'a> {
     stored: Option<&'a Buckets>,
     /// How many of the oldest buckets do not count.
     dead: usize,
-    /// The hits of those that count.
+    /// The hits of the buckets that count.
     used: u64,
     /// The bucket that new hits go to.
     here: u64,
-    /// The hits of all buckets, moved here because the clock has stepped back too far to believe them. [tm-2]
+    /// The hits of all buckets, moved to now because the clock has stepped back too far. [tm-2]
     rebased: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Live<'a> {
     }
 }
 
-/// So many hits in any window, by sub-buckets.
+/// A number of hits in any window, by sub-buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     requests: u32,
@@ -83,21 +83,22 @@ impl SlidingWindow {
         is_divided.then_some(Self { requests, buckets, window, precision })
     }
 
-    /// The oldest bucket that counts: at `now`, or at the start of the newest bucket where the clock has stepped back
-    /// before it. [sw-2] [sw-6]
+    /// The oldest bucket that counts at `now`. If the clock has stepped back before the newest bucket, the time is the
+    /// start of that bucket. [sw-2] [sw-6]
     fn oldest(&self, newest: u64, now: Micros) -> u64 {
         let precision = self.precision.get();
         let at = now.max(newest.saturating_mul(precision));
         ((at + 1) / precision).saturating_sub(self.buckets.into())
     }
 
-    /// Whether a state with this newest bucket counts as it is: the clock has not stepped back far before it. [tm-2]
+    /// Whether a state with this newest bucket is believed: the clock has stepped back only a little. [tm-2]
     fn believes(&self, newest: u64, now: Micros) -> bool {
         let start = u128::from(newest) * u128::from(self.precision.get());
         is_believed(start.saturating_sub(now.into()), self.window.us())
     }
 
-    /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
+    /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sw-2] [sw-3]
+    /// [sw-7]
     fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
         let live = Live::of(self, stored, now);
@@ -138,7 +139,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
+    /// Makes it the next state, without buckets if nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
         let live = Live::of(self, Some(stored), now);
         let (here, dead, rebased) = (live.here, live.dead, live.rebased);
@@ -153,7 +154,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
+    /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
         let live = Live::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
@@ -195,7 +196,7 @@ impl Counting for SlidingWindow {
         4 + self.buckets.div_ceil(20)
     }
 
-    /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
+    /// Whether the clock has stepped back so far that all counted hits move to now. [sw-6] [tm-2]
     fn is_stale(&self, stored: &Buckets, _bounds: Option<Bounds>, now: Micros) -> bool {
         stored.newest().is_some_and(|newest| !self.believes(newest, now))
     }

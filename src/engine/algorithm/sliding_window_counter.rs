@@ -1,8 +1,8 @@
 //! Two windows of the clock, the earlier one weighted by how much of it the sliding window still covers. [sc-1]
 //!
-//! Known from Cloudflare. No burst at the edge of a window on average; over one span as long as the window it can still
-//! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
-//! is lua/algorithms/sliding_window_counter.lua.
+//! Known from Cloudflare. On average it has no burst at the edge of a window; but over one span as long as the window
+//! it can admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its
+//! Lua twin is lua/algorithms/sliding_window_counter.lua.
 
 use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
 use crate::arith::mul_div;
@@ -21,7 +21,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The time since the later window began: none where the clock has stepped back before it.
+    /// The time since the later window began; zero if the clock has stepped back before it.
     fn elapsed(&self, now: Micros) -> Micros {
         now.saturating_sub(self.start)
     }
@@ -32,7 +32,7 @@ impl Counts {
     }
 }
 
-/// So many hits per window, by two windows.
+/// A number of hits per window, by two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowCounter {
     requests: u32,
@@ -53,7 +53,7 @@ impl SlidingWindowCounter {
         Counts { count: before.count.saturating_add(hits), ..before }
     }
 
-    /// The counts with hits given back: to the later window first, then to the earlier. [sc-5]
+    /// The counts with hits given back: from the later window first, then from the earlier. [sc-5]
     const fn refunded(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
         let rest = hits.saturating_sub(before.count);
         Counts {
@@ -63,7 +63,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// The counts without one charge, if one of the two windows is still the receipt's. [un-2]
+    /// The counts without one charge, if one of the two windows is the window of the receipt. [un-2]
     fn undone(&self, before: Counts, receipt: Receipt, _now: Micros) -> Counts {
         if before.start == receipt.mark {
             Counts { count: before.count.saturating_sub(receipt.hits), ..before }
@@ -104,7 +104,7 @@ impl Counting for SlidingWindowCounter {
         let nothing = Counts { start, previous: 0, count: 0 };
         let Some(&stored) = stored else { return nothing };
         if stored.start >= start {
-            // Of this window, or of one ahead of a clock that has stepped back.
+            // The state is of this window, or of one ahead of a clock that has stepped back.
             if self.is_stale(&stored, bounds, now) { Counts { start, ..stored } } else { stored }
         } else if stored.start + window_us == start {
             Counts { previous: stored.count, ..nothing }
@@ -121,12 +121,12 @@ impl Counting for SlidingWindowCounter {
         self.observe(Some(&found), 0, None, now)
     }
 
-    /// What is left of the limit as it is now: the counts hold what was used. [sc-4] [sc-8]
+    /// What remains of the limit as it is now: the counts have the used hits. [sc-4] [sc-8]
     fn remaining(&self, observed: &Counts, now: Micros) -> Hits {
         self.requests.saturating_sub(u32::try_from(self.used(observed, now)).unwrap_or(u32::MAX))
     }
 
-    /// The wait until enough of the earlier window's hits have faded, in this window or in the next. [sc-4]
+    /// The wait until enough of the earlier window's hits no longer count, in this window or in the next. [sc-4]
     fn retry_after(&self, observed: &Counts, hits: Hits, now: Micros) -> Micros {
         let (window_us, count) = (self.window.us(), u64::from(observed.count));
         let room = u64::from(self.requests.saturating_sub(hits));

@@ -1,4 +1,4 @@
-//! What simulations and tests of policies run in: a limiter with its store and policies, under a clock that they set.
+//! The environment of simulations and tests: a limiter with its store, its policies and a clock that they set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use weir_settings::Settings;
 use weir_store::memory::Memory;
 use weir_store::{Clock, Store};
 
-/// How long a store outside of this process has for a decision.
+/// The time that a store outside of this process has for a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A clock that stands where it was put.
+/// A clock that only [`World::set_now`] changes.
 #[derive(Debug, Default)]
 struct VirtualClock(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A limiter under a clock of its own.
+/// A limiter with its own clock.
 pub struct World {
     clock: Arc<VirtualClock>,
     policies: Arc<Policies>,
@@ -36,13 +36,13 @@ pub struct World {
 }
 
 impl World {
-    /// Policies, and an empty store in memory.
+    /// A limiter with these policies and an empty memory store.
     #[must_use]
     pub fn new(policies: Arc<PolicySet>, settings: &Arc<Settings>, observer: Arc<dyn Observer>) -> Self {
         Self::made(policies, settings, observer, None)
     }
 
-    /// Policies, and another store. Its clock is not set by [`World::set_now`].
+    /// A limiter with these policies and another store, whose clock [`World::set_now`] does not set.
     #[must_use]
     pub fn in_store(
         policies: Arc<PolicySet>,
@@ -77,21 +77,21 @@ impl World {
         &self.limiter
     }
 
-    /// Decides one request in memory.
+    /// Decides one request by the memory store.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
     pub fn decide_now(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
-        // A store in memory has no deadline, so that no request needs a start of its own.
+        // The memory store has no deadline, so the start of a request does not matter.
         self.limiter.decide_now(query, self.started, None)
     }
 
-    /// Puts other policies in force; states stay.
+    /// Puts other policies in force and keeps all states.
     pub fn swap(&self, policies: Arc<PolicySet>) {
         self.policies.replace(policies);
     }
 
-    /// Forgets all states in memory.
+    /// Removes all states from the memory store.
     pub fn forget(&mut self) {
         let store = memory(&self.clock, &self.settings, &self.observer);
         self.limiter = limiter(&self.policies, store, &self.clock, &self.settings, &self.observer);

@@ -8,8 +8,8 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Undecided};
 use weir_policies::Dialect;
+use weir_policies::Problems;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
-use weir_policies::{Position, Problems};
 use weir_rls::configured;
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
@@ -17,28 +17,29 @@ use weir_rls::request::Request;
 use weir_store::StoreError;
 use weir_store::redis::Endpoint;
 use weir_text::instant_text;
+use weir_text::yaml::Position;
 
-use super::compare::{Got, compare, count};
+use super::compare::{RequestResult, compare, count};
 use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::simulation::message::message;
 
-/// How a case ended.
-pub(super) enum Ended {
+/// The end of a case.
+pub(super) enum CaseEnd {
     Passed,
     Failed {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run, and why, with the place in the file of tests.
+    /// It could not be run. Has the reason, with the place in the file of tests.
     Broken(String),
-    /// The store failed, and how.
+    /// The store failed.
     StoreFailed(StoreError),
 }
 
-/// Runs a case in a store of its own.
+/// Runs a case in its own store.
 pub(super) fn run(
     runtime: &Runtime,
     redis: Option<&Endpoint>,
@@ -47,31 +48,31 @@ pub(super) fn run(
     case: &Case,
     loads: &mut Loads,
     unmet: &mut Unmet,
-) -> Ended {
+) -> CaseEnd {
     let dialect = Dialect::of(&case.settings.policies);
     let load = match loads.get(&case.policies, dialect) {
         Ok(load) => load,
-        Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
+        Err(problems) => return CaseEnd::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
     let world = match World::new(runtime, redis, number, load, &case.settings) {
         Ok(world) => world,
-        Err(error) => return Ended::StoreFailed(error),
+        Err(error) => return CaseEnd::StoreFailed(error),
     };
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
     let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
-    // Also after a failure: nothing stays in Redis.
+    // Also after a failure, so nothing remains in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
-        Err(Trouble::Policies(reason)) => Ended::Broken(reason),
-        Err(Trouble::Store(error)) => Ended::StoreFailed(error),
-        Ok(()) if running.failures.is_empty() => Ended::Passed,
-        Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
+        Err(Trouble::Policies(reason)) => CaseEnd::Broken(reason),
+        Err(Trouble::Store(error)) => CaseEnd::StoreFailed(error),
+        Ok(()) if running.failures.is_empty() => CaseEnd::Passed,
+        Ok(()) => CaseEnd::Failed { failures: running.failures, more: running.more },
     }
 }
 
-/// Why a case cannot go on.
+/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies are not valid; the text has the place.
     Policies(String),
@@ -137,7 +138,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends the requests of a step. Of those whose answers differ, the first is reported.
+    /// Sends the requests of a step. Reports the first unexpected answer, and the number of others.
     fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
@@ -187,20 +188,20 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends one request, on the way of a request from the network.
-    fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
+    /// Sends one request as if it came from the network.
+    fn send(&self, request: &RateLimitRequest) -> Result<RequestResult, Trouble> {
         let request = Request::of(request);
         let query = match convert::query(&request, &self.bounds) {
             Ok(query) => query,
-            Err(invalid) => return Ok(Got::Error(invalid.to_string())),
+            Err(invalid) => return Ok(RequestResult::Error(invalid.to_string())),
         };
         let (answer, trial): (Answer, _) = match self.world.decide(&query) {
             Ok(decided) => decided,
             Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
-            Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
+            Err(error @ Undecided::NoPolicies) => return Ok(RequestResult::Error(error.to_string())),
         };
         let rules = query.descriptors.iter().map(|descriptor| {
-            // A limit in the request stands in place of the rules.
+            // A limit of the request replaces the rules.
             let has_rule = descriptor.limit.is_none();
             if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
         });
@@ -209,7 +210,7 @@ impl Running<'_> {
             self.world.load.met(*rule);
         }
         let response = convert::response(&request, answer.clone(), &self.extras);
-        Ok(Got::Answer {
+        Ok(RequestResult::Answer {
             answer: Box::new(answer),
             response: Box::new(response),
             rules,
@@ -224,7 +225,7 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
     load.policies.find(domain, entries).rule.map(|rule| rule.id)
 }
 
-/// The message that a caller sends.
+/// The message of a caller.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
     let number = caller.to_string();
@@ -235,7 +236,7 @@ fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     message
 }
 
-/// A request for people: what was asked, which one of the step it was, and when.
+/// A request in words: its descriptors, its number in the step, and its time.
 fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
     let descriptors = request.descriptors.iter().map(|descriptor| {
         spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
@@ -252,7 +253,7 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-/// Why a case cannot be run whose policies are wrong, with the place that names them.
+/// Why a case with wrong policies cannot be run, with the place that names them.
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)

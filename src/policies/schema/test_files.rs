@@ -11,7 +11,7 @@ use super::{document, mapping, settings};
 use crate::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, KINDS, STEPS_MAX, Verdict};
 use crate::{Kind, NAME_BYTES_MAX};
 
-/// A key has its schema and its description.
+/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {
@@ -89,7 +89,7 @@ fn of_step(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that a request and a descriptor of it have.
+/// The keys that requests and descriptors have in common.
 pub(super) fn of_request(key: &str) -> Option<Described> {
     Some(match key {
         "hits" => (number(0, u32::MAX.into()), "What it costs"),
@@ -157,7 +157,7 @@ pub(super) fn instant() -> Value {
     json!({ "type": "string", "examples": ["2040-03-25T00:30[Europe/Berlin]"] })
 }
 
-/// A path, or texts by names of files.
+/// A path, or a mapping of file names to texts.
 fn policies() -> Value {
     or_nothing(
         &json!({ "anyOf": [{ "type": "string" }, { "type": "object", "additionalProperties": { "type": "string" } }] }),

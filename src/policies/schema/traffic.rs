@@ -7,7 +7,7 @@ use super::test_files::{instant, of_descriptor, of_entry, of_request, short_form
 use super::{document, mapping, settings};
 use crate::traffic_file::{Arrivals, HOURS, KEYS_MAX, KINDS, SHARE_MAX, SOURCES_MAX, TimeFormat, ZIPF_MAX};
 
-/// A key has its schema and its description.
+/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {
@@ -50,7 +50,7 @@ fn of_file(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that a source and an access log have.
+/// The keys that sources and access logs have in common.
 fn of_asked(key: &str) -> Option<Described> {
     let ask = || json!({ "anyOf": [reference("descriptor"), list(&reference("descriptor"))] });
     match key {

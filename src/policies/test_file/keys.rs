@@ -1,4 +1,4 @@
-//! The keys of files of tests: the tables that the reading goes by, and that docs/testing.md and the schema are held to.
+//! The keys of files of tests: the tables that the reader uses and that docs/testing.md and the schema must match.
 
 use crate::keys::{Kind, key};
 
@@ -77,7 +77,7 @@ pub(super) const STATUS: Kind = Kind {
     ignored: &[],
 };
 
-/// The keys of an expectation that speak of the status of its only descriptor.
+/// The keys of an expectation that apply to the status of the only descriptor.
 pub(super) const OF_STATUS: [&str; 6] = ["rule", "limit", "name", "algorithm", "remaining", "reset"];
 /// The keys of a step that only a request has.
 pub(super) const OF_ASK: [&str; 9] = ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for"];

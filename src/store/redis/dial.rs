@@ -12,6 +12,7 @@ pub(super) mod handshake;
 pub(super) mod host_port;
 pub(super) mod meter;
 mod replies;
+pub(super) mod request;
 mod resp;
 pub(super) mod sentinel;
 pub(super) mod target;

@@ -1,4 +1,4 @@
-//! How long things took, and how decisions ended: each runtime writes numbers of its own, and readers add them up.
+//! Times, and failures by result. Each runtime writes its own numbers, and readers add them up.
 //!
 //! Not here: what is measured (metrics.rs).
 
@@ -11,7 +11,7 @@ use weir_engine::observer::{DecisionResult, TraceIds};
 
 use super::families::{Bucket, Exemplar, Histogram};
 
-/// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
+/// The upper bounds of the latency histograms, in microseconds. One more bucket has no bound.
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
@@ -21,7 +21,7 @@ const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
 /// How many of the last times each runtime keeps for StatsD.
 const TIMES_KEPT: usize = 1024;
 
-/// By which listener requests come.
+/// The listener by which requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// gRPC.
@@ -32,7 +32,7 @@ pub enum Door {
 
 /// Latencies of all runtimes.
 pub(super) struct Latencies {
-    /// The upper bounds that are counted, in nanoseconds, ascending: all of [`BUCKETS_US`] and those that others need.
+    /// The upper bounds that are counted, in nanoseconds, ascending: [`BUCKETS_US`], and those of mapped metrics.
     bounds_ns: Arc<[u64]>,
     keeps_times: bool,
     recorders: Mutex<Vec<Arc<Recorder>>>,
@@ -48,22 +48,22 @@ pub(super) struct Recorder {
     bounds_ns: Arc<[u64]>,
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
-    /// Those that are not counted by domain.
+    /// By result. Results of known domains are counted in domains.rs.
     failures: [AtomicU64; RESULTS],
-    /// Requests that could not be read, which are among those that are invalid.
+    /// Requests that could not be read. They count as invalid too.
     unreadable: AtomicU64,
     times: Option<Times>,
 }
 
-/// The last times of one runtime, in microseconds: a ring that never blocks.
+/// The latest times of one runtime, in microseconds: a ring that never blocks.
 #[derive(Debug)]
 struct Times {
     kept: Box<[AtomicU32]>,
-    /// How many times there were.
+    /// How many times were recorded.
     count: AtomicU64,
 }
 
-/// How far a reader of [`Latencies::times_since`] has come, for each runtime.
+/// The position of a reader of [`Latencies::times_since`], for each runtime.
 #[derive(Debug, Default)]
 pub(crate) struct TimesSeen(Vec<u64>);
 
@@ -71,7 +71,7 @@ pub(crate) struct TimesSeen(Vec<u64>);
 #[derive(Clone, Debug)]
 pub(super) struct Distribution {
     bounds_ns: Arc<[u64]>,
-    /// One for each bound, and one for what is above all of them.
+    /// One for each bound, and one for larger times.
     buckets: Vec<u64>,
     /// The sum of all times.
     pub(super) sum_ns: u64,
@@ -83,13 +83,13 @@ impl Distribution {
         self.buckets.iter().sum()
     }
 
-    /// How many were at most as long as this bound, which must be one that is counted.
+    /// How many are at most `bound_ns`, which must be one of the bounds.
     pub(super) fn up_to(&self, bound_ns: u64) -> u64 {
         let buckets = self.bounds_ns.partition_point(|bound| *bound <= bound_ns);
         self.buckets[..buckets].iter().sum()
     }
 
-    /// What came since an earlier look.
+    /// The difference to an earlier distribution.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then));
         Self {
@@ -99,7 +99,7 @@ impl Distribution {
         }
     }
 
-    /// The bound of the bucket in which the `rank`-th of the times is, from 1; none if there are fewer.
+    /// The bound of the bucket with the `rank`-th time, from 1; none if there are fewer.
     pub(super) fn bound_of(&self, rank: u64) -> Option<u64> {
         let mut count = 0;
         for (bucket, bound_ns) in self.buckets.iter().zip(self.bounds_ns.iter().chain(self.bounds_ns.last())) {
@@ -123,7 +123,7 @@ impl Recorder {
         }
     }
 
-    /// A decision that ended in this way was recorded. What has a domain is counted there (domains.rs).
+    /// Counts the result of a decision that failed. Other results are counted by domain (domains.rs).
     pub(super) fn ended(&self, result: DecisionResult) {
         if !matches!(result, DecisionResult::Ok | DecisionResult::OverLimit) {
             self.failures[result as usize].fetch_add(1, Relaxed);
@@ -153,7 +153,7 @@ impl Times {
 }
 
 impl Latencies {
-    /// None yet. `bounds_ns` are counted beside [`BUCKETS_US`].
+    /// Nothing recorded yet. `bounds_ns` are counted beside [`BUCKETS_US`].
     pub(super) fn new(bounds_ns: &[u64], keeps_times: bool) -> Self {
         let mut all: Vec<u64> = BUCKETS_US.iter().map(|us| us * 1_000).chain(bounds_ns.iter().copied()).collect();
         all.sort_unstable();
@@ -175,12 +175,12 @@ impl Latencies {
         recorder
     }
 
-    /// How many decisions ended in this way, which is neither `Ok` nor `OverLimit`.
+    /// How many decisions ended with this result, which is neither `Ok` nor `OverLimit`.
     pub(super) fn failures(&self, result: DecisionResult) -> u64 {
         self.recorders.lock().iter().map(|recorder| recorder.failures[result as usize].load(Relaxed)).sum()
     }
 
-    /// Keeps an observation that was recorded as an example of its bucket.
+    /// Keeps a recorded observation as the exemplar of its bucket.
     pub(super) fn sampled(&self, took: Duration, ids: TraceIds) {
         let bucket = BUCKETS_US.partition_point(|us| Duration::from_micros(*us) < took);
         let exemplar = Exemplar { ids, value: took.as_secs_f64(), at: SystemTime::now() };
@@ -223,7 +223,7 @@ impl Latencies {
         Histogram { buckets: buckets.collect(), count, sum }
     }
 
-    /// Shows the times in microseconds that came since the last look, the last ones of each runtime. Answers how many there were.
+    /// Passes the latest times since the last call to `see`, in microseconds. Returns how many were recorded since then.
     pub(super) fn times_since(&self, seen: &mut TimesSeen, mut see: impl FnMut(u32)) -> u64 {
         let recorders = self.recorders.lock();
         let mut came = 0;

@@ -37,7 +37,7 @@ pub(super) struct MappedStatistics {
     statistics: Arc<Statistics>,
     requests: Arc<Latencies>,
     remembered: Mutex<HashMap<Box<str>, Mapped>>,
-    /// What a summary has seen before, oldest first: as many as [`AGE_PARTS`], and one that is too old.
+    /// Earlier times for a summary, oldest first: [`AGE_PARTS`] of them, and one that is too old.
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
@@ -51,7 +51,7 @@ struct Sums {
     values: BTreeMap<Labels, f64>,
 }
 
-/// The metrics as they were at one time. Readers share them.
+/// A copy of the metrics, which readers share.
 #[derive(Debug, Default)]
 pub(super) struct MappedFamilies(Vec<MappedFamily>);
 
@@ -80,10 +80,10 @@ impl Shown {
     }
 }
 
-/// Shows them.
+/// Shows the families.
 pub(super) struct ReadMapped {
     families: Arc<MappedFamilies>,
-    /// Which family is shown, and which of its series is next.
+    /// The index of the family, and of its next series.
     at: (usize, usize),
 }
 
@@ -110,7 +110,7 @@ impl Source for ReadMapped {
     }
 }
 
-/// The bounds in nanoseconds at which response times have to be counted for what the mapper makes of them.
+/// The bounds in nanoseconds that the metric of response times needs.
 pub(super) fn response_time_bounds(mapper: &Mapper) -> Vec<u64> {
     match mapper.find(RESPONSE_TIME, MetricType::Observer) {
         Mapped::Drop => Vec::new(),
@@ -149,8 +149,8 @@ impl MappedStatistics {
         Self { mapper, statistics, requests, remembered: Mutex::default(), earlier: Mutex::default() }
     }
 
-    /// All of them, but those that have the name of one of weir's where those are shown too. A counter that is 0 is not there
-    /// yet, as with envoyproxy/ratelimit.
+    /// All metrics, except those with the name of one of weir's if these are shown too. As with envoyproxy/ratelimit, a counter that
+    /// is 0 is not shown.
     pub(super) fn families(&self, now: Instant, weir_names: bool) -> MappedFamilies {
         let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         self.statistics.visit(|name, kind, value| {
@@ -163,7 +163,7 @@ impl MappedStatistics {
             MappedFamily { name, help, kind, series }
         });
         let mut families: Vec<MappedFamily> = shown.collect();
-        // A metric has one type: where a mapping gives the same name to times and to numbers, the numbers stay.
+        // A metric has one type: if a mapping gives the same name to times and to numbers, the numbers stay.
         families.extend(self.times(now).filter(|times| families.iter().all(|other| other.name != times.name)));
         families.retain(|family| {
             let is_taken = row(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
@@ -242,14 +242,14 @@ impl MappedStatistics {
         Some(MappedFamily { name, help, kind, series: vec![(labels, shown)] })
     }
 
-    /// The times of about the last `max_age`; exact only if it is read often enough.
+    /// The times of about the last `max_age`. Precise only if it is called often enough.
     fn recent(&self, times: &Distribution, max_age: Duration, now: Instant) -> Distribution {
         let mut earlier = self.earlier.lock();
         let is_due = |(at, _): &(Instant, Distribution)| now.saturating_duration_since(*at) >= max_age / AGE_PARTS;
         if earlier.back().is_none_or(is_due) {
             earlier.push_back((now, times.clone()));
         }
-        // The last one that is old enough, or the first, stands for the beginning.
+        // The period begins with the newest one that is old enough, or with the first.
         while earlier.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= max_age) {
             earlier.pop_front();
         }
@@ -260,7 +260,7 @@ impl MappedStatistics {
     }
 }
 
-/// Which of `count` times a quantile is, from 1.
+/// The rank of a quantile among `count` times, from 1.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_possible_truncation,

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir_cli::check::Strictness;
 use weir_cli::{check, explain};
+use weir_lab::testing::Strictness;
 use weir_policies::Dialect;
 
 use super::{data, directory, rule};

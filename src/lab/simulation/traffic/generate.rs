@@ -19,7 +19,7 @@ const NANOS: u64 = 1_000;
 pub(super) struct Generator {
     start: Micros,
     sources: Vec<Sending>,
-    /// When which source sends next, in nanoseconds after the start.
+    /// The next time of each source, in nanoseconds since the start, and its index.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     expected: u64,
 }
@@ -31,20 +31,20 @@ struct Sending {
     keys: u32,
     zipf: Option<Zipf>,
     request: Request,
-    places: Vec<Place>,
+    places: Vec<NumberedText>,
 }
 
-/// A key or a value that has the number of the key in it.
-struct Place {
+/// A key or a value that contains the number of the key.
+struct NumberedText {
     descriptor: usize,
     entry: usize,
-    part: Part,
-    /// What stands around the numbers.
+    part: KeyOrValue,
+    /// The texts around the numbers.
     pieces: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum KeyOrValue {
     Key,
     Value,
 }
@@ -54,7 +54,7 @@ impl Generator {
         let mut sources = Vec::with_capacity(traffic.sources.len());
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
-            // Two streams, so that the times of a source do not depend on how its keys are drawn.
+            // Two streams: the times of a source do not depend on its keys.
             let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));
@@ -69,7 +69,7 @@ impl Generator {
         self.start
     }
 
-    /// About how many requests there are: without pauses and curves, at most.
+    /// The approximate number of requests, without pauses and curves.
     pub(super) fn expected(&self) -> u64 {
         self.expected
     }
@@ -88,7 +88,7 @@ impl Generator {
     }
 }
 
-/// About how many requests a source sends, if it is always on.
+/// The approximate number of requests of a source that is always on.
 fn expected(source: &Source) -> u64 {
     let all = u128::from(source.until - source.from) * u128::from(source.requests) / u128::from(source.period);
     let all = match source.phases {
@@ -103,10 +103,10 @@ impl Sending {
         let mut places = Vec::new();
         for (descriptor, asked) in source.descriptors.iter().enumerate() {
             for (entry, (key, value)) in asked.entries.iter().enumerate() {
-                for (part, text) in [(Part::Key, key), (Part::Value, value)] {
+                for (part, text) in [(KeyOrValue::Key, key), (KeyOrValue::Value, value)] {
                     if text.contains(CALLER) {
                         let pieces = text.split(CALLER).map(str::to_owned).collect();
-                        places.push(Place { descriptor, entry, part, pieces });
+                        places.push(NumberedText { descriptor, entry, part, pieces });
                     }
                 }
             }
@@ -131,8 +131,8 @@ impl Sending {
         for place in &self.places {
             let entry = &mut self.request.message.descriptors[place.descriptor].entries[place.entry];
             let text = match place.part {
-                Part::Key => &mut entry.key,
-                Part::Value => &mut entry.value,
+                KeyOrValue::Key => &mut entry.key,
+                KeyOrValue::Value => &mut entry.value,
             };
             text.clear();
             for (i, piece) in place.pieces.iter().enumerate() {

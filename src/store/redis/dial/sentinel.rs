@@ -158,7 +158,7 @@ impl Sentinels {
     async fn ask_on(&self, connection: &mut Connection) -> Result<HostPort, Unusable> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
-        match connection.ask(question).await? {
+        match connection.ask(&question).await? {
             Value::Nil => Err("it knows no master of this name".to_owned().into()),
             Value::Array(parts) => {
                 let address = match &parts[..] {
@@ -185,7 +185,7 @@ impl Sentinels {
             ..problem
         };
         let mut connection = master.open(observer).await.map_err(named)?;
-        let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;
+        let answer = connection.ask(&redis::cmd("ROLE")).await.map_err(named)?;
         let role = match &answer {
             Value::Array(parts) => match parts.first() {
                 Some(Value::BulkString(role)) => text(role),

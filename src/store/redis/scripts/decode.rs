@@ -18,15 +18,18 @@ const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 /// Where numbers that scripts can write end: they are doubles.
 pub(crate) const NUMBERS_END: u64 = 1 << 53;
 
-/// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
+/// The clock of a reply to undos, one of which took nothing back: no window of its calendar holds the clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
-    match (reply, undos) {
-        (Value::Array(numbers), [undo]) if undo.bounds.is_some() => match &numbers[..] {
-            [now, _, end, _] if integer(end) == Some(0) => integer(now),
-            _ => None,
-        },
-        _ => None,
+    // The undo of a log has another reply.
+    let Value::Array(numbers) = reply else { return None };
+    let (now, mut numbers) = numbers.split_first()?;
+    for undo in undos {
+        let own = numbers.split_off(..undo.limit.kind().reply_count())?;
+        if undo.bounds.is_some() && own.get(1).and_then(integer) == Some(0) {
+            return integer(now);
+        }
     }
+    None
 }
 
 /// A decision's reply.

@@ -247,6 +247,7 @@ mod tests {
     use crate::redis::dial::endpoint::Endpoint;
     use crate::redis::dial::handshake::greet;
     use crate::redis::dial::meter::Meter;
+    use crate::redis::dial::request::Request;
 
     /// Answers the next call, of any kind.
     async fn answer(server: &mut DuplexStream, answer: &[u8]) {
@@ -269,8 +270,7 @@ mod tests {
             observer: Arc::new(()),
             open: Arc::default(),
         };
-        let mut batch = redis::pipe();
-        batch.cmd("DBSIZE");
+        let batch = Request::of(&redis::cmd("DBSIZE"));
         let (answers, ()) = tokio::join!(connection.exchange(&batch), answer(&mut server, b":1\r\n"));
         assert_eq!(answers.unwrap(), [Value::Int(1)]);
         manager.is_valid(&mut connection).await.unwrap();
