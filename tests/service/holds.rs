@@ -1,6 +1,7 @@
 //! Holds as callers meet them: receipts by gRPC and HTTP, bad ones, and callers that go away. Not in here: what a settle does to a
 //! state (store/holds.rs).
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::support::http;
+use crate::support::process::binary;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client, RateLimitRequest, RateLimitResponse};
 use crate::support::served::Served;
@@ -71,6 +73,26 @@ fn a_receipt_comes_back_by_grpc_and_by_http() {
     );
     assert_eq!(served.metric("weir_holds_total{result=\"settled\"}"), Some(2));
     assert_eq!(served.metric("weir_hold_hits_total{kind=\"given_back\"}"), Some(2_063));
+}
+
+#[test]
+fn a_hold_is_opened_and_settled_from_the_command_line() {
+    let served = Served::start(POLICY, &[]);
+    let ask = |more: &[&str]| {
+        let server = served.at.grpc.to_string();
+        let output = Command::new(binary()).args(["ask", &server, "shop", "user=ann"]).args(more).output();
+        String::from_utf8(output.expect("weir runs").stdout).expect("text")
+    };
+    let opened = ask(&["--hits", "2000"]);
+    assert!(opened.contains("998000 of 1000000 per year left"), "{opened}");
+    let receipt = opened.lines().find_map(|line| line.strip_prefix("receipt ")).unwrap_or_else(|| panic!("{opened}"));
+    let settled = ask(&["--settle", receipt, "--hits", "37"]);
+    assert!(settled.contains("999963 of 1000000 per year left") && !settled.contains("receipt"), "{settled}");
+    // All of another hold goes back.
+    let opened = ask(&["--hits", "500"]);
+    let receipt = opened.lines().find_map(|line| line.strip_prefix("receipt ")).unwrap_or_else(|| panic!("{opened}"));
+    let released = ask(&["--settle", receipt, "--hits", "0"]);
+    assert!(released.contains("999963 of 1000000 per year left"), "{released}");
 }
 
 #[test]
