@@ -8,7 +8,7 @@ use weir_settings::{RedisServer, RedisTls, Secret, Topology};
 use weir_store::redis::breaker;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::turns::Turns;
-use weir_store::redis::{Endpoint, Observer, Sentinels, Target};
+use weir_store::redis::{Endpoint, RedisObserver, RedisTarget, Sentinels};
 use weir_telemetry::metrics::Metrics;
 use weir_tls::Identity;
 use weir_tls::TlsFiles;
@@ -24,7 +24,7 @@ const SENTINEL_PORT: u16 = 26379;
 #[derive(Clone)]
 pub(super) enum Deployment {
     /// One server at a time.
-    Node(Target),
+    Node(RedisTarget),
     /// A cluster, found by these nodes.
     Cluster(Vec<Endpoint>),
 }
@@ -48,7 +48,7 @@ pub(super) fn options(
     redis: &weir_settings::Redis,
     deployment: &Deployment,
     turns: &Turns,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
 ) -> Options {
     let mut options = Options::new(match deployment {
         Deployment::Node(target) => target.clone(),

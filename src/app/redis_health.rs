@@ -12,7 +12,7 @@ use redis::ServerError;
 use weir_store::redis::breaker::Circuit;
 use weir_store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
 use weir_store::redis::pipeline::Load;
-use weir_store::redis::{DialError, KINDS, Observer};
+use weir_store::redis::{DialError, KINDS, RedisObserver};
 use weir_telemetry::metrics::{Metrics, RedisMetrics};
 use weir_telemetry::statistics::Kind;
 use weir_tls::files::FileError;
@@ -137,7 +137,7 @@ impl RedisHealth {
     }
 
     /// The observer of one runtime's calls to one Redis. It reports no redirections within a cluster.
-    pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn Observer> {
+    pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn RedisObserver> {
         let batches = Arc::new(Batches::default());
         self.batches.lock().push(batches.clone());
         Arc::new(Listener { health: self.clone(), batches, pool, is_cluster })
@@ -254,7 +254,7 @@ struct Listener {
     is_cluster: bool,
 }
 
-impl Observer for Listener {
+impl RedisObserver for Listener {
     fn started(&self, address: &str, load: Load) {
         self.health.server_started(address);
         let mut loads = self.health.loads.lock();

@@ -27,7 +27,7 @@ use std::fmt::{self, Debug};
 use smallvec::{SmallVec, smallvec};
 
 use self::counting::Written;
-pub use self::counting::{Change, CountedWindow, Effect, Format, Numbers, Receipt, Summary, UndoScript};
+pub use self::counting::{Change, CountedWindow, Effect, Receipt, StateNumbers, StoredFormat, Summary, UndoScript};
 pub use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
 use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};

@@ -127,7 +127,7 @@ struct Patterns {
 }
 
 /// A descriptor that a value leads to, and its position among all descriptors of the level.
-pub(super) struct Found<'p, N> {
+pub(super) struct FoundPattern<'p, N> {
     pub(super) order: u32,
     pub(super) step: Step<'p>,
     pub(super) node: &'p N,
@@ -234,7 +234,7 @@ impl<N> Branch<N> {
     }
 
     /// The first wildcard or regular expression that matches the value.
-    pub(super) fn pattern(&self, value: &str) -> Option<Found<'_, N>> {
+    pub(super) fn pattern(&self, value: &str) -> Option<FoundPattern<'_, N>> {
         self.source(match &self.patterns.automaton {
             Some(automaton) => automaton.first(value)?,
             None => self.patterns.wildcards.iter().position(|(_, pattern)| pattern.matches(value))?,
@@ -242,7 +242,7 @@ impl<N> Branch<N> {
     }
 
     /// The wildcard or regular expression at this position of the automaton.
-    pub(super) fn source(&self, place: usize) -> Option<Found<'_, N>> {
+    pub(super) fn source(&self, place: usize) -> Option<FoundPattern<'_, N>> {
         let number = match &self.patterns.automaton {
             Some(_) => *self.patterns.numbers.get(place)?,
             None => self.patterns.wildcards.get(place)?.0,
@@ -253,7 +253,7 @@ impl<N> Branch<N> {
             Ok(at) => Step::Pattern(&self.patterns.wildcards[at].1),
             Err(_) => Step::Regex(&group.name),
         };
-        Some(Found { order: group.order, step, node: &group.node })
+        Some(FoundPattern { order: group.order, step, node: &group.node })
     }
 
     /// The automaton of the wildcards and regular expressions. For few wildcards it is built here.

@@ -87,14 +87,14 @@ pub struct Decision {
 
 /// The state that one charge found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundState {
     /// The state just before the charge.
     pub before: Observed,
     /// The state just after the charge, if it cannot be computed from the state before: for a summary.
     pub after: Option<Observed>,
 }
 
-impl Found {
+impl FoundState {
     /// The replacement for a charge on a limit that does not apply now: an empty state, which stays as it is. [te-1]
     #[must_use]
     pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
@@ -140,7 +140,7 @@ pub fn decide<'s>(
     mode: Mode,
     now: Micros,
 ) -> Result<(Decision, SmallVec<[Effect; 4]>), StaleBounds> {
-    let mut found = SmallVec::<[Found; 4]>::new();
+    let mut found = SmallVec::<[FoundState; 4]>::new();
     let mut effects = SmallVec::<[Effect; 4]>::new();
     let mut verdicts = SmallVec::<[Verdict; 4]>::new();
     // A charge of no hits may still have to rewrite the state. If several charges share a key, the result depends on
@@ -156,7 +156,7 @@ pub fn decide<'s>(
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         if !charge.limit.applies_at(now) {
-            found.push(Found::nothing(charge, now));
+            found.push(FoundState::nothing(charge, now));
             effects.push(Effect::Nothing);
             verdicts.push(Verdict::Within);
             continue;
@@ -178,7 +178,7 @@ pub fn decide<'s>(
                 None => copies.push((place, next)),
             }
         }
-        found.push(Found { before, after });
+        found.push(FoundState { before, after });
         effects.push(effect);
         verdicts.push(verdict);
     }
@@ -192,7 +192,7 @@ pub fn decide<'s>(
 
 /// Derives a decision from the state that each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
 #[must_use]
-pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
+pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
     let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict), now);
@@ -202,7 +202,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
     outcomes.reserve_exact(charges.len());
     for (i, charge) in charges.iter().enumerate() {
         let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
-        let Found { before, after } = found[i];
+        let FoundState { before, after } = found[i];
         let applies = charge.limit.applies_at(now);
         let effect = if applies { effect(charge, verdict, mode, denied) } else { Effect::Nothing };
         let left = after.or_else(|| kind.left(&before, effect, now)).unwrap_or(before);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
-use super::branch::{Branch, Found, TooLarge, Unfit};
+use super::branch::{Branch, FoundPattern, TooLarge, Unfit};
 pub use super::branch::{Lead, Step};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
@@ -310,20 +310,20 @@ impl Node {
     }
 
     /// The first descriptor with a key pattern that matches.
-    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<Found<'_, Self>> {
+    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<FoundPattern<'_, Self>> {
         let joined = format!("{}_{}", entry.key, entry.value);
         self.key_pattern(self.key_patterns.iter().position(|found| found.pattern.matches(&joined))?)
     }
 
     /// The descriptor of the key pattern at this position.
-    fn key_pattern(&self, place: usize) -> Option<Found<'_, Self>> {
+    fn key_pattern(&self, place: usize) -> Option<FoundPattern<'_, Self>> {
         let found = self.key_patterns.get(place)?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
             None => branch.alone()?,
             Some(value) => branch.exact(value)?.1,
         };
-        Some(Found { order: found.order, step: Step::Pattern(&found.pattern), node })
+        Some(FoundPattern { order: found.order, step: Step::Pattern(&found.pattern), node })
     }
 }
 

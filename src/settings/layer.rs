@@ -228,7 +228,7 @@ impl Layer {
             return Err(Problem { origin: format!("{file}:{}", Position::START), name: None, value: None, reason });
         }
         document.leaves(root, &mut |name, at, node| {
-            if self.problems.len() == PROBLEMS_MAX {
+            if self.problems.len() > PROBLEMS_MAX {
                 return;
             }
             let origin = format!("{file}:{at}");
@@ -243,6 +243,10 @@ impl Layer {
                     self.problem(setting, None, &origin, "a list, where one value is expected".to_owned());
                 }
                 (_, None) => self.unknown_name(name, &origin),
+            }
+            if self.problems.len() > PROBLEMS_MAX {
+                self.problems.truncate(PROBLEMS_MAX);
+                self.refuse(&origin, &format!("more than {PROBLEMS_MAX} problems"));
             }
         });
         Ok(())

@@ -24,12 +24,12 @@ use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
 pub use self::base::error_class as refusal;
 pub use self::base::error_class;
-pub use self::base::observer::{DialError, Observer};
+pub use self::base::observer::{DialError, RedisObserver};
 use self::checks::{commands, eviction};
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
 pub use self::dial::fuzz::replies;
 pub use self::dial::sentinel::Sentinels;
-pub use self::dial::target::Target;
+pub use self::dial::target::RedisTarget;
 pub use self::failure::KINDS;
 use self::failure::{foreign_state, malformed_reply, several_slots, store_error};
 pub use self::routing::cluster::fuzz::map;
@@ -50,7 +50,7 @@ use super::{Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredO
 pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
     /// Replaces the server's clock in tests of weir and of policies; 0 for the server's.
     now: AtomicU64,
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome, run};
+use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome, run};
 use weir_lab::comparison::{Comparison, Direction, Kind, compare};
 use weir_policies::{Dialect, Loaded, parse};
 
@@ -218,7 +218,7 @@ fn domains_are_compared() {
     assert_eq!(rules, ["removed a > -: looser", "added - > b: stricter"]);
 }
 
-fn diff(old: &str, new: &str, format: Format, fail_on: &[FailOn]) -> (Outcome, String) {
+fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcome, String) {
     let directory = tempfile::TempDir::new().unwrap();
     let [old, new] = [("old.yaml", old), ("new.yaml", new)].map(|(name, text)| {
         let path = directory.path().join(name);
@@ -264,7 +264,7 @@ descriptors:
 
 #[test]
 fn the_text_is_for_people() {
-    let (outcome, text) = diff(OLD, NEW, Format::Text, &[]);
+    let (outcome, text) = diff(OLD, NEW, DiffFormat::Text, &[]);
     assert_eq!(outcome, Outcome::Differs);
     insta::assert_snapshot!(text, @"
     domain shop changed
@@ -297,7 +297,7 @@ fn the_text_is_for_people() {
 
     1 added, 1 removed, 2 changed, 1 stricter, 3 looser, states of 2 changes forgotten, 1 domain; 1 rule as before
     ");
-    let (outcome, text) = diff(OLD, OLD, Format::Text, &[]);
+    let (outcome, text) = diff(OLD, OLD, DiffFormat::Text, &[]);
     assert_eq!((outcome, text.as_str()), (Outcome::Same, "no change in 4 rules\n"));
 }
 
@@ -305,9 +305,9 @@ fn the_text_is_for_people() {
 fn a_rule_that_is_gone_says_so_and_nothing_else() {
     let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
     let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
-    let (_, text) = diff(both, one, Format::Text, &[]);
+    let (_, text) = diff(both, one, DiffFormat::Text, &[]);
     assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
-    let (_, text) = diff(one, both, Format::Text, &[]);
+    let (_, text) = diff(one, both, DiffFormat::Text, &[]);
     assert!(text.contains("unlimited: false -> true"), "{text}");
     // An example is spelled as weir explain reads it.
     let lists = ["{key: a, value: 'x,*', rate_limit: 5/h}", "{key: a, value: 'x,y*', rate_limit: 9/h}"];
@@ -317,7 +317,7 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
 
 #[test]
 fn the_markdown_is_for_a_pull_request() {
-    let (_, text) = diff(OLD, NEW, Format::Markdown, &[]);
+    let (_, text) = diff(OLD, NEW, DiffFormat::Markdown, &[]);
     insta::assert_snapshot!(text, @"
     **weir diff**: 1 added, 1 removed, 2 changed, 1 stricter, 3 looser, states of 2 changes forgotten, 1 domain; 1 rule as before
 
@@ -336,14 +336,14 @@ fn the_markdown_is_for_a_pull_request() {
 
 #[test]
 fn the_json_has_all_of_it() {
-    let (_, text) = diff(OLD, NEW, Format::Json, &[]);
+    let (_, text) = diff(OLD, NEW, DiffFormat::Json, &[]);
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["summary"]["added"], 1);
     assert_eq!(document["summary"]["same"], 1);
     assert_eq!(document["domains"][0]["effects"][0]["what"], "on_error");
     let rules = document["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
-    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","direction":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"direction":"stricter"}"#);
+    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","tend":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"tend":"stricter"}"#);
 }
 
 /// Names and values come from whoever writes a policy, and a comment on a pull request is shown to all.
@@ -354,7 +354,7 @@ fn no_name_or_value_becomes_markup() {
         "domain: {value:?}\ndescriptors: [{{key: {value:?}, value: {value:?}, rate_limit: {{rate: 5/h, name: {value:?}}}}}]\n"
     );
     let text = text.replace("\\u{202e}", "\\u202e").replace("\\\\", "\\");
-    let (_, markdown) = diff("domain: d\n", &text, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: d\n", &text, DiffFormat::Markdown, &[]);
     for forbidden in ["<img", "`@", "@team", "[a]", "~~", "\u{202e}", "onerror=alert(1)"] {
         assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
     }
@@ -362,7 +362,7 @@ fn no_name_or_value_becomes_markup() {
         let columns = line.matches('|').count();
         assert!(columns == 3 || columns == 6, "{line}");
     }
-    let (_, plain) = diff("domain: d\n", &text, Format::Text, &[]);
+    let (_, plain) = diff("domain: d\n", &text, DiffFormat::Text, &[]);
     assert!(!plain.contains('\u{202e}') && plain.is_ascii(), "{plain}");
 }
 
@@ -370,9 +370,9 @@ fn no_name_or_value_becomes_markup() {
 fn a_long_report_is_cut_in_markdown_only() {
     let rules: Vec<String> = (0..300).map(|i| format!("{{key: k{i}, rate_limit: {}/h}}", i + 1)).collect();
     let new = policy(&rules.join(", "));
-    let (_, markdown) = diff("domain: shop\n", &new, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: shop\n", &new, DiffFormat::Markdown, &[]);
     assert!(markdown.contains("and 200 more rules") && markdown.len() < 65_536, "{} bytes", markdown.len());
-    let (_, text) = diff("domain: shop\n", &new, Format::Text, &[]);
+    let (_, text) = diff("domain: shop\n", &new, DiffFormat::Text, &[]);
     assert_eq!(text.matches("  added ").count(), 300);
 
     // Long names and several limits fill a comment with fewer rules.
@@ -380,7 +380,7 @@ fn a_long_report_is_cut_in_markdown_only() {
         |i: usize| format!("[{{rate: {}/min, name: a_b_c_{i}}}, {{rate: 9/h, algorithm: gcra, name: d_e_{i}}}]", i + 1);
     let wide = |i: usize| format!("{{key: {}_{i}, rate_limits: {}}}", "a_".repeat(60), limits(i));
     let new = policy(&(0..100).map(wide).collect::<Vec<_>>().join(", "));
-    let (_, markdown) = diff("domain: shop\n", &new, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: shop\n", &new, DiffFormat::Markdown, &[]);
     let rows = markdown.lines().filter(|line| line.starts_with("| <code>shop")).count();
     let more = format!("and {} more rules: `weir diff` prints all of them", 100 - rows);
     assert!(
@@ -403,12 +403,12 @@ fn the_exit_says_what_was_asked_for() {
         (&strict, &loose, &[FailOn::Forgotten], Outcome::Same),
         (&strict, &other, &[FailOn::Forgotten], Outcome::Differs),
     ] {
-        assert_eq!(diff(old, new, Format::Text, fail_on).0, expected, "{old}{new}{fail_on:?}");
+        assert_eq!(diff(old, new, DiffFormat::Text, fail_on).0, expected, "{old}{new}{fail_on:?}");
     }
 }
 
 fn told(old: &str, new: &str, fail_on: &[FailOn]) -> (Outcome, String) {
-    diff(&policy(old), &policy(new), Format::Text, fail_on)
+    diff(&policy(old), &policy(new), DiffFormat::Text, fail_on)
 }
 
 fn assert_has(text: &str, lines: &[&str]) {
@@ -526,7 +526,7 @@ fn what_could_not_be_told_is_an_exit_of_its_own() {
     );
     assert_eq!(told(&old, &new, &[FailOn::Unknown]).0, Outcome::Differs);
     assert_eq!(told(&old, &new, &[FailOn::Stricter]).0, Outcome::Unknown);
-    let (_, json) = diff(&policy(&old), &policy(&new), Format::Json, &[]);
+    let (_, json) = diff(&policy(&old), &policy(&new), DiffFormat::Json, &[]);
     let document: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(document["summary"]["unknown"], 1);
     assert!(document["unknown"][0]["old"]["line"].is_u64() && document["unknown"][0]["why"].is_string(), "{json}");
@@ -542,7 +542,7 @@ fn policies_that_are_wrong_are_told() {
         new: "no such directory".into(),
         dialect: Dialect::default(),
         traffic: None,
-        format: Format::Text,
+        format: DiffFormat::Text,
         fail_on: Vec::new(),
     };
     let error = run(&diff, &mut Vec::new()).unwrap_err();
@@ -561,7 +561,7 @@ fn the_first_policies_are_compared_with_nothing() {
     }
     fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
     let ran = |old: &std::path::Path, new: &std::path::Path| {
-        let (dialect, format) = (Dialect::default(), Format::Text);
+        let (dialect, format) = (Dialect::default(), DiffFormat::Text);
         let diff = Diff { old: old.into(), new: new.into(), dialect, traffic: None, format, fail_on: Vec::new() };
         let mut out = Vec::new();
         run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())

@@ -581,6 +581,21 @@ fn what_a_file_of_settings_cannot_be() {
 }
 
 #[test]
+fn aliases_and_merge_keys_of_a_file_are_followed() {
+    let text = "memory: &keys {max_keys: &n 5000}\ndeny_cache: {<<: *keys, max_age: 2s}\nredis: {queue: *n}";
+    let settings = Settings::load(&[file(text), policies()]).unwrap();
+    assert_eq!((settings.memory.max_keys, settings.deny_cache.max_keys, settings.redis.queue), (5000, 5000, 5000));
+}
+
+#[test]
+fn problems_of_a_file_past_the_bound_are_one_problem() {
+    let text: String = (0..1_005).map(|i| format!("x{i}: 1\n")).collect();
+    let problems = problems_of(&format!("store: memory\n{text}"));
+    assert_eq!(problems.lines().count(), 1_001);
+    assert!(problems.ends_with("weir.yaml:1002:1: more than 1000 problems"), "{}", &problems[problems.len() - 100..]);
+}
+
+#[test]
 fn an_empty_file_and_empty_groups_are_legal() {
     for text in ["", "# nothing\n", "---\n", "redis:\n  # timeout: 5ms\n", "~"] {
         assert!(Settings::load(&[file(text), policies()]).is_ok(), "{text:?}");

@@ -4,13 +4,13 @@
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
 //! calendar itself is not here: a charge carries the boundaries.
 
-use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
 use crate::time::{self, Bounds, CalendarUnit, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct StoredWindow {
     /// When it began.
     pub start: Micros,
     /// The hits counted in it, at most 2^32 - 1.
@@ -52,15 +52,15 @@ impl AnchoredWindow {
         Self { requests, window, calendar: Some(unit) }
     }
 
-    fn since_first_hit(&self, stored: Option<&Window>, now: Micros) -> ObservedWindow {
+    fn since_first_hit(&self, stored: Option<&StoredWindow>, now: Micros) -> ObservedWindow {
         let window_us = self.window.us();
         match stored {
-            Some(&Window { start, count }) if count > 0 && start > now => {
+            Some(&StoredWindow { start, count }) if count > 0 && start > now => {
                 let believed = is_believed(u128::from(start - now), window_us);
                 let start = if believed { start } else { now };
                 ObservedWindow { start, end: start + window_us, count }
             }
-            Some(&Window { start, count }) if count > 0 && now < start + window_us => {
+            Some(&StoredWindow { start, count }) if count > 0 && now < start + window_us => {
                 ObservedWindow { start, end: start + window_us, count }
             }
             _ => ObservedWindow { start: now, end: now, count: 0 },
@@ -92,18 +92,18 @@ impl AnchoredWindow {
         if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
 
-    const fn stored(left: ObservedWindow) -> Window {
-        Window { start: left.start, count: left.count }
+    const fn stored(left: ObservedWindow) -> StoredWindow {
+        StoredWindow { start: left.start, count: left.count }
     }
 }
 
-fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> ObservedWindow {
+fn by_calendar(stored: Option<&StoredWindow>, bounds: &Bounds, now: Micros) -> ObservedWindow {
     let Some((start, end)) = window_at(bounds, now) else {
         unreachable!("the bounds {bounds:?} were checked to hold {now}")
     };
     match stored {
-        Some(&Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
-        Some(&Window { start: theirs, count }) if theirs > start => {
+        Some(&StoredWindow { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
+        Some(&StoredWindow { start: theirs, count }) if theirs > start => {
             // The next window begins at the first later boundary. If that is not among the bounds, the window has our
             // length.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
@@ -118,12 +118,12 @@ fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> Observe
 }
 
 impl Counting for AnchoredWindow {
-    type State = Window;
+    type State = StoredWindow;
     type Observed = ObservedWindow;
     type Numbers = [u64; 6];
 
     const COUNTS_DENIED: bool = true;
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
 
     small_state!();
@@ -140,7 +140,13 @@ impl Counting for AnchoredWindow {
     }
 
     /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
-    fn observe(&self, stored: Option<&Window>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
+    fn observe(
+        &self,
+        stored: Option<&StoredWindow>,
+        _asked: Hits,
+        bounds: Option<Bounds>,
+        now: Micros,
+    ) -> ObservedWindow {
         match (self.calendar, bounds) {
             (None, _) => self.since_first_hit(stored, now),
             (Some(_), Some(bounds)) => by_calendar(stored, &bounds, now),
@@ -149,7 +155,7 @@ impl Counting for AnchoredWindow {
     }
 
     /// Whether the clock has stepped back too far for the window to be believed. [aw-6] [tm-2]
-    fn is_stale(&self, stored: &Window, bounds: Option<Bounds>, now: Micros) -> bool {
+    fn is_stale(&self, stored: &StoredWindow, bounds: Option<Bounds>, now: Micros) -> bool {
         let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
             Some((start, end)) => end - start,
             None => self.window.us(),
@@ -199,9 +205,9 @@ impl Counting for AnchoredWindow {
         }
     }
 
-    fn read_stored(numbers: &[u64]) -> Option<Window> {
+    fn read_stored(numbers: &[u64]) -> Option<StoredWindow> {
         match *numbers {
-            [start, count] => Some(Window { start, count: small(count)? }),
+            [start, count] => Some(StoredWindow { start, count: small(count)? }),
             _ => None,
         }
     }

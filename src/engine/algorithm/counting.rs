@@ -53,7 +53,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
     const IS_SUMMARY: bool = false;
     /// The form in which Redis stores the state.
-    const FORMAT: Format;
+    const FORMAT: StoredFormat;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
     /// The script that takes a charge back.
@@ -453,7 +453,7 @@ pub struct Receipt {
 
 /// The form in which Redis stores a state, and how its numbers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum StoredFormat {
     /// One decimal integer.
     Integer,
     /// Little-endian doubles.
@@ -464,7 +464,7 @@ pub enum Format {
     SortedSet,
 }
 
-impl Format {
+impl StoredFormat {
     /// Whether the state can be long.
     #[must_use]
     pub const fn is_list(self) -> bool {
@@ -482,7 +482,7 @@ pub enum UndoScript {
 }
 
 /// The numbers that a script gets, each below 2^53. [ar-2]
-pub type Numbers = SmallVec<[u64; 8]>;
+pub type StateNumbers = SmallVec<[u64; 8]>;
 
 /// A number of a script that is a count.
 pub(super) fn small(number: u64) -> Option<u32> {

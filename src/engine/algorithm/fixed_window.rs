@@ -3,7 +3,7 @@
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
-use super::counting::{CountedWindow, Counting, Effect, Format, Receipt, Written, is_believed};
+use super::counting::{CountedWindow, Counting, Effect, Receipt, StoredFormat, Written, is_believed};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
@@ -74,7 +74,7 @@ impl Counting for FixedWindow {
     type Numbers = [u64; 2];
 
     const COUNTS_DENIED: bool = true;
-    const FORMAT: Format = Format::Integer;
+    const FORMAT: StoredFormat = StoredFormat::Integer;
     const REPLY: usize = 1;
 
     small_state!();

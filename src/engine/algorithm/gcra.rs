@@ -6,7 +6,7 @@
 //! and a fraction over `L`, so a rate such as 7 per second has no rounding error. [ex-1] Its Lua twin is
 //! lua/algorithms/gcra.lua.
 
-use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, small};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, small};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
@@ -139,7 +139,7 @@ impl Counting for Pacing {
     type Observed = Debt;
     type Numbers = [u64; 8];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();

@@ -335,7 +335,7 @@ macro_rules! kinds {
 
             /// The form in which Redis stores the state.
             #[must_use]
-            pub const fn format(&self) -> Format {
+            pub const fn format(&self) -> StoredFormat {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
                 }
@@ -367,9 +367,9 @@ macro_rules! kinds {
 
             /// The numbers of a charge, in the order in which its script reads them.
             #[must_use]
-            pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers {
+            pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> StateNumbers {
                 match self {
-                    $(Self::$Kind(counting) => Numbers::from_slice(&counting.script_numbers(hits, bounds)),)*
+                    $(Self::$Kind(counting) => StateNumbers::from_slice(&counting.script_numbers(hits, bounds)),)*
                 }
             }
 

@@ -9,7 +9,7 @@ mod buckets;
 use std::borrow::Borrow;
 
 pub use self::buckets::Buckets;
-use super::counting::{Counting, Effect, Format, Receipt, Summary, Written, is_believed, small};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, Written, is_believed, small};
 use super::parameters::Precision;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Duration, Micros, Window};
@@ -20,7 +20,7 @@ pub const BUCKETS_MAX: u64 = 256;
 const FIRST_END: u64 = (1 << 53) - (BUCKETS_MAX + 1);
 
 /// The window over the buckets at one instant.
-struct Live<'a> {
+struct LiveBuckets<'a> {
     stored: Option<&'a Buckets>,
     /// How many of the oldest buckets do not count.
     dead: usize,
@@ -32,7 +32,7 @@ struct Live<'a> {
     rebased: Option<u32>,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveBuckets<'a> {
     fn of(counting: &SlidingWindow, stored: Option<&'a Buckets>, now: Micros) -> Self {
         let precision = counting.precision.get();
         let here = now / precision;
@@ -101,7 +101,7 @@ impl SlidingWindow {
     /// [sw-7]
     fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
-        let live = Live::of(self, stored, now);
+        let live = LiveBuckets::of(self, stored, now);
         let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
         let found = live.used;
         let (added, mut given) = match effect {
@@ -141,7 +141,7 @@ impl SlidingWindow {
 
     /// Makes it the next state, without buckets if nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveBuckets::of(self, Some(stored), now);
         let (here, dead, rebased) = (live.here, live.dead, live.rebased);
         stored.drop_oldest(dead);
         if let Some(hits) = rebased.filter(|&hits| hits > 0) {
@@ -156,7 +156,7 @@ impl SlidingWindow {
 
     /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveBuckets::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
             return false;
         }
@@ -179,7 +179,7 @@ impl Counting for SlidingWindow {
     type Observed = Summary;
     type Numbers = [u64; 3];
 
-    const FORMAT: Format = Format::Counts;
+    const FORMAT: StoredFormat = StoredFormat::Counts;
 
     long_state!();
 

@@ -7,7 +7,7 @@
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 
-use super::counting::{Counting, Effect, Format, Receipt, Summary, UndoScript, Written, is_believed};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, UndoScript, Written, is_believed};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
@@ -16,7 +16,7 @@ pub const REQUESTS_MAX: u32 = 10_000;
 
 /// One charge of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// When it was made.
     pub at: Micros,
     /// The hits of the log up to this entry, with its own.
@@ -29,7 +29,7 @@ pub struct Log {
     /// The sum before the oldest entry.
     pub base: u64,
     /// The entries.
-    pub entries: VecDeque<Entry>,
+    pub entries: VecDeque<LogEntry>,
 }
 
 impl Log {
@@ -46,7 +46,7 @@ impl Log {
 }
 
 /// The window over the log at one instant.
-struct Live {
+struct LiveEntries {
     /// The index of the oldest entry that counts.
     first: usize,
     /// The sum before it.
@@ -59,7 +59,7 @@ struct Live {
     rebased: bool,
 }
 
-impl Live {
+impl LiveEntries {
     fn of(counting: &SlidingWindowLog, log: Option<&Log>, now: Micros) -> Self {
         let window_us = counting.window.us();
         let nothing = Self { first: 0, base: 0, used: 0, at: now, rebased: false };
@@ -95,7 +95,7 @@ impl SlidingWindowLog {
     /// [sl-7]
     fn summary(&self, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let window_us = self.window.us();
-        let live = Live::of(self, log, now);
+        let live = LiveEntries::of(self, log, now);
         let entries = log.map(|log| &log.entries);
         // If nothing counts, the log starts from zero. [sl-2]
         let sum = if live.used > 0 { live.base + live.used } else { 0 };
@@ -134,12 +134,12 @@ impl SlidingWindowLog {
 
     /// Makes it the next state, without entries if nothing counts any more. [sl-2] [sl-4]
     fn change(&self, log: &mut Log, effect: Effect, now: Micros) {
-        let live = Live::of(self, Some(log), now);
+        let live = LiveEntries::of(self, Some(log), now);
         if live.used == 0 {
             *log = Log::default();
         } else if live.rebased {
             let sum = live.base + live.used;
-            *log = Log { base: live.base, entries: VecDeque::from([Entry { at: live.at, sum }]) };
+            *log = Log { base: live.base, entries: VecDeque::from([LogEntry { at: live.at, sum }]) };
         } else {
             log.entries.drain(..live.first);
             log.base = live.base;
@@ -151,14 +151,14 @@ impl SlidingWindowLog {
                     // Many keys never have more than one entry, and space for four would double their memory.
                     log.entries.reserve_exact(1);
                 }
-                log.entries.push_back(Entry { at: live.at, sum });
+                log.entries.push_back(LogEntry { at: live.at, sum });
             }
             Effect::Refund(hits) => {
                 // Newest first. The last entry that changes keeps the rest of its hits.
                 let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
                 let whole = log.entries.partition_point(|entry| entry.sum <= left);
                 let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
-                let split = log.entries.get(whole).map(|entry| Entry { at: entry.at, sum: left });
+                let split = log.entries.get(whole).map(|entry| LogEntry { at: entry.at, sum: left });
                 log.entries.truncate(whole);
                 log.entries.extend(split.filter(|_| kept < left));
             }
@@ -169,7 +169,7 @@ impl SlidingWindowLog {
     /// Takes one charge back, if it still counts: removes its entry and lowers the later sums. Returns whether it still
     /// counted. [un-4]
     fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
-        let live = Live::of(self, Some(log), now);
+        let live = LiveEntries::of(self, Some(log), now);
         let hits = u64::from(receipt.hits);
         // The sum can be lower than in the receipt, because earlier charges may have been undone meanwhile.
         let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
@@ -198,7 +198,7 @@ impl Counting for SlidingWindowLog {
     type Observed = Summary;
     type Numbers = [u64; 2];
 
-    const FORMAT: Format = Format::SortedSet;
+    const FORMAT: StoredFormat = StoredFormat::SortedSet;
     const UNDO: UndoScript = UndoScript::Log;
 
     long_state!();
@@ -228,7 +228,7 @@ impl Counting for SlidingWindowLog {
 
     /// Whether the clock has stepped back so far that all counted hits move to now. [sl-6] [tm-2]
     fn is_stale(&self, stored: &Box<Log>, _bounds: Option<Bounds>, now: Micros) -> bool {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveEntries::of(self, Some(stored), now);
         live.rebased && live.used > 0
     }
 
@@ -245,7 +245,7 @@ impl Counting for SlidingWindowLog {
             if log.entries.is_empty() {
                 log.base = sum.checked_sub(hits)?;
             }
-            log.entries.push_back(Entry { at, sum });
+            log.entries.push_back(LogEntry { at, sum });
         }
         Some(Box::new(log))
     }

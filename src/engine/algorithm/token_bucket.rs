@@ -4,7 +4,7 @@
 //! the limit or the burst changes. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is
 //! lua/algorithms/token_bucket.lua.
 
-use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
@@ -81,7 +81,7 @@ impl Counting for TokenBucket {
     type Observed = Bucket;
     type Numbers = [u64; 5];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();

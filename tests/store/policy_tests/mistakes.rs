@@ -113,7 +113,7 @@ fn mistakes_around_cases() {
         ),
         (
             format!("domain: d\nsettings: {{redis: {{url: x}}}}\ncases: [{{name: c, {steps}}}]"),
-            "2:12: no setting \"redis\": a test has",
+            "2:20: the setting redis.url changes no answer of a test",
         ),
         (
             format!("domain: d\nsettings: {{redis.url: x}}\ncases: [{{name: c, {steps}}}]"),

@@ -6,8 +6,8 @@ use weir_engine::algorithm::anchored_window::{self, ObservedWindow};
 use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir_engine::algorithm::gcra::Debt;
 use weir_engine::algorithm::sliding_window::Buckets;
-use weir_engine::algorithm::sliding_window_counter::Counts;
-use weir_engine::algorithm::sliding_window_log::{Entry, Log};
+use weir_engine::algorithm::sliding_window_counter::WindowCounts;
+use weir_engine::algorithm::sliding_window_log::{Log, LogEntry};
 use weir_engine::algorithm::token_bucket::Bucket;
 use weir_engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
 
@@ -25,7 +25,7 @@ impl Vector {
             (_, Some(State::SlidingWindowCounter(counts))) => Observed::SlidingWindowCounter(*counts),
             (_, Some(State::Pacing(debt))) => Observed::Pacing(*debt),
             (_, Some(State::TokenBucket(bucket))) => Observed::TokenBucket(*bucket),
-            (_, Some(State::AnchoredWindow(anchored_window::Window { start, count }))) => {
+            (_, Some(State::AnchoredWindow(anchored_window::StoredWindow { start, count }))) => {
                 let (start, count) = (*start, *count);
                 let end = self.bounds(limit, start).map_or(start + window_us, |bounds| bounds[2]);
                 Observed::AnchoredWindow(ObservedWindow { start, end, count })
@@ -58,9 +58,11 @@ impl Vector {
                 let (start, end) = self.bounds(limit, now).map_or((now, now), |bounds| (bounds[1], bounds[2]));
                 Observed::AnchoredWindow(ObservedWindow { start, end, count: 0 })
             }
-            (Algorithm::SlidingWindowCounter, _) => {
-                Observed::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
-            }
+            (Algorithm::SlidingWindowCounter, _) => Observed::SlidingWindowCounter(WindowCounts {
+                start: now / window_us * window_us,
+                previous: 0,
+                count: 0,
+            }),
             (Algorithm::SlidingWindow { .. }, _) => Observed::SlidingWindow(NOTHING),
             (Algorithm::SlidingWindowLog, _) => Observed::SlidingWindowLog(NOTHING),
             (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
@@ -121,7 +123,7 @@ impl Vector {
             Observed::AnchoredWindow(ObservedWindow { start, end, count }) => {
                 format!("{count}@{}..{}", self.time(*start), self.time(*end))
             }
-            Observed::SlidingWindowCounter(Counts { start, previous, count }) => {
+            Observed::SlidingWindowCounter(WindowCounts { start, previous, count }) => {
                 let window_us = limit.window().us();
                 format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
             }
@@ -206,7 +208,7 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
         Ok(match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::FirstHit | Anchor::Calendar(_) } => {
                 let (count, start) = placed(text)?;
-                State::AnchoredWindow(anchored_window::Window { start: vector.at(start)?, count })
+                State::AnchoredWindow(anchored_window::StoredWindow { start: vector.at(start)?, count })
             }
             Algorithm::SlidingWindow { precision } => {
                 let mut buckets = Vec::new();
@@ -223,7 +225,7 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
                 for part in entries.split('/') {
                     let (hits, time) = placed(part)?;
                     sum += u64::from(hits);
-                    log.entries.push_back(Entry { at: vector.at(time)?, sum });
+                    log.entries.push_back(LogEntry { at: vector.at(time)?, sum });
                 }
                 State::SlidingWindowLog(Box::new(log))
             }
@@ -258,7 +260,7 @@ pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Observe
             let (window, counts) = cut(':')?;
             let (previous, count) = counts.split_once('+').ok_or_else(|| format!("{text:?} has no +"))?;
             let start = numbered(vector, window_us, window)? * window_us;
-            Observed::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
+            Observed::SlidingWindowCounter(WindowCounts { start, previous: number(previous)?, count: number(count)? })
         }
         algorithm @ (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog) => {
             let parts: Vec<&str> = text.split('~').collect();

@@ -22,10 +22,10 @@ use std::time::Instant;
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
+use super::command_buffer::CommandBuffer;
 use super::generation::Generation;
 use super::meter::Meter;
 use super::replies::Replies;
-use super::request::Request;
 use super::unusable::Unusable;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a batch with the most
@@ -138,7 +138,7 @@ impl Connection {
     /// When there is none, or when it is an error of the server; for people.
     pub(crate) async fn ask(&mut self, command: &Cmd) -> Result<Value, Unusable> {
         let answers =
-            self.exchange(&Request::of(command)).await.map_err(|broken| Unusable::from(broken.to_string()))?;
+            self.exchange(&CommandBuffer::of(command)).await.map_err(|broken| Unusable::from(broken.to_string()))?;
         match answers.into_iter().next() {
             Some(Value::ServerError(error)) => Err(Unusable::from(&error)),
             Some(answer) => Ok(answer),
@@ -155,8 +155,8 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks, answers what is no RESP or before it is asked, or answers more than
-    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::resp::REPLIES_VALUES_MAX) or a bound of one reply.
-    pub(crate) async fn exchange(&mut self, request: &Request) -> Result<Vec<Value>, Broken> {
+    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::replies::REPLIES_VALUES_MAX) or a bound of one reply.
+    pub(crate) async fn exchange(&mut self, request: &CommandBuffer) -> Result<Vec<Value>, Broken> {
         self.unanswered = true;
         (self.sent, self.unflushed) = (0, true);
         let mut answers = Vec::with_capacity(request.commands());
@@ -169,7 +169,7 @@ impl Connection {
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,
-        request: &Request,
+        request: &CommandBuffer,
         answers: &mut Vec<Value>,
     ) -> Poll<Result<(), Broken>> {
         if self.sent == 0 {

@@ -4,10 +4,10 @@
 
 use redis::{ServerError, ServerErrorKind, Value};
 
+use super::command_buffer::CommandBuffer;
 use super::connection::{Broken, Connection, Stream};
 use super::credentials::Login;
 use super::meter::Meter;
-use super::request::Request;
 use super::unusable::Unusable;
 
 /// The name that a connection shows in `CLIENT LIST`.
@@ -55,7 +55,7 @@ async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refuse
         }
         done => done?,
     }
-    let mut greeting = Request::default();
+    let mut greeting = CommandBuffer::default();
     greeting.add(redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME));
     greeting.add(&redis::cmd("PING"));
     // A user without the right to either command can still be the right user.
@@ -67,7 +67,7 @@ async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refuse
 
 /// Sends the password, if there is one, and selects the database.
 async fn authenticate(connection: &mut Connection, login: &Login, username: Option<&str>) -> Result<(), Refused> {
-    let mut request = Request::default();
+    let mut request = CommandBuffer::default();
     if let Some(password) = &login.password {
         request.add(redis::cmd("AUTH").arg(username).arg(&**password));
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// Nothing of a further batch leaves.
-    async fn check_is_over(mut connection: Connection, batch: &Request, reason: &str) {
+    async fn check_is_over(mut connection: Connection, batch: &CommandBuffer, reason: &str) {
         assert!(!connection.is_reusable());
         let written = connection.bytes_written();
         assert_eq!(connection.exchange(batch).await.unwrap_err().to_string(), reason);
@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_byte_that_no_request_waits_for_ends_the_connection() {
-        let batch = Request::of(&redis::cmd("DBSIZE"));
+        let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         let reason = |shown: &str| format!("a reply that no request waits for: {shown:?}");
         // With the answer.
         for surplus in [":666\r\n", "$2\r\n", "x"] {
@@ -212,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_server_answers_against_the_protocol_is_shown() {
-        let batch = Request::of(&redis::cmd("DBSIZE"));
+        let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         for (bytes, reason) in [
             (&b"hello\r\n"[..], "a reply that is no RESP: a value begins with \"hello\\r\\n\""),
             (b":x\r\n", "a reply that is no RESP: "),
@@ -287,7 +287,7 @@ mod tests {
         let before = connection.bytes_written();
         assert!(before > 0, "the greeting was written");
         stopped.store(true, Ordering::SeqCst);
-        let batch = Request::of(redis::cmd("INCR").arg("n"));
+        let batch = CommandBuffer::of(redis::cmd("INCR").arg("n"));
         {
             let mut exchange = std::pin::pin!(connection.exchange(&batch));
             // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.

@@ -5,7 +5,7 @@
 
 use redis::Cmd;
 use smallvec::SmallVec;
-use weir_engine::algorithm::{Format, UndoScript};
+use weir_engine::algorithm::{StoredFormat, UndoScript};
 use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
 use super::library;
@@ -193,8 +193,8 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
         command
     };
     match limit.kind().format() {
-        Format::Integer | Format::Doubles | Format::Counts => command("GET"),
-        Format::SortedSet => {
+        StoredFormat::Integer | StoredFormat::Doubles | StoredFormat::Counts => command("GET"),
+        StoredFormat::SortedSet => {
             let mut command = command("ZRANGE");
             command.arg(0).arg(-1).arg("WITHSCORES");
             command

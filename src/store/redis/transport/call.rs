@@ -9,7 +9,7 @@ use redis::{Cmd, ServerErrorKind, Value};
 
 use super::charge_list::ChargeList;
 use super::script::Script;
-use crate::redis::dial::request::Request;
+use crate::redis::dial::command_buffer::CommandBuffer;
 
 /// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
 /// itself without its keys and arguments, which may be personal data.
@@ -100,7 +100,7 @@ impl Call {
     }
 
     /// Appends the command to a request, ASKING before it where that is due.
-    pub(super) fn add_to(&self, request: &mut Request) {
+    pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         if self.asking {
             request.add(&redis::cmd("ASKING"));
         }

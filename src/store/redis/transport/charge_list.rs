@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::options::MERGE_MAX;
 use super::script::Script;
-use crate::redis::dial::request::Request;
+use crate::redis::dial::command_buffer::CommandBuffer;
 
 /// Lists with fewer charges than that together are sent as they are: they cost Redis no less in one command.
 const CHARGES_MIN: usize = 4;
@@ -55,7 +55,7 @@ pub(crate) struct ChargeList {
     /// The distinct keys, one after the other, and where each ends.
     keys: String,
     key_ends: SmallVec<[usize; 4]>,
-    entries: SmallVec<[Entry; 4]>,
+    entries: SmallVec<[ListEntry; 4]>,
     numbers: SmallVec<[u64; NUMBERS_OF_ONE]>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct ListedCharge {
 
 /// A charge, or what the script has to know before one.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ListEntry {
     /// Its part of the plan.
     letters: [u8; 3],
     /// Which of the keys the charge is on.
@@ -141,7 +141,7 @@ impl ChargeList {
         let before = self.numbers.len();
         self.numbers.extend(numbers);
         let numbers = u8::try_from(self.numbers.len() - before).expect("a charge has a few numbers");
-        self.entries.push(Entry { letters, key, numbers });
+        self.entries.push(ListEntry { letters, key, numbers });
     }
 
     pub(super) const fn weight(&self) -> u32 {
@@ -163,7 +163,7 @@ impl ChargeList {
     }
 
     /// Appends the command that decides it alone.
-    pub(super) fn add_to(&self, request: &mut Request) {
+    pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         match (self.script_of_one, &self.entries[..]) {
             (Some(script), [charge]) => {
                 request.begin(5);
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
     }
 
     /// Appends its command.
-    pub(super) fn add_to(&self, request: &mut Request) {
+    pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         let (Some(first), Some(script)) = (self.lists.first(), script_of_run(self.lists.iter().copied())) else {
             return;
         };
@@ -296,7 +296,7 @@ pub(super) fn script_of_run<'a>(mut lists: impl Iterator<Item = &'a ChargeList>)
 }
 
 /// The arguments of EVALSHA before the keys.
-fn evalsha(request: &mut Request, script: &Script, keys: usize) {
+fn evalsha(request: &mut CommandBuffer, script: &Script, keys: usize) {
     request.argument(b"EVALSHA");
     request.argument(script.sha1.as_bytes());
     let digits = keys.to_string();

@@ -19,8 +19,8 @@ use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
 use super::script::Script;
 use crate::redis::base::error_class::{After, RedisErrorClass};
-use crate::redis::base::observer::Observer;
-use crate::redis::dial::request::Request;
+use crate::redis::base::observer::RedisObserver;
+use crate::redis::dial::command_buffer::CommandBuffer;
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.
@@ -42,14 +42,14 @@ pub(crate) struct Worker {
     queue: Arc<Queue>,
     /// Where its connections go, for people.
     address: Arc<str>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
     batch_max: usize,
     merge_max: usize,
     /// How long the connection may be silent while answers are outstanding. Their callers may have gone: late answers are read
     /// and dropped.
     silence_max: Duration,
     /// The batch as it is sent. Empty between two.
-    request: Request,
+    request: CommandBuffer,
     /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
     /// deadline costs the runtime next to nothing.
     alarm: Pin<Box<Sleep>>,
@@ -74,7 +74,7 @@ impl Worker {
             batch_max: options.batch_max,
             merge_max: options.merge_max,
             silence_max: silence_max(options.breaker.timeout),
-            request: Request::default(),
+            request: CommandBuffer::default(),
             alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
             setbacks: 0,
         }

@@ -11,12 +11,12 @@ const KEPT_BYTES: usize = 64 << 10;
 
 /// The commands of one batch. The buffer is kept for the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
+pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,
     commands: usize,
 }
 
-impl Request {
+impl CommandBuffer {
     /// A request of one command.
     pub(crate) fn of(command: &Cmd) -> Self {
         let mut request = Self::default();
@@ -84,19 +84,19 @@ mod tests {
     fn a_command_is_written_as_the_redis_crate_writes_it() {
         let mut command = redis::cmd("SET");
         command.arg("a key").arg(b"\0\r\n").arg("");
-        let mut request = Request::default();
+        let mut request = CommandBuffer::default();
         request.begin(4);
         request.argument(b"SET");
         request.argument_by(5, |bytes| bytes.extend(b"a key"));
         request.argument(b"\0\r\n");
         request.argument(b"");
-        assert_eq!(request.bytes, Request::of(&command).bytes);
+        assert_eq!(request.bytes, CommandBuffer::of(&command).bytes);
         assert_eq!(request.commands(), 1);
     }
 
     #[test]
     fn a_large_buffer_is_given_back() {
-        let mut request = Request::default();
+        let mut request = CommandBuffer::default();
         request.argument(&[0; KEPT_BYTES + 1]);
         request.clear();
         assert_eq!((request.bytes.capacity(), request.commands()), (0, 0));
