@@ -13,7 +13,7 @@ use weir_policies::Dialect;
 use weir_rls::configured;
 use weir_settings::{PolicySource, Settings};
 use weir_store::SystemClock;
-use weir_telemetry::metrics::{Door, Metrics};
+use weir_telemetry::metrics::{Metrics, Protocol};
 use weir_telemetry::shed::ShedReason;
 use weir_telemetry::traces::Tracer;
 use weir_tls::server::ServerTls;
@@ -57,10 +57,10 @@ struct Limiters {
 }
 
 impl Limiters {
-    fn limiter(&self, stores: &Opened, door: Door) -> Arc<Limiter> {
+    fn limiter(&self, stores: &Opened, protocol: Protocol) -> Arc<Limiter> {
         let (store, per_second) = (stores.first.clone(), stores.per_second.clone());
         let options = Options { store, per_second, ..self.options.clone() };
-        Arc::new(Limiter::new(self.policies.clone(), options, self.metrics.observer_of(door)))
+        Arc::new(Limiter::new(self.policies.clone(), options, self.metrics.observer_of(protocol)))
     }
 }
 
@@ -171,7 +171,7 @@ impl Server {
         let limiters = Limiters { policies: policies.clone(), metrics: metrics.clone(), options };
         let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
         let table = Arc::new(table);
-        let site = Arc::new(self.site(limiters.limiter(control, Door::Http), table.clone(), tracer.clone()));
+        let site = Arc::new(self.site(limiters.limiter(control, Protocol::Http), table.clone(), tracer.clone()));
 
         let served = self.grpc_options(tls, tracer);
         let health = Health::starting().await;
@@ -182,7 +182,7 @@ impl Server {
             move |_| {
                 let opened = stores.open();
                 warm_up.prepare(opened.remote());
-                limiters.limiter(&opened, Door::Grpc)
+                limiters.limiter(&opened, Protocol::Grpc)
             }
         };
         let grpc = weir_grpc::start(supervisor, life, listeners.grpc, &served, &health, of_core)?;

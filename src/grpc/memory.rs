@@ -607,17 +607,4 @@ pub(super) mod tests {
             assert!(!peer.is_overdue());
         }
     }
-
-    #[test]
-    fn headers_that_do_not_end_are_timed() {
-        let peer = peer();
-        peer.observe(true, true);
-        for _ in 0..3 {
-            peer.core().advance();
-            peer.observe(true, true);
-        }
-        assert_eq!(peer.in_headers_for(), 3);
-        peer.observe(true, false);
-        assert_eq!(peer.in_headers_for(), 0);
-    }
 }

@@ -20,7 +20,8 @@ use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
 use weir_rls::{lenient, receipts};
-use weir_telemetry::traces::{Trace, Tracer, Way};
+use weir_telemetry::metrics::Protocol;
+use weir_telemetry::traces::{Trace, Tracer};
 
 use super::connection::Load;
 use super::finishing::{Finishing, MustFinish};
@@ -128,7 +129,7 @@ impl Services {
     /// waiting on a store if the store is immediate.
     fn should_rate_limit(&self, request: http::Request<Incoming>, mut reservation: Reservation) -> Answering {
         let limits = self.limits.clone();
-        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Grpc, request.headers()));
+        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {

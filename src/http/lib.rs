@@ -157,7 +157,7 @@ pub struct ServiceState {
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
-    policies: Mutex<Shown>,
+    policies: Mutex<ShownPolicies>,
 }
 
 /// A summary of the policies and the store, for operators.
@@ -175,7 +175,7 @@ pub struct Summary {
 
 /// The policies that are shown.
 #[derive(Debug, Default)]
-struct Shown {
+struct ShownPolicies {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
     places: Arc<[String]>,
@@ -263,7 +263,7 @@ impl ServiceState {
     /// Sets the policies in force. `places` says where each rule is written, by its id. `source` is their source as JSON in gzip, if
     /// it is kept.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
-        let shown = Shown { policies, places: places.into(), source, problems: PolicyProblems::default() };
+        let shown = ShownPolicies { policies, places: places.into(), source, problems: PolicyProblems::default() };
         // Freed after the lock is released: many rules take a while.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);

@@ -51,7 +51,7 @@ impl Looks {
 /// The query of `/top`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Most {
+pub(super) struct TopQuery {
     #[serde(default = "minutes_max")]
     minutes: usize,
     #[serde(default = "most_limits")]
@@ -78,7 +78,7 @@ const fn most_keys() -> usize {
 /// The query of `/limited`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfRule {
+pub(super) struct LimitedQuery {
     domain: String,
     rule: String,
     #[serde(default = "minutes_max")]
@@ -86,7 +86,7 @@ pub(super) struct OfRule {
 }
 
 /// The limits with most denials and their keys, the limits with most hits, and the store.
-pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>, QueryRejection>) -> Response {
+pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQuery>, QueryRejection>) -> Response {
     let most = match query {
         Ok(Query(most)) => most,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
@@ -116,7 +116,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     fresh(&answer)
 }
 
-impl Most {
+impl TopQuery {
     /// The selected limits and keys within the bounds, and how many limits are left out.
     fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
@@ -139,7 +139,10 @@ impl Most {
 }
 
 /// All keys that were over the limits of one rule.
-pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<OfRule>, QueryRejection>) -> Response {
+pub(super) async fn limited(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<LimitedQuery>, QueryRejection>,
+) -> Response {
     let of = match query {
         Ok(Query(of)) => of,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),

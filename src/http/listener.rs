@@ -569,16 +569,4 @@ mod tests {
         drop(stream);
         assert_ne!(GAVE_WAY.get(), is_due, "a connection that closes gives way");
     }
-
-    #[tokio::test]
-    async fn one_address_has_as_many_connections_as_it_may() {
-        let mut callers = Callers::new(ConnectionBounds { per_peer: 2, shed: Arc::default() });
-        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        for _ in 0..2 {
-            assert!(!callers.has_too_many(one));
-            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-            callers.open.push(Open { caller: Arc::new(Caller::new()), ip: one, task });
-        }
-        assert!(callers.has_too_many(one) && !callers.has_too_many(other));
-    }
 }

@@ -40,11 +40,11 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The body of a PUT: an override.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct SetBody {
     domain: String,
     /// Entries as `k=v,k=v`.
     descriptor: String,
-    limits: Vec<WantedNumbers>,
+    limits: Vec<BodyNumbers>,
     /// A date or an instant.
     until: Option<String>,
     /// How long, in place of `until`.
@@ -54,7 +54,7 @@ struct Wanted {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WantedNumbers {
+struct BodyNumbers {
     name: Option<Box<str>>,
     requests: u32,
     window_us: u64,
@@ -64,7 +64,7 @@ struct WantedNumbers {
 /// The query of a DELETE.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct DeleteQuery {
     domain: String,
     descriptor: String,
 }
@@ -137,7 +137,7 @@ pub(super) async fn delete(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
-    query: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<DeleteQuery>, QueryRejection>,
 ) -> Response {
     let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
@@ -251,7 +251,7 @@ async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
 /// The override that a body asks for.
 fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverride, (StatusCode, String)> {
     let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
-    let Wanted { domain, descriptor, limits, until, for_us, reason } =
+    let SetBody { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
     if limits.is_empty() {
         return Err(invalid("limits: at least one".to_owned()));
@@ -265,7 +265,7 @@ fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverrid
         (None, Some(us)) => now.saturating_add(us),
         _ => return Err(invalid("either until or for_us says when it ends".to_owned())),
     };
-    let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {
+    let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| invalid(format!("window_us: {error}")))?;
         Ok(Numbers { name, requests, window, burst })
     });

@@ -14,7 +14,8 @@ use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 use weir_limiter::Detail;
 use weir_rls::{client_headers, convert, detail, json, receipts};
-use weir_telemetry::traces::{Trace, Way};
+use weir_telemetry::metrics::Protocol;
+use weir_telemetry::traces::Trace;
 
 use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
 
@@ -174,7 +175,7 @@ async fn decide(
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let trace = site.json.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Http, request.headers()));
+    let trace = site.json.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Http, request.headers()));
     let response = answer(&site, asked, request, trace.as_deref()).await;
     if let Some(trace) = trace {
         trace.end_http(response.status().as_u16());

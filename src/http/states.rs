@@ -23,7 +23,7 @@ const STATES_MAX: usize = 256;
 /// The query of `/states`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Page {
+pub(super) struct StatesQuery {
     domain: String,
     rule: String,
     #[serde(default = "some")]
@@ -36,7 +36,10 @@ const fn some() -> usize {
 }
 
 /// The states of one rule, in no particular order.
-pub(super) async fn states(State(site): State<Arc<Site>>, query: Result<Query<Page>, QueryRejection>) -> Response {
+pub(super) async fn states(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<StatesQuery>, QueryRejection>,
+) -> Response {
     let page = match query {
         Ok(Query(page)) => page,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),

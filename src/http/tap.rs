@@ -43,7 +43,7 @@ const VALUES: [&str; 2] = ["hidden", "shown"];
 
 /// The query of `/tap`.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct TapQuery {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
@@ -53,7 +53,7 @@ struct Wanted {
     has_notes: bool,
 }
 
-impl Wanted {
+impl TapQuery {
     /// # Errors
     /// With the text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
@@ -116,7 +116,7 @@ pub(super) async fn tap(
         Ok(caller) => caller,
         Err(refusal) => return refusal,
     };
-    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| Wanted::read(pairs));
+    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| TapQuery::read(pairs));
     let wanted = match wanted {
         Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
@@ -166,8 +166,8 @@ pub(super) async fn tap(
 }
 
 /// Logs who sees values of callers, and for how long.
-fn audit(by: &str, wanted: &Wanted, length: Duration) {
-    let Wanted { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
+fn audit(by: &str, wanted: &TapQuery, length: Duration) {
+    let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
         by,
         domain = domain.as_deref(),
@@ -303,8 +303,8 @@ impl NamedValues {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Wanted, String> {
-        Wanted::read(pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
+    fn read(pairs: &[(&str, &str)]) -> Result<TapQuery, String> {
+        TapQuery::read(pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
         ]);
         let entries = [("user", "ann"), ("path", "/a,b")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let filter = Filter { domain: Some("shop".into()), rule: Some("user".into()), entries, verdict: Some("over") };
-        let expected = Wanted { filter, sample: 10, seconds: Some(60), shows_values: Some(true), has_notes: true };
+        let expected = TapQuery { filter, sample: 10, seconds: Some(60), shows_values: Some(true), has_notes: true };
         assert_eq!(wanted, Ok(expected));
         for (pair, reason) in [
             (("doman", "shop"), "no parameter \"doman\", only domain, rule,"),

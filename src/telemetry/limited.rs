@@ -59,7 +59,7 @@ impl Limited {
         tracing::debug!(
             domain,
             rule,
-            key = %Shown(self.values, charged.charge.key),
+            key = %ShownKey(self.values, charged.charge.key),
             limit,
             requests = charged.charge.limit.requests(),
             window = %charged.charge.limit.window(),
@@ -99,9 +99,9 @@ impl Limited {
 }
 
 /// Formats a key when it is written.
-struct Shown<'a>(Values, &'a str);
+struct ShownKey<'a>(Values, &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ShownKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.descriptor(self.1).text())
     }

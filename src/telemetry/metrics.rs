@@ -39,7 +39,7 @@ pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
 use self::domains::{Domains, Unknown, requests_of_domains, unmatched_of_domains};
 use self::families::{FamilyKind, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
-pub use self::latency::{BUCKETS_US, Door};
+pub use self::latency::{BUCKETS_US, Protocol};
 use self::latency::{Latencies, Recorder};
 pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
@@ -224,18 +224,18 @@ impl Metrics {
     /// An observer for one runtime that serves gRPC. The counters that it writes most often are its own.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
-        self.observer_of(Door::Grpc)
+        self.observer_of(Protocol::Grpc)
     }
 
-    /// An observer for one runtime whose requests come by this door.
+    /// An observer for one runtime whose requests come by this protocol.
     #[must_use]
-    pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
+    pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
             taps: self.taps.clone(),
             lane: self.lanes.fetch_add(1, Relaxed),
-            requests: self.requests.recorder(door),
-            stores: self.stores.recorder(door),
+            requests: self.requests.recorder(protocol),
+            stores: self.stores.recorder(protocol),
         })
     }
 
@@ -410,7 +410,7 @@ fn add_service(
     });
     let of = requests.clone();
     let name = "ratelimit_server.ShouldRateLimit.total_requests";
-    statistics.add(name, Kind::Counter, move || of.requests(Door::Grpc));
+    statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
 /// The observer of one runtime.
@@ -707,7 +707,7 @@ mod tests {
             let tally = metrics.observer().loaded(&policies);
             charge_first_rule(&policies, &*tally, 11);
             metrics.observer().decided(DecisionResult::OverLimit, &|| Duration::ZERO);
-            metrics.observer_of(Door::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
+            metrics.observer_of(Protocol::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
             metrics.policies_loaded();
             metrics.text()
         };

@@ -14,9 +14,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+use weir_tls::backoff::doubled;
 
 pub use self::lines::{Format, Mogrifier};
 use self::lines::{Lines, Packet};
+use super::complaint::Complaint;
 use super::metrics::Metrics;
 
 /// How long connecting may take.
@@ -96,9 +98,9 @@ struct Sender {
     connection: Option<Connection>,
     /// The time of the next attempt to connect.
     retry_at: Option<Instant>,
-    pause: Duration,
-    /// Logged once, until there is a connection again.
-    is_in_trouble: bool,
+    /// Failed attempts to connect since the last connection.
+    failures: u32,
+    complaint: Complaint,
 }
 
 impl Sender {
@@ -110,8 +112,9 @@ impl Sender {
             metrics,
             connection: None,
             retry_at: None,
-            pause: RETRY.0,
-            is_in_trouble: false,
+            failures: 0,
+            // Logged once, until there is a connection again.
+            complaint: Complaint::new(Duration::MAX),
         }
     }
 
@@ -173,9 +176,8 @@ impl Sender {
         match timeout(CONNECT_TIMEOUT, dial(&self.address, self.transport)).await {
             Ok(Ok(connection)) => {
                 self.connection = Some(connection);
-                (self.retry_at, self.pause) = (None, RETRY.0);
-                if self.is_in_trouble && self.transport == Transport::Tcp {
-                    self.is_in_trouble = false;
+                (self.retry_at, self.failures) = (None, 0);
+                if self.transport == Transport::Tcp && self.complaint.ended().is_some() {
                     tracing::info!(address = self.address, "connected to the statsd server");
                 }
                 true
@@ -186,16 +188,17 @@ impl Sender {
                     |dialled| dialled.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
                 );
                 self.complain(Some(error));
-                self.retry_at = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(RETRY.1);
+                self.retry_at = Some(Instant::now() + doubled(RETRY.0, self.failures, RETRY.1));
+                self.failures = self.failures.saturating_add(1);
                 false
             }
         }
     }
 
     fn complain(&mut self, error: Option<io::Error>) {
-        if let Some(error) = error.filter(|_| !self.is_in_trouble) {
-            self.is_in_trouble = true;
+        if let Some(error) = error
+            && self.complaint.failed(1).is_some()
+        {
             tracing::warn!(address = self.address, %error, "no statsd server: statistics are not sent until there is one");
         }
     }

@@ -27,6 +27,7 @@ use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
 pub use self::sampler::Sampler;
 use self::span::DecisionRecord;
+use crate::metrics::Protocol;
 
 /// The headers that the caller's context is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +58,6 @@ pub struct Tracer {
     spans: Arc<Spans>,
 }
 
-/// The way by which a request came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// ShouldRateLimit.
-    Grpc,
-    /// `POST /json`.
-    Http,
-}
-
 /// How the answer to a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
@@ -87,7 +79,7 @@ impl Tracer {
 
     /// The trace of a request with these headers, if it is sampled.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, way: Way, headers: &HeaderMap) -> Option<Box<Trace>> {
+    pub fn begin(self: &Arc<Self>, protocol: Protocol, headers: &HeaderMap) -> Option<Box<Trace>> {
         let caller = Caller::of(headers, self.options.propagators);
         let mut own = None;
         let sampled = self.options.sampler.samples(caller.sampled, || match caller.ids {
@@ -104,7 +96,7 @@ impl Tracer {
         let state = if caller.is_w3c { tracestate(headers) } else { TraceState::NONE };
         Some(Box::new(Trace {
             tracer: self.clone(),
-            way,
+            protocol,
             context: SpanContext::new(trace, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state),
             parent: caller.ids.map_or(SpanId::INVALID, |ids| SpanId::from(ids.span)),
             began_at: SystemTime::now(),
@@ -118,7 +110,7 @@ impl Tracer {
 /// The trace of one sampled decision. Its spans go to the queue when it is dropped.
 pub struct Trace {
     tracer: Arc<Tracer>,
-    way: Way,
+    protocol: Protocol,
     context: SpanContext,
     parent: SpanId,
     began_at: SystemTime,

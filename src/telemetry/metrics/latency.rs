@@ -21,12 +21,12 @@ const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
 /// How many of the last times each runtime keeps for StatsD.
 const TIMES_KEPT: usize = 1024;
 
-/// The listener by which requests come.
+/// The protocol by which a request comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// gRPC.
+pub enum Protocol {
+    /// ShouldRateLimit.
     Grpc,
-    /// HTTP.
+    /// `POST /json`.
     Http,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Latencies {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Recorder {
-    door: Door,
+    protocol: Protocol,
     bounds_ns: Arc<[u64]>,
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
@@ -161,15 +161,15 @@ impl Latencies {
         Self { bounds_ns: all.into(), keeps_times, recorders: Mutex::default(), exemplars: Mutex::default() }
     }
 
-    pub(super) fn recorder(&self, door: Door) -> Arc<Recorder> {
+    pub(super) fn recorder(&self, protocol: Protocol) -> Arc<Recorder> {
         let recorder = Arc::new(Recorder {
-            door,
+            protocol,
             bounds_ns: self.bounds_ns.clone(),
             buckets: (0..=self.bounds_ns.len()).map(|_| AtomicU64::new(0)).collect(),
             sum_ns: AtomicU64::new(0),
             failures: Default::default(),
             unreadable: AtomicU64::new(0),
-            times: (self.keeps_times && door == Door::Grpc).then(Times::new),
+            times: (self.keeps_times && protocol == Protocol::Grpc).then(Times::new),
         });
         self.recorders.lock().push(recorder.clone());
         recorder
@@ -192,18 +192,18 @@ impl Latencies {
         self.recorders.lock().iter().map(|recorder| recorder.unreadable.load(Relaxed)).sum()
     }
 
-    /// How many requests came by this door and could be read.
-    pub(super) fn requests(&self, door: Door) -> u64 {
+    /// How many requests came by this protocol and could be read.
+    pub(super) fn requests(&self, protocol: Protocol) -> u64 {
         let recorders = self.recorders.lock();
-        let of_door = recorders.iter().filter(|recorder| recorder.door == door);
-        of_door.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
+        let of_protocol = recorders.iter().filter(|recorder| recorder.protocol == protocol);
+        of_protocol.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
-    /// The times of the requests that came by these doors.
-    pub(super) fn distribution(&self, doors: &[Door]) -> Distribution {
+    /// The times of the requests that came by these protocols.
+    pub(super) fn distribution(&self, protocols: &[Protocol]) -> Distribution {
         let mut buckets = vec![0; self.bounds_ns.len() + 1];
         let mut sum_ns = 0_u64;
-        for recorder in self.recorders.lock().iter().filter(|recorder| doors.contains(&recorder.door)) {
+        for recorder in self.recorders.lock().iter().filter(|recorder| protocols.contains(&recorder.protocol)) {
             for (sum, bucket) in buckets.iter_mut().zip(&recorder.buckets) {
                 *sum += bucket.load(Relaxed);
             }
@@ -214,7 +214,7 @@ impl Latencies {
 
     /// All times, by [`BUCKETS_US`], in seconds.
     pub(super) fn histogram(&self) -> Histogram {
-        let times = self.distribution(&[Door::Grpc, Door::Http]);
+        let times = self.distribution(&[Protocol::Grpc, Protocol::Http]);
         let (count, sum) = (times.count(), Duration::from_nanos(times.sum_ns).as_secs_f64());
         let exemplars = *self.exemplars.lock();
         let bounded = BUCKETS_US.map(|us| (Duration::from_micros(us).as_secs_f64(), times.up_to(us * 1_000)));
@@ -265,8 +265,11 @@ mod tests {
     #[test]
     fn the_last_times_are_shown_once_and_all_are_counted() {
         let latencies = Latencies::new(&[], true);
-        let (one, other, http) =
-            (latencies.recorder(Door::Grpc), latencies.recorder(Door::Grpc), latencies.recorder(Door::Http));
+        let (one, other, http) = (
+            latencies.recorder(Protocol::Grpc),
+            latencies.recorder(Protocol::Grpc),
+            latencies.recorder(Protocol::Http),
+        );
         let mut seen = TimesSeen::default();
         let look = |seen: &mut TimesSeen| {
             let mut times = Vec::new();
@@ -283,17 +286,20 @@ mod tests {
         }
         let (came, times) = look(&mut seen);
         assert_eq!((came, times.len(), times[0]), (TIMES_KEPT as u64 + 5, TIMES_KEPT, 5));
-        assert_eq!((latencies.requests(Door::Http), latencies.requests(Door::Grpc)), (1, TIMES_KEPT as u64 + 7));
+        assert_eq!(
+            (latencies.requests(Protocol::Http), latencies.requests(Protocol::Grpc)),
+            (1, TIMES_KEPT as u64 + 7)
+        );
     }
 
     #[test]
     fn a_rank_is_found_in_the_bucket_that_holds_it() {
         let latencies = Latencies::new(&[70_000], false);
-        let recorder = latencies.recorder(Door::Grpc);
+        let recorder = latencies.recorder(Protocol::Grpc);
         for us in [60, 60, 90, 6_000_000] {
             recorder.record(Duration::from_micros(us));
         }
-        let times = latencies.distribution(&[Door::Grpc]);
+        let times = latencies.distribution(&[Protocol::Grpc]);
         let bounds: Vec<Option<u64>> = (1..=5).map(|rank| times.bound_of(rank)).collect();
         assert_eq!(bounds, [Some(70_000), Some(70_000), Some(100_000), Some(5_000_000_000), None]);
         assert_eq!((times.up_to(70_000), times.up_to(100_000), times.count()), (2, 3, 4));

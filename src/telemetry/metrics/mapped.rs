@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Value, Visitor};
-use super::latency::{Distribution, Door, Latencies};
+use super::latency::{Distribution, Latencies, Protocol};
 use super::table::row;
 use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
 use crate::statistics::{Kind, Statistics};
@@ -60,17 +60,17 @@ struct MappedFamily {
     name: String,
     help: String,
     kind: FamilyKind,
-    series: Vec<(Labels, Shown)>,
+    series: Vec<(Labels, MappedValue)>,
 }
 
 #[derive(Debug)]
-enum Shown {
+enum MappedValue {
     Number(f64),
     Histogram(Histogram),
     Summary(Summary),
 }
 
-impl Shown {
+impl MappedValue {
     fn value(&self) -> Value<'_> {
         match self {
             Self::Number(number) => Value::Number(*number),
@@ -159,7 +159,7 @@ impl MappedStatistics {
             }
         });
         let shown = sums.into_iter().map(|(name, Sums { kind, help, values })| {
-            let series = values.into_iter().map(|(labels, value)| (labels, Shown::Number(value))).collect();
+            let series = values.into_iter().map(|(labels, value)| (labels, MappedValue::Number(value))).collect();
             MappedFamily { name, help, kind, series }
         });
         let mut families: Vec<MappedFamily> = shown.collect();
@@ -208,7 +208,7 @@ impl MappedStatistics {
 
     /// The response times, once there are any.
     fn times(&self, now: Instant) -> Option<MappedFamily> {
-        let times = self.requests.distribution(&[Door::Grpc]);
+        let times = self.requests.distribution(&[Protocol::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =
             self.mapper.find(RESPONSE_TIME, MetricType::Observer)
         else {
@@ -227,7 +227,7 @@ impl MappedStatistics {
                 if buckets.last().is_none_or(|last| last.bound.is_finite()) {
                     buckets.push(bucket(f64::INFINITY, count));
                 }
-                (FamilyKind::Histogram, Shown::Histogram(Histogram { buckets, count, sum }))
+                (FamilyKind::Histogram, MappedValue::Histogram(Histogram { buckets, count, sum }))
             }
             ObserverKind::Summary(quantiles, max_age) => {
                 let recent = self.recent(&times, max_age, now);
@@ -235,7 +235,7 @@ impl MappedStatistics {
                     let bound = recent.bound_of(rank(quantile, recent.count()));
                     (quantile, bound.map_or(f64::NAN, |bound| scaled(bound, scale)))
                 });
-                (FamilyKind::Summary, Shown::Summary(Summary { quantiles: quantiles.collect(), count, sum }))
+                (FamilyKind::Summary, MappedValue::Summary(Summary { quantiles: quantiles.collect(), count, sum }))
             }
         };
         let help = help.unwrap_or_else(|| HELP.to_owned());
@@ -331,8 +331,8 @@ mod tests {
     fn response_times_are_in_the_buckets_of_the_mapping() {
         let scene = Scene::new(Mapper::built_in(false));
         assert_eq!(scene.text(Instant::now()), "", "not before there are any");
-        let recorder = scene.requests.recorder(Door::Grpc);
-        scene.requests.recorder(Door::Http).record(Duration::from_secs(1));
+        let recorder = scene.requests.recorder(Protocol::Grpc);
+        scene.requests.recorder(Protocol::Http).record(Duration::from_secs(1));
         for time in [5_000, 5_001, 2_500_000] {
             recorder.record(Duration::from_micros(time));
         }
@@ -349,7 +349,7 @@ mod tests {
             assert!(text.contains(&format!("{name}{line}\n")), "{line}\n{text}");
         }
         let milliseconds = Scene::new(Mapper::built_in(true));
-        milliseconds.requests.recorder(Door::Grpc).record(Duration::from_micros(2_500));
+        milliseconds.requests.recorder(Protocol::Grpc).record(Duration::from_micros(2_500));
         let text = milliseconds.text(Instant::now());
         assert!(text.contains("le=\"2.5\"} 1\n") && text.contains("le=\"1\"} 0\n"), "{text}");
         assert!(text.contains("_sum{grpc_method=\"ShouldRateLimit\"} 2.5\n"), "{text}");
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_summary_forgets_what_is_too_old() {
         let scene = Scene::new(Mapper::parse("").unwrap());
-        let recorder = scene.requests.recorder(Door::Grpc);
+        let recorder = scene.requests.recorder(Protocol::Grpc);
         let start = Instant::now();
         let median = |now: Instant| {
             let text = scene.text(now);

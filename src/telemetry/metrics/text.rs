@@ -1,6 +1,7 @@
 //! The text formats of /metrics: that of Prometheus, and OpenMetrics for readers that ask for it.
 //!
-//! They differ in the names in the heads of counters, in exemplars, which only OpenMetrics has, and in its end mark.
+//! They differ in the names in the heads of counters, in exemplars, which only OpenMetrics has, and in its end mark. They are
+//! written by hand because prometheus-client writes a whole registry at once, in OpenMetrics only, and has no summaries.
 //! Not here: what is written (the other files), and who reads it (http).
 
 use std::fmt::Write as _;

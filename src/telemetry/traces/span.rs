@@ -11,7 +11,8 @@ use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks
 use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
 use weir_engine::{Entry, OnError, Rule};
 
-use super::{Ended, Trace, Way};
+use super::{Ended, Trace};
+use crate::metrics::Protocol;
 
 /// The longest text of an attribute that comes from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
@@ -141,14 +142,14 @@ fn span(
 fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: SystemTime) -> SpanData {
     let mut attributes = Vec::with_capacity(16);
     let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
-    let name = match trace.way {
-        Way::Grpc => {
+    let name = match trace.protocol {
+        Protocol::Grpc => {
             add("rpc.system", "grpc".into());
             add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
             add("rpc.method", "ShouldRateLimit".into());
             GRPC_NAME
         }
-        Way::Http => {
+        Protocol::Http => {
             add("http.request.method", "POST".into());
             add("http.route", "/json".into());
             add("url.path", "/json".into());
