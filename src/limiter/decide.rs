@@ -16,7 +16,7 @@ use super::deny_cache::Known;
 use super::holds::Settling;
 use super::plan::{Decided, Plan, Selected};
 use super::policies::InForce;
-use super::split::decide_split;
+use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
@@ -54,7 +54,11 @@ impl Limiter {
         self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
         self.counts.request(&request, query, result.is_ok().then_some(&decided));
-        result?;
+        match &query.settle {
+            // It may have given hits back, so that nobody may send it again. [hd-6]
+            Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
+            _ => result?,
+        }
         let mut answer = plan.answer(query, &decided);
         if domain.has_holds && !answer.denied {
             answer.holds = self.stores.opened(&decided);

