@@ -341,7 +341,7 @@ fn details(limit: &Limit) -> Vec<String> {
     if limit.post_paid() {
         details.push("post_paid".to_owned());
     }
-    if limit.hold {
+    if limit.hold && !limit.algorithm().counts_permits() {
         details.push("hold".to_owned());
     }
     if !limit.alert_at.is_empty() {

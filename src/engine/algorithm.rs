@@ -68,6 +68,8 @@ algorithms! {
         /// The most hits at one instant, at least 1.
         burst: u32,
     } = "gcra",
+    /// Requests in flight: each holds a permit, from its start until its receipt takes it out or the window is over. [cc-1]
+    Concurrency = "concurrency",
 }
 
 impl Algorithm {
@@ -113,6 +115,11 @@ impl Algorithm {
             }
             Self::LeakyBucket { burst } => pacing(Pace::LeakyBucket, burst)?,
             Self::Gcra { burst } => pacing(Pace::Gcra, burst)?,
+            Self::Concurrency => {
+                let precision = Self::default_precision(window);
+                let permits = sliding_window::SlidingWindow::of_permits(requests, window, precision);
+                StateKind::SlidingWindow(permits.ok_or(LimitError::PermitWindow { us: window.us() })?)
+            }
         })
     }
 
@@ -142,7 +149,7 @@ impl Algorithm {
                 smallvec![burst(most), set("refill", ParameterValue::Word(refill), is_default)]
             }
             Self::LeakyBucket { burst: most } | Self::Gcra { burst: most } => smallvec![burst(most)],
-            Self::SlidingWindowCounter | Self::SlidingWindowLog => SmallVec::new(),
+            Self::SlidingWindowCounter | Self::SlidingWindowLog | Self::Concurrency => SmallVec::new(),
         }
     }
 
@@ -153,8 +160,14 @@ impl Algorithm {
         matches!(self, Self::FixedWindow { .. })
     }
 
-    /// Whether usage can be reported after the fact. A log cannot: it would grow with every report, without a bound.
-    /// [dc-5]
+    /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
+    #[must_use]
+    pub const fn counts_permits(self) -> bool {
+        matches!(self, Self::Concurrency)
+    }
+
+    /// Whether usage can be reported after the fact. A log cannot: it would grow with every report, without a bound. A
+    /// permit cannot: it is taken before. [dc-5]
     #[must_use]
     pub const fn takes_reports(self) -> bool {
         match self {
@@ -164,7 +177,7 @@ impl Algorithm {
             | Self::TokenBucket { .. }
             | Self::LeakyBucket { .. }
             | Self::Gcra { .. } => true,
-            Self::SlidingWindowLog => false,
+            Self::SlidingWindowLog | Self::Concurrency => false,
         }
     }
 
@@ -175,6 +188,8 @@ impl Algorithm {
         match self {
             Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
             Self::SlidingWindowLog | Self::TokenBucket { .. } | Self::LeakyBucket { .. } | Self::Gcra { .. } => false,
+            // It holds one permit, and nothing else.
+            Self::Concurrency => false,
         }
     }
 
@@ -205,7 +220,8 @@ impl Algorithm {
             Self::FixedWindow { .. }
             | Self::SlidingWindowCounter
             | Self::SlidingWindow { .. }
-            | Self::SlidingWindowLog => self,
+            | Self::SlidingWindowLog
+            | Self::Concurrency => self,
         })
     }
 
@@ -240,6 +256,11 @@ pub enum LimitError {
         /// The hits asked for.
         requests: u32,
     },
+    /// The window of a limit on requests in flight is out of its bounds.
+    PermitWindow {
+        /// The window, in microseconds.
+        us: u64,
+    },
 }
 
 impl From<BurstError> for LimitError {
@@ -269,6 +290,11 @@ impl fmt::Display for LimitError {
                 f,
                 "a log of {requests} hits is too long: at most {LOG_REQUESTS_MAX} \
                  (sliding_window has the same bound in constant memory)"
+            ),
+            Self::PermitWindow { us } => write!(
+                f,
+                "a window of {}: the longest time that a request of concurrency may take is 1s to 1h, in whole milliseconds",
+                Duration(us)
             ),
         }
     }

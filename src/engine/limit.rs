@@ -21,7 +21,8 @@ pub struct Limit {
     pub drain: bool,
     /// The limit is on trial: it is charged and counted, but denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
-    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any. [hd-1]
+    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any [hd-1]. Permits
+    /// are always held [cc-5].
     pub hold: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
@@ -50,7 +51,7 @@ impl Limit {
             name: None,
             drain: false,
             shadow: false,
-            hold: false,
+            hold: algorithm.counts_permits(),
             alert_at: Shares::default(),
             post_paid: false,
             term: None,
@@ -181,11 +182,15 @@ impl Limit {
         self.kind.capacity()
     }
 
-    /// The hits that a charge of so many consumes: of a hold at most what the limit can hold, so that no estimate is too
-    /// large to be admitted. A limit of 0 still admits none. [hd-2]
+    /// The hits that a charge of so many consumes: one permit [cc-3]; of a hold at most what the limit can hold, so that no
+    /// estimate is too large to be admitted. A limit of 0 still admits none. [hd-2]
     #[must_use]
     pub fn consumed(&self, hits: Hits) -> Hits {
-        if self.hold { hits.min(self.capacity().max(1)) } else { hits }
+        match self.hold {
+            _ if self.algorithm.counts_permits() => 1,
+            true => hits.min(self.capacity().max(1)),
+            false => hits,
+        }
     }
 
     /// The part of the key that has the shape of the state. Limits with one id share states.

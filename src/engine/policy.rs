@@ -495,6 +495,7 @@ impl PolicySet {
         for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
             if let Some(domain) = set.domains.get_mut(&rule.domain) {
                 domain.has_holds = true;
+                // [hd-1] [cc-7]
                 domain.mode.get_or_insert(Mode::Atomic);
             }
         }

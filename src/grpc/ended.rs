@@ -1,5 +1,5 @@
-//! Connections that weir closes, and requests that HTTP/2 resets before they are decided. Each is counted by its reason, and
-//! logged at most every 10 s.
+//! Connections that weir closes, requests that HTTP/2 resets before they are decided, and requests that weir refuses because too much
+//! memory is reserved for their callers. Each is counted by its reason, and logged at most every 10 s.
 //!
 //! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
 
@@ -63,8 +63,9 @@ const HARMLESS: [usize; 2] = [0, 8];
 pub(super) struct Ended {
     closed: [AtomicU64; CloseReason::VARIANTS.len()],
     reset: [AtomicU64; CODES.len()],
-    /// One for each reason, and the last for resets.
-    complaints: Mutex<[Complaint; CloseReason::VARIANTS.len() + 1]>,
+    refused: AtomicU64,
+    /// One for each reason, then one for resets, and the last for refusals.
+    complaints: Mutex<[Complaint; CloseReason::VARIANTS.len() + 2]>,
 }
 
 impl Default for Ended {
@@ -72,7 +73,8 @@ impl Default for Ended {
         Self {
             closed: Default::default(),
             reset: Default::default(),
-            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::VARIANTS.len() + 1]),
+            refused: AtomicU64::new(0),
+            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::VARIANTS.len() + 2]),
         }
     }
 }
@@ -86,6 +88,11 @@ impl Ended {
     /// Requests that were reset with this code.
     pub(super) fn reset(&self, code: usize) -> u64 {
         self.reset[code].load(Relaxed)
+    }
+
+    /// Requests that were refused because too much memory was reserved.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
     }
 
     /// Counts a connection that is closed.
@@ -109,6 +116,21 @@ impl Ended {
                 peer,
                 reset,
                 "HTTP/2 reset a request before it was decided"
+            );
+        }
+    }
+
+    /// Counts a request that is refused, of a connection for which so many bytes are reserved.
+    pub(super) fn count_refused(&self, peer: Option<IpAddr>, reserved: usize) {
+        let refused = self.refused.fetch_add(1, Relaxed) + 1;
+        if self.is_due(CloseReason::VARIANTS.len() + 1) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                listener = "grpc",
+                peer,
+                reserved,
+                refused,
+                "refused a request: too much memory is reserved for its caller"
             );
         }
     }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tonic::Status;
@@ -49,7 +49,6 @@ pub struct Bounds {
 pub(super) struct Total {
     bytes: AtomicUsize,
     connections: AtomicUsize,
-    refused: AtomicU64,
     pub(super) ended: Ended,
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicUsize; KINDS],
@@ -69,7 +68,7 @@ impl Memory {
     /// Requests refused because too much was reserved.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        self.0.refused.load(Relaxed)
+        self.0.ended.refused()
     }
 
     /// Connections that weir closed for this reason.
@@ -339,7 +338,7 @@ impl Peer {
     }
 
     fn refusal(&self) -> Status {
-        self.core.total.refused.fetch_add(1, Relaxed);
+        self.core.total.ended.count_refused(self.address, self.bytes());
         let Bounds { connection_bytes, total_bytes, .. } = self.core.bounds;
         Status::unavailable(format!(
             "too much memory is reserved for callers: {} bytes for this connection, at most {connection_bytes}; {} in all, at most {total_bytes} \
@@ -562,7 +561,7 @@ pub(super) mod tests {
         reservation.grow(40_000).unwrap();
         assert_eq!(reservation.grow(1).unwrap_err().code(), tonic::Code::Unavailable);
         assert_eq!(Reservation::new(&peer, 1).unwrap_err().code(), tonic::Code::Unavailable);
-        assert_eq!(peer.core().total.refused.load(Relaxed), 2);
+        assert_eq!(peer.core().total.ended.refused(), 2);
         drop(reservation);
         Reservation::new(&peer, 100_000).unwrap();
     }

@@ -3,5 +3,6 @@
 //! Not here: files of results, arguments and exit codes (cli).
 
 pub mod comparison;
+mod in_flight;
 pub mod simulation;
 pub mod testing;

@@ -29,7 +29,7 @@ use self::counts::{Counted, Counts};
 pub use self::keys::KEYS_MAX;
 use self::report::{PolicyReport, TrafficReport};
 pub use self::timeline::SLOTS_MAX;
-use self::traffic::{Traffic, TrafficError};
+use self::traffic::{Request, Traffic, TrafficError};
 use self::world::World;
 
 /// The default for the most requests of one simulation.
@@ -137,22 +137,29 @@ impl Simulated {
         &self.files
     }
 
-    /// Decides and counts a request. `time` must not be before that of the last request.
+    /// Decides and counts a request. Its time must not be before that of the last request.
     ///
     /// # Errors
     /// If a server would return an error too, for example because the limits of the request are too heavy.
-    pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
-        self.world.set_now(time);
-        self.counts.begin(time);
-        let answer = self.world.decide_now(query);
+    pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+        self.begin(request.time);
+        let answer = self.world.decide_lasting(request, query);
         self.counts.answered(answer.as_ref().ok());
         answer
     }
 
-    /// [`decide`](Self::decide) without returning the answer, which is large. Errors are counted.
-    fn count(&self, time: Micros, query: &Query<'_>) {
-        self.world.set_now(time);
+    fn begin(&self, time: Micros) {
+        self.world.go_on(time, |is_settle| self.counts.settling(is_settle));
         self.counts.begin(time);
+    }
+
+    /// [`decide`](Self::decide) without returning the answer, which is large. Errors are counted.
+    fn count(&self, request: &Request, query: &Query<'_>) {
+        if request.lasts.is_some() {
+            drop(self.decide(request, query));
+            return;
+        }
+        self.begin(request.time);
         self.counts.answered(self.world.decide_now(query).as_ref().ok());
     }
 
@@ -187,7 +194,7 @@ pub fn simulate(
         report.add(request);
         last = Some(request.time);
         match &traffic::query(&request.view(), &bounds) {
-            Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
+            Ok(query) => simulated.iter().for_each(|one| one.count(request, query)),
             Err(invalid) => report.refuse(invalid),
         }
         if report.requests > requests_max {

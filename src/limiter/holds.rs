@@ -204,9 +204,10 @@ impl Stores {
     }
 }
 
-/// What the caller says was used, of the descriptor of this charge.
+/// What the caller says was used, of the descriptor of this charge. Of a permit it is always nothing. [cc-5]
 fn hits_of(query: &Query<'_>, charge: &Charge<'_>) -> Hits {
     match query.descriptors[usize::from(charge.group)].operation {
+        Operation::Consume(_) if charge.limit.algorithm().counts_permits() => 0,
         Operation::Consume(hits) => hits,
         // A settle refunds and reports nothing by itself.
         Operation::Peek | Operation::Refund(_) | Operation::Report(_) => 0,

@@ -38,7 +38,7 @@ use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
-pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
+pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::stores::Stores;
 use self::unanswered::Unanswered;

@@ -95,13 +95,22 @@ pub struct Detail {
     pub algorithm: &'static str,
     /// When the same hits would fit all limits of the descriptor again, all else equal: 0 if they would at once,
     /// nothing if they never will.
-    pub fits_after: Option<Micros>,
+    pub fits_after: Option<FitsAfter>,
     /// The time until the state of the limit that the status speaks of equals an empty one.
     pub reset_after: Micros,
     /// The longest wait until an admitted request's turn, of all limits of the descriptor; 0 for all but `leaky_bucket`.
     pub wait: Micros,
     /// Whether the descriptor's hits were charged to one of its limits: true for every report to a post-paid limit.
     pub charged: bool,
+}
+
+/// A wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FitsAfter {
+    /// Its length, in microseconds.
+    pub us: Micros,
+    /// It can be shorter: a permit can come back before. [cc-4]
+    pub is_bound: bool,
 }
 
 /// A limit as callers see it.

@@ -15,7 +15,7 @@ use weir_engine::{
 use weir_store::Clock;
 
 use super::policies::InForce;
-use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
+use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -297,6 +297,8 @@ impl<'p> Plan<'p> {
                     },
                     Operation::Consume(_) if settles(group) => Operation::Peek,
                     Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
+                    // Hits that are given back end no request. [cc-3]
+                    Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
                     operation => operation,
                 },
                 group: planned.group,
@@ -497,6 +499,8 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     for (charge, _, outcome) in decided.iter() {
         let wait = match outcome.verdict {
             Verdict::Within => continue,
+            // A permit can come back at once. [cc-4]
+            Verdict::Over { .. } if charge.limit.algorithm().counts_permits() => Some(0),
             Verdict::Over { retry_after } => Some(retry_after),
             Verdict::Never => None,
         };
@@ -508,9 +512,9 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     }
     let limits = decided.iter().map(|(charge, _, outcome)| (charge.role, outcome.verdict.is_over()));
     if deny(limits.filter(|(role, _)| *role == Role::Quota)) {
-        return longest_enforced.max(Some(shortest_quota?));
+        longest_enforced = longest_enforced.max(Some(shortest_quota?));
     }
-    longest_enforced
+    longest_enforced.filter(|wait| *wait > 0)
 }
 
 /// The length of a limit's windows, where all have one and it is whole seconds.
@@ -521,8 +525,8 @@ fn whole_seconds(limit: &Limit) -> Option<u64> {
 }
 
 /// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
-fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<Micros> {
-    let mut longest = 0;
+fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<FitsAfter> {
+    let (mut longest, mut longest_exact) = (0, 0);
     for (charge, outcome) in all {
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
@@ -534,8 +538,11 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
             }
         };
         longest = longest.max(wait);
+        if !charge.limit.algorithm().counts_permits() {
+            longest_exact = longest_exact.max(wait);
+        }
     }
-    Some(longest)
+    Some(FitsAfter { us: longest, is_bound: longest > longest_exact })
 }
 
 /// Whether the hits of a charge are in the state of its limit. A report always is, also where the limit was used up, and

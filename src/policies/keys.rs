@@ -45,6 +45,8 @@ pub enum Needs {
     Holds,
     /// Windows with a beginning and an end.
     Windows,
+    /// Hits that it counts, and not requests in flight.
+    Hits,
 }
 
 impl Only {
@@ -55,6 +57,7 @@ impl Only {
             Needs::Reports => algorithm.takes_reports(),
             Needs::Holds => algorithm.takes_holds(),
             Needs::Windows => algorithm.has_windows(),
+            Needs::Hits => !algorithm.counts_permits(),
         }
     }
 
@@ -141,13 +144,17 @@ pub(super) const DESCRIPTOR: Kind = Kind {
     ignored: &[],
 };
 
+/// What a limit on requests in flight has in place of a rate.
+const IN_FLIGHT: &str =
+    "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
+
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",
     keys: &[
-        key("unit"),
+        key_of("unit", Needs::Hits, IN_FLIGHT),
         key("requests_per_unit"),
         key("window"),
-        key("rate"),
+        key_of("rate", Needs::Hits, IN_FLIGHT),
         key("algorithm"),
         key_of(
             "burst",
@@ -162,16 +169,18 @@ pub(super) const LIMIT: Kind = Kind {
         key("shadow"),
         key("from"),
         key("until"),
-        key("drain"),
+        key_of("drain", Needs::Hits, "a denied request does not run, so it holds no permit"),
         key_of(
             "post_paid",
             Needs::Reports,
-            "its log would grow with every report, without a bound, all other algorithms take it",
+            "a log would grow with every report, without a bound, and a request holds its permit from its start, all other \
+             algorithms take it",
         ),
         key_of(
             "hold",
             Needs::Holds,
-            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window",
+            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window \
+             (concurrency holds a permit without it)",
         ),
         key_of(
             "alert_at",

@@ -119,6 +119,7 @@ impl FileReader<'_> {
         // A flag that is off has no effect. Nor has an empty list.
         let off = [
             ("calendar", matches!(calendar, Ok(false))),
+            ("drain", matches!(drain, Ok(false))),
             ("post_paid", matches!(post_paid, Ok(false))),
             ("hold", matches!(hold, Ok(false))),
             ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
@@ -148,6 +149,7 @@ impl FileReader<'_> {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
                     LimitError::Precision { .. } => "precision",
                     LimitError::LogTooLong { .. } => amount.requests_key,
+                    LimitError::PermitWindow { .. } => "window",
                 };
                 return Err(self.report_value(fields, key, error.to_string()));
             }
@@ -160,7 +162,7 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
-        limit.hold = hold?;
+        limit.hold |= hold?;
         if limit.hold {
             self.check_hold(fields, &limit)?;
         }
@@ -179,7 +181,9 @@ impl FileReader<'_> {
                 result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
             }
         }
-        self.holds.extend(fields.key_at("hold"));
+        let named =
+            if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
+        self.holds.extend(fields.key_at(named.0).map(|at| (at, named.1)));
         result
     }
 

@@ -24,12 +24,12 @@ use super::{
     Problems, instead, too_large,
 };
 
-/// Why quotas cannot be holds. [hd-1]
+/// Why quotas cannot be holds. [hd-1] [cc-7]
 const QUOTA_WITH_HOLD: &str =
-    "hold with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
-/// Why independent limits cannot be holds. [hd-1]
+    "with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
+/// Why independent limits cannot be holds. [hd-1] [cc-7]
 const INDEPENDENT_WITH_HOLD: &str =
-    "hold with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
+    "with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
 
 impl Reader {
     /// Adds the problem of a file that cannot be read.
@@ -153,8 +153,8 @@ impl FileReader<'_> {
             return;
         };
         let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(mode, |first| first.mode);
-        if let (Some(Mode::Independent), Some(&at)) = (of_domain, self.holds.first()) {
-            self.report(at, INDEPENDENT_WITH_HOLD);
+        if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
+            self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
         }
         if let Some(&first) = self.all.domains.get(&name) {
             self.join(first, &fields, &outlines);
@@ -285,8 +285,8 @@ impl FileReader<'_> {
         let file = place.file.clone();
         let holds_above = self.holds.len();
         let rule = self.rule(&fields);
-        if let (Ok(true), Some(&at)) = (&quota_mode, self.holds.get(holds_above)) {
-            self.report(at, QUOTA_WITH_HOLD);
+        if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
+            self.report(at, format!("{word} {QUOTA_WITH_HOLD}"));
         }
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);

@@ -63,8 +63,8 @@ pub(super) struct FileReader<'r> {
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,
-    /// Where each `hold: true` is.
-    pub(super) holds: Vec<Position>,
+    /// Where each limit is that holds what it charges, and the word in the policy that makes it one.
+    pub(super) holds: Vec<(Position, &'static str)>,
 }
 
 impl FileReader<'_> {

@@ -134,6 +134,8 @@ pub struct Ask {
     pub rounds: u64,
     /// The time from the start of one round to the start of the next, in microseconds.
     pub every: Micros,
+    /// When an admitted request settles its holds, after so many microseconds; none where it never does.
+    pub lasts: Option<Micros>,
     /// What the answers must be.
     pub expect: Expect,
 }

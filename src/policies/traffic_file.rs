@@ -86,6 +86,9 @@ pub struct Source {
     pub period: Micros,
     /// How requests follow each other.
     pub arrivals: Arrivals,
+    /// When an admitted request settles its holds: after a time between these two, in microseconds, all equally likely; none
+    /// where it never does.
+    pub lasts: Option<(Micros, Micros)>,
     /// The lengths of its sending and pausing phases, which alternate; none if it always sends.
     pub phases: Option<(Micros, Micros)>,
     /// When it begins, after the start of the traffic.

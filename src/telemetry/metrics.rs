@@ -468,7 +468,7 @@ impl Observer for PerRuntime {
             Some(kind) => {
                 self.metrics.store_errors.of(kind).add(1);
                 if kind == TOO_HEAVY {
-                    tracing::warn!(kind, "request too heavy: on_error applied (see weir check)");
+                    tracing::warn!(kind, "request too heavy: on_error applied (see weir tap --verdict error)");
                 }
             }
             None => self.metrics.trouble.answered(),

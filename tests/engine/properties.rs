@@ -135,7 +135,11 @@ fn check_bound(limit: &Limit, admitted: &Admitted) -> Result<(), TestCaseError> 
                 }
                 Algorithm::FixedWindow { anchor: Anchor::FirstHit } if span < window_us => 2 * requests - 1,
                 Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter if span < window_us => 2 * requests,
-                Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog if span < window_us => requests,
+                Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog | Algorithm::Concurrency
+                    if span < window_us =>
+                {
+                    requests
+                }
                 Algorithm::TokenBucket { burst, refill: Refill::Interval } => {
                     i128::from(burst) + requests * (span / window_us + 1)
                 }
@@ -145,7 +149,8 @@ fn check_bound(limit: &Limit, admitted: &Admitted) -> Result<(), TestCaseError> 
                 Algorithm::FixedWindow { .. }
                 | Algorithm::SlidingWindowCounter
                 | Algorithm::SlidingWindow { .. }
-                | Algorithm::SlidingWindowLog => break,
+                | Algorithm::SlidingWindowLog
+                | Algorithm::Concurrency => break,
             };
             prop_assert!(sum <= most, "{sum} hits in {span} us, and not {most}, of {limit:?}");
         }

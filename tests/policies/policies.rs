@@ -180,6 +180,7 @@ fn each_algorithm_has_its_parameters_and_defaults() {
         ("leaky_bucket with a queue", Algorithm::LeakyBucket { burst: 50 }),
         ("gcra", Algorithm::Gcra { burst: 10 }),
         ("gcra with a burst", Algorithm::Gcra { burst: 8 }),
+        ("concurrency", Algorithm::Concurrency),
     ] {
         assert_eq!(limit(key).algorithm(), algorithm, "{key}");
     }
@@ -188,7 +189,35 @@ fn each_algorithm_has_its_parameters_and_defaults() {
     let by_default = limit("fixed_window of the calendar");
     assert_eq!(by_default.id(), limit("fixed_window of the calendar by name").id());
     assert_eq!(by_default.zone(), "");
-    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Independent));
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Atomic));
+}
+
+/// The first file of a domain says how it is charged, and else its permits do. [cc-7]
+#[test]
+fn permits_need_atomic_charging() {
+    const PERMITS: &str = "{window: 30s, requests_per_unit: 10, algorithm: concurrency}";
+    let file = |charging: &str, limit: &str| {
+        format!("domain: d\n{charging}\ndescriptors: [{{key: {}, rate_limit: {limit}}}]\n", limit.len())
+    };
+    let (silent, rate) = (file("", PERMITS), file("", "10/s"));
+    let (independent, atomic) = (file("charging: independent", "10/s"), file("charging: atomic", PERMITS));
+    let load = |first: &str, second: &str| {
+        let files = [("a.yaml", first), ("b.yaml", second)];
+        let loaded = parse_with(&files, Dialect { compatible: false, merge_domains: true });
+        loaded.map(|loaded| loaded.policies.domain("d").unwrap().mode).map_err(|problems| problems.to_string())
+    };
+    assert_eq!(load(&atomic, &rate), Ok(Some(Mode::Atomic)));
+    assert_eq!(load(&rate, &silent), Ok(Some(Mode::Atomic)));
+    assert_eq!(load(&rate, &rate.replace("key: 4", "key: 5")), Ok(None));
+    let refused = load(&independent, &silent).unwrap_err();
+    assert!(refused.starts_with("b.yaml:3:74: concurrency with charging: independent: "), "{refused}");
+}
+
+#[test]
+fn charging_is_what_the_file_says() {
+    let text = "domain: d\ncharging: independent\ndescriptors: [{key: a, rate_limit: 1/s}]";
+    let loaded = parse(&[("p.yaml", text)]).unwrap();
+    assert_eq!(loaded.policies.domain("d").unwrap().mode, Some(Mode::Independent));
 }
 
 #[test]
@@ -240,6 +269,9 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "calendar" | "post_paid" | "hold" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
+        "unit" => "day",
+        "rate" => "9/day",
+        "drain" => "true",
         other => panic!("no value for {other}"),
     };
     let mut parameters = BTreeSet::new();
@@ -250,8 +282,14 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         }
         for algorithm in Algorithm::NAMES {
             let (name, value) = (key.name, value(key.name));
+            let amount = match (name, algorithm) {
+                ("rate", _) => "",
+                ("unit", _) => "requests_per_unit: 9, ",
+                (_, "concurrency") => "requests_per_unit: 9, window: 1h, ",
+                _ => "rate: 9/day, ",
+            };
             let text = format!(
-                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 9/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{{amount}algorithm: {algorithm}, {name}: {value}}}}}]"
             );
             let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
             let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));

@@ -16,7 +16,7 @@ use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, StoreError, Undo};
 
 use crate::buckets;
-use crate::support::algorithms::without_calendars;
+use crate::support::algorithms::{sub_bucket, without_calendars};
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 
@@ -630,7 +630,9 @@ fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
             one(values)
         }
         Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { refill: Refill::Interval, .. } => one(doubles(2)),
-        Algorithm::SlidingWindow { precision } => one(buckets::malformed(NOW / precision)),
+        Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => {
+            one(buckets::malformed(NOW / sub_bucket(limit).expect("its kind has some")))
+        }
         Algorithm::SlidingWindowLog => {
             [["1", "x"], ["inf", "0000000000000002:2"], ["1", "0000000000000001:2"], ["-5", "1:1"]]
                 .map(|pair| ("ZADD", texts(&pair)))

@@ -167,7 +167,7 @@ fn a_simulation_gives_the_answers_of_a_live_server() {
     while let Some(request) = traffic.next().unwrap() {
         let view = request.view();
         let query = convert::query(&view, &bounds).unwrap();
-        let answer = simulated.decide(request.time, &query).unwrap();
+        let answer = simulated.decide(request, &query).unwrap();
         denied += usize::from(answer.denied);
         delayed += usize::from(answer.wait > 0);
         let simulated = convert::response(&view, answer, &extras);

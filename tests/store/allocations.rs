@@ -28,8 +28,8 @@ use weir_store::redis::pipeline;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, SystemClock};
 use weir_telemetry::limited::LIMITS_MAX;
-use weir_telemetry::metrics::{self, Metrics};
-use weir_telemetry::traces::{self, Batches, Propagators, Sampler, Spans, Tracer, Way};
+use weir_telemetry::metrics::{self, Metrics, Protocol};
+use weir_telemetry::traces::{self, Batches, Propagators, Sampler, Spans, Tracer};
 
 use crate::support::redis::RedisServer;
 
@@ -172,13 +172,13 @@ fn a_request_that_is_not_sampled_allocates_nothing_for_traces() {
         HeaderMap::new(),
     ];
     // The source of ids is made once for each thread.
-    let _ = tracer.begin(Way::Grpc, &HeaderMap::new());
+    let _ = tracer.begin(Protocol::Grpc, &HeaderMap::new());
     let mut unsampled = [0; 5];
     for _ in 0..64 {
         for (form, unsampled) in forms.iter().zip(&mut unsampled) {
             let mut is_sampled = false;
             let counted = allocation_counter::measure(|| {
-                let trace = tracer.begin(Way::Grpc, form);
+                let trace = tracer.begin(Protocol::Grpc, form);
                 is_sampled = trace.is_some();
                 // Its spans are made when it is dropped, which is not what is counted here.
                 std::mem::forget(trace);

@@ -18,6 +18,7 @@ mod expiry;
 mod holds;
 mod members;
 mod overrides;
+mod permits;
 mod policy_tests;
 mod regressions;
 mod simulation;

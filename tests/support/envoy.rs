@@ -30,6 +30,9 @@ const HOLDS: &str = include_str!("../../examples/holds/envoy.yaml");
 /// Asks several replicas of weir and checks their health.
 const REPLICAS: &str = include_str!("../data/envoy/replicas.yaml");
 
+/// Takes a permit from one of several replicas for each request, and gives it back when the stream ends.
+const PERMITS: &str = include_str!("../data/envoy/permits.yaml");
+
 /// Where the access log is, in the directory.
 const ACCESS_LOG: &str = "access.log";
 /// Where the address of Envoy's admin is, in the directory.
@@ -104,6 +107,13 @@ impl Envoy {
     pub fn kill(&self) {
         let status = Command::new("kill").args(["-KILL", &self.child.id().to_string()]).status();
         assert!(status.is_ok_and(|status| status.success()), "cannot kill envoy");
+    }
+
+    /// Starts one that takes permits from these replicas, for requests to an upstream at this address of loopback.
+    pub fn start_with_permits(weirs: &[SocketAddr], upstream: SocketAddr) -> Envoy {
+        let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
+        let with_weirs = PERMITS.replace("{{weirs}}", &Value::from(endpoints).to_string());
+        Envoy::with(&with_weirs.replace("{{upstream_port}}", &upstream.port().to_string()), weirs[0])
     }
 
     /// How Envoy sees the weir at this address.

@@ -640,7 +640,8 @@ pub fn write_limit(limit: &Limit, base: Micros) -> String {
         | Algorithm::SlidingWindowLog
         | Algorithm::TokenBucket { refill: Refill::Continuous, .. }
         | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => {}
+        | Algorithm::Gcra { .. }
+        | Algorithm::Concurrency => {}
     }
     for (on, word) in [(limit.drain, " drain"), (limit.post_paid(), " post_paid")] {
         if on {

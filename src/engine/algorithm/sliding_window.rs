@@ -2,11 +2,13 @@
 //!
 //! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so no span
 //! as long as the window admits more than the limit. The price: an even stream at the nominal rate gets n / (n + 1) of
-//! it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
+//! it, where n is the number of buckets. `concurrency` counts in the same way: a hit is a permit, which its receipt takes
+//! out of its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
 
 mod buckets;
 
 use std::borrow::Borrow;
+use std::ops::RangeInclusive;
 
 pub use self::buckets::Buckets;
 use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, Written, is_believed, small};
@@ -14,6 +16,10 @@ use super::parameters::Precision;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Duration, Micros, Window};
 
+/// The shortest and the longest time that a request with a permit may take, in microseconds. [cc-2]
+pub const PERMIT_US: RangeInclusive<u64> = 1_000_000..=3_600_000_000;
+/// What the window of permits is a multiple of, in microseconds: 50 sub-buckets or more divide it. [cc-2]
+const PERMIT_STEP_US: u64 = 1_000;
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
 /// If the first bucket's number is below this, the numbers of all buckets of a stored state are below 2^53.
@@ -64,6 +70,14 @@ impl<'a> LiveBuckets<'a> {
     }
 }
 
+/// The algorithms that share this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Hits,
+    /// Each request in flight holds one. [cc-1]
+    Permits,
+}
+
 /// A number of hits in any window, by sub-buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
@@ -72,6 +86,7 @@ pub struct SlidingWindow {
     buckets: u32,
     window: Window,
     precision: Precision,
+    counted: Counted,
 }
 
 impl SlidingWindow {
@@ -80,7 +95,14 @@ impl SlidingWindow {
         let (us, window_us) = (precision.get(), window.us());
         let is_divided = window_us.is_multiple_of(us) && window_us / us <= BUCKETS_MAX;
         let buckets = u32::try_from(window_us / us).ok()?;
-        is_divided.then_some(Self { requests, buckets, window, precision })
+        is_divided.then_some(Self { requests, buckets, window, precision, counted: Counted::Hits })
+    }
+
+    /// Permits of requests that take a window at most. None for a window out of its bounds. [cc-2]
+    pub(super) fn of_permits(requests: u32, window: Window, precision: Precision) -> Option<Self> {
+        let is_fitting = PERMIT_US.contains(&window.us()) && window.us().is_multiple_of(PERMIT_STEP_US);
+        let sliding = is_fitting.then(|| Self::new(requests, window, precision))?;
+        Some(Self { counted: Counted::Permits, ..sliding? })
     }
 
     /// The oldest bucket that counts at `now`. If the clock has stepped back before the newest bucket, the time is the
@@ -98,7 +120,7 @@ impl SlidingWindow {
     }
 
     /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sw-2] [sw-3]
-    /// [sw-7]
+    /// [sw-7] [cc-6]
     fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
         let live = LiveBuckets::of(self, stored, now);
@@ -154,7 +176,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2]
+    /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2] [cc-5]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
         let live = LiveBuckets::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
@@ -188,7 +210,10 @@ impl Counting for SlidingWindow {
     }
 
     fn id(&self, _zone: &str) -> String {
-        format!("w{}/{}", self.window, Duration(self.precision.get()))
+        match self.counted {
+            Counted::Hits => format!("w{}/{}", self.window, Duration(self.precision.get())),
+            Counted::Permits => format!("p{}", self.window),
+        }
     }
 
     /// Each sub-bucket is read, added up and written.

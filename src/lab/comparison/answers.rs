@@ -161,10 +161,11 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
             continue;
         };
         counts.note_stranger(query.domain);
-        before.set_now(request.time);
-        now.set_now(request.time);
+        before.go_on(request.time, |_| {});
+        now.go_on(request.time, |_| {});
         let Some(hidden) = &mut hidden else {
-            counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query), None);
+            let (before, now) = (before.decide_lasting(request, &query), now.decide_lasting(request, &query));
+            counts.compare(&query, &before, &now, None);
             continue;
         };
         match resolved(hidden, &query, &request.rules) {

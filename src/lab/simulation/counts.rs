@@ -1,7 +1,7 @@
 //! Counts the decisions of one set of policies.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
@@ -23,6 +23,8 @@ pub(super) struct Counts(Arc<Shared>);
 struct Shared {
     /// The time of the current request.
     now: AtomicU64,
+    /// A request at its end, which is no request of its own.
+    is_settle: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -101,7 +103,7 @@ impl Counts {
             retry_after: Spread::default(),
             delay: Spread::default(),
         };
-        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
+        Self(Arc::new(Shared { now: AtomicU64::new(0), is_settle: AtomicBool::new(false), inner: Mutex::new(inner) }))
     }
 
     /// Sets the start of the slots. By default, they begin with the first request.
@@ -112,6 +114,11 @@ impl Counts {
     /// Begins a request.
     pub(super) fn begin(&self, now: Micros) {
         self.0.now.store(now, Relaxed);
+    }
+
+    /// What is decided from now on is a settle, or not.
+    pub(super) fn settling(&self, is_settle: bool) {
+        self.0.is_settle.store(is_settle, Relaxed);
     }
 
     /// Counts the answer of the current request, or its error.
@@ -126,7 +133,7 @@ impl Counts {
                 inner.totals.denied += 1;
                 match answer.retry_after {
                     Some(wait) => inner.retry_after.add(wait),
-                    None => inner.totals.never += 1,
+                    None => inner.totals.never += u64::from(!waits_for_a_permit(answer)),
                 }
             }
             Some(answer) => {
@@ -213,14 +220,23 @@ impl Observer for Counts {
 
 impl Tally for Counts {
     fn charged(&self, charged: &Charged<'_>) {
+        if self.0.is_settle.load(Relaxed) {
+            return;
+        }
         let inner = &mut *self.0.inner.lock();
         inner.advance(self.0.now.load(Relaxed));
         inner.charged(charged);
     }
 
     fn decided(&self, _: &Domain, _: usize, _: DecisionResult, unmatched: u32) {
-        if unmatched > 0 {
+        if unmatched > 0 && !self.0.is_settle.load(Relaxed) {
             self.0.inner.lock().totals.unmatched += u64::from(unmatched);
         }
     }
+}
+
+/// Whether a denied request without a wait would fit when a permit comes back. [cc-4]
+fn waits_for_a_permit(answer: &Answer) -> bool {
+    let mut waits = answer.statuses.iter().filter_map(|status| status.detail?.fits_after);
+    waits.any(|wait| wait.is_bound)
 }

@@ -39,6 +39,8 @@ pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
 pub struct Request {
     /// Its time, in microseconds since 1970.
     pub time: Micros,
+    /// How long it lasts if it is admitted, until it settles its holds, in microseconds; none where it never does.
+    pub lasts: Option<Micros>,
     /// Its message, as on the wire.
     pub message: RateLimitRequest,
     /// In a record, the path of the rule that each descriptor met; none for a descriptor without a rule.

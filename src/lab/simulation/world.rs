@@ -1,5 +1,6 @@
 //! The environment of simulations and tests: a limiter with its store, its policies and a clock that they set.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,9 +9,13 @@ use weir_engine::observer::Observer;
 use weir_engine::{Micros, PolicySet};
 use weir_limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
 use weir_rls::configured;
+use weir_rls::convert::Bounds;
 use weir_settings::Settings;
 use weir_store::memory::Memory;
 use weir_store::{Clock, Store};
+
+use super::traffic::Request;
+use crate::in_flight::InFlight;
 
 /// The time that a store outside of this process has for a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +37,8 @@ pub struct World {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     limiter: Limiter,
+    in_flight: RefCell<InFlight>,
+    bounds: Bounds,
     started: Instant,
 }
 
@@ -63,12 +70,41 @@ impl World {
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
         let limiter = limiter(&policies, store, &clock, settings, &observer);
-        Self { clock, policies, settings: settings.clone(), observer, limiter, started: Instant::now() }
+        let bounds = configured::bounds(&settings.limits);
+        let (settings, in_flight, started) = (settings.clone(), RefCell::default(), Instant::now());
+        Self { clock, policies, settings, observer, limiter, in_flight, bounds, started }
     }
 
     /// Moves the clock.
     pub fn set_now(&self, now: Micros) {
         self.clock.0.store(now, Ordering::Relaxed);
+    }
+
+    /// Moves the clock. Requests that end until then settle at their time; `settling` gets true before each settle and false
+    /// after it.
+    pub fn go_on(&self, now: Micros, settling: impl Fn(bool)) {
+        loop {
+            let Some((at, ending)) = self.in_flight.borrow_mut().next_ended(now) else { break };
+            self.set_now(at);
+            settling(true);
+            // What it leaves is seen by later requests, and a store in memory does not fail.
+            ending.settle(&self.bounds, |query| self.decide_now(query).is_ok());
+            settling(false);
+        }
+        self.set_now(now);
+    }
+
+    /// Decides one request in memory, which settles when it ends.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub fn decide_lasting(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+        let answer = self.decide_now(query);
+        if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
+            let ends = request.time.saturating_add(lasts);
+            self.in_flight.borrow_mut().begin(ends, &request.message, answer.holds.clone());
+        }
+        answer
     }
 
     /// Makes the decisions.

@@ -24,6 +24,7 @@ use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
+use crate::in_flight::InFlight;
 use crate::simulation::message::message;
 
 /// The end of a case.
@@ -60,7 +61,8 @@ pub(super) fn run(
     };
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
-    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
+    let in_flight = InFlight::default();
+    let mut running = Running { file, case, world, in_flight, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
     // Also after a failure, so nothing remains in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
@@ -83,6 +85,7 @@ struct Running<'a> {
     file: &'a TestFile,
     case: &'a Case,
     world: World<'a>,
+    in_flight: InFlight,
     bounds: Bounds,
     extras: Extras,
     failures: Vec<Failure>,
@@ -94,7 +97,7 @@ impl Running<'_> {
     fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
         let case = self.case;
         for step in &case.steps {
-            self.world.set_now(step.now);
+            self.go_on(step.now)?;
             match &step.action {
                 Action::Wait => {}
                 Action::Ask(ask) => self.ask(step, ask)?,
@@ -106,6 +109,18 @@ impl Running<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Moves the clock. Requests that end until then settle at their time.
+    fn go_on(&mut self, now: Micros) -> Result<(), Trouble> {
+        while let Some((at, ending)) = self.in_flight.next_ended(now) {
+            self.world.set_now(at);
+            if let Some(Err(Undecided::Store(error))) = ending.settle(&self.bounds, |query| self.world.decide(query)) {
+                return Err(Trouble::Store(error));
+            }
+        }
+        self.world.set_now(now);
         Ok(())
     }
 
@@ -147,13 +162,16 @@ impl Running<'_> {
         let mut may_be_unmet = ask.expect.holds_without_rule();
         for round in 0..ask.rounds {
             let now = step.now + round * ask.every;
-            self.world.set_now(now);
+            self.go_on(now)?;
             for caller in 1..=ask.callers {
                 let own = (ask.callers > 1).then(|| request(ask, caller));
                 let request = own.as_ref().unwrap_or(&first);
                 for _ in 0..ask.times {
                     sent += 1;
-                    let got = self.send(request)?;
+                    let mut got = self.send(request)?;
+                    if let (Some(lasts), RequestResult::Answer { answer, .. }) = (ask.lasts, &mut got) {
+                        self.in_flight.begin(now + lasts, request, std::mem::take(&mut answer.holds));
+                    }
                     may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {
                         Some(Verdict::Ok) => passed += 1,

@@ -38,8 +38,8 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     // The interval can have a part of a window at both ends.
     let in_windows = requests * (span_us.div_ceil(window) + 1);
     Some(match limit.algorithm() {
-        // The windows of a calendar differ in length.
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => return None,
+        // The windows of a calendar differ in length, and permits come back when requests end.
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } | Algorithm::Concurrency => return None,
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
         | Algorithm::SlidingWindow { .. }
@@ -55,11 +55,12 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
 fn counted_us(limit: &Limit) -> Option<u128> {
     let window = u128::from(limit.window().us());
     match limit.algorithm() {
-        // The windows of a calendar differ in length, and a bucket has no window.
+        // The windows of a calendar differ in length. A bucket has no window, and a permit ends with its request.
         Algorithm::FixedWindow { anchor: Anchor::Calendar(_) }
         | Algorithm::TokenBucket { .. }
         | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => None,
+        | Algorithm::Gcra { .. }
+        | Algorithm::Concurrency => None,
         Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowLog => Some(window),
         Algorithm::SlidingWindow { precision } => Some(window + u128::from(precision.get())),
         Algorithm::SlidingWindowCounter => Some(2 * window),

@@ -77,6 +77,10 @@ fn of_step(key: &str) -> Option<Described> {
             (or_default(number(1, CALLERS_MAX.into()), 1), "How many callers send it; <n> is the number of the caller")
         }
         "every" => (length(), "How much later each round begins than the one before"),
+        "lasts" => (
+            length(),
+            "How long an admitted request takes until it settles its holds and permits. Without it, it never does",
+        ),
         "for" => (length(), "How long all rounds take"),
         "expect" => (expect, "What the answers must be; refused after a swap"),
         "wait" => (length(), "How much time passes"),

@@ -77,6 +77,7 @@ impl FileReader<'_> {
         let callers = self.count(fields, "callers", CALLERS_MAX);
         let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
         let rounds = self.rounds(fields);
+        let lasts = self.length(fields, "lasts");
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
         let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
@@ -84,7 +85,8 @@ impl FileReader<'_> {
             return Err(self.report(fields.at, message));
         };
         let (rounds, every) = rounds?;
-        let ask = Ask { domain, descriptors, hits, callers: callers?, times: times?, rounds, every, expect: expect? };
+        let (callers, times, lasts, expect) = (callers?, times?, lasts?, expect?);
+        let ask = Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, expect };
         clock.asks = clock.asks.saturating_add(ask.requests());
         self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
         Ok(ask)

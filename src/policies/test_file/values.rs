@@ -63,7 +63,7 @@ impl Range {
     }
 
     /// Lengths of time, in microseconds.
-    pub(super) fn of_lengths(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_lengths(text: &str) -> Result<Self, String> {
         Self::parse(text, |length| micros(length).map_err(|reason| format!("{reason}; or <= 10s, >= 10s, 5s..10s")))
     }
 }

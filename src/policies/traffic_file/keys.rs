@@ -32,6 +32,7 @@ pub(super) const SOURCE: Kind = Kind {
         key("rate"),
         key("arrivals"),
         key("burst"),
+        key("lasts"),
         key("on"),
         key("off"),
         key("from"),

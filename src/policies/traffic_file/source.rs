@@ -5,12 +5,12 @@ use weir_engine::words::counted;
 use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{DAILY, SOURCE};
-use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
+use super::{Arrivals, DURATION_US_MAX, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
 use crate::NAME_BYTES_MAX;
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::test_file::CALLER;
+use crate::test_file::{CALLER, Range};
 
 impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
@@ -19,6 +19,7 @@ impl FileReader<'_> {
         let own_domain = self.default_domain(&fields);
         let rate = self.parsed(&fields, "rate", NAME_BYTES_MAX, rate::read);
         let arrivals = self.arrivals(&fields);
+        let lasts = self.parsed(&fields, "lasts", NAME_BYTES_MAX, |text| Range::of_lengths(text).and_then(bounded));
         let span = self.span(&fields, duration);
         let phases = self.phases(&fields, duration);
         let keys = self.keys(&fields);
@@ -53,6 +54,7 @@ impl FileReader<'_> {
             requests,
             period: period.window.us(),
             arrivals: arrivals?,
+            lasts: lasts?,
             phases: phases?,
             from,
             until,
@@ -192,6 +194,15 @@ impl FileReader<'_> {
             let hour = text.parse().ok().filter(|&hour| hour < HOURS);
             hour.ok_or_else(|| "an hour is a number from 0 to 23".to_owned())
         })
+    }
+}
+
+/// How long requests last: at least and at most.
+fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
+    if lasts.max > DURATION_US_MAX {
+        Err("write 5s or 1s..10s, at most 366 days".to_owned())
+    } else {
+        Ok((lasts.min, lasts.max))
     }
 }
 

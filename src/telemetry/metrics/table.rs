@@ -173,7 +173,7 @@ const ALERTS_PART: Part = Part {
         counter("weir_alert_webhook_alerts_total", &["result"], "alerts")
             .help("Alerts for the webhook, by what became of them.")
             .more("`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
-                   the queue). [Alert on any increase of the last two](operations.md#weiralertsundelivered)."),
+                   the queue). [Alert on the share of the last two](operations.md#weiralertsundelivered)."),
         counter("weir_alert_webhook_failures_total", &[], "attempts")
             .help("Attempts to deliver an alert to the webhook that failed.")
             .more("Each is tried again until the alert is given up."),
@@ -260,7 +260,7 @@ const MEMORY: Part = Part {
             .help("States that still mattered and were dropped because the memory store was full."),
         counter("weir_evicted_hits_total", &[], "hits")
             .help("Hits in the states that the full memory store dropped: so many more may be admitted.")
-            .more("Alert on any."),
+            .more("[Alert on their share of the requests](operations.md#weirevictslivestate)."),
     ],
 };
 

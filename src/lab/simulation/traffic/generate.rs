@@ -28,6 +28,9 @@ pub(super) struct Generator {
 struct Sending {
     times: Times,
     random: Random,
+    /// For how long requests last.
+    lengths: Random,
+    lasts: Option<(Micros, Micros)>,
     keys: u32,
     zipf: Option<Zipf>,
     request: Request,
@@ -54,12 +57,13 @@ impl Generator {
         let mut sources = Vec::with_capacity(traffic.sources.len());
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
-            // Two streams: the times of a source do not depend on its keys.
+            // Three streams: times, keys and lengths of a source do not depend on each other.
             let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));
             }
-            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1)));
+            let lengths = Random::new(traffic.seed, u64::MAX - number);
+            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1), lengths));
         }
         let expected = traffic.sources.iter().map(expected).fold(0, u64::saturating_add);
         Self { start: traffic.start, sources, next, expected }
@@ -84,6 +88,8 @@ impl Generator {
         }
         source.fill();
         source.request.time = self.start + time / NANOS;
+        let lengths = &mut source.lengths;
+        source.request.lasts = source.lasts.map(|(least, most)| least + lengths.up_to(most - least));
         Some(&source.request)
     }
 }
@@ -99,7 +105,7 @@ fn expected(source: &Source) -> u64 {
 }
 
 impl Sending {
-    fn new(source: &Source, times: Times, random: Random) -> Self {
+    fn new(source: &Source, times: Times, random: Random, lengths: Random) -> Self {
         let mut places = Vec::new();
         for (descriptor, asked) in source.descriptors.iter().enumerate() {
             for (entry, (key, value)) in asked.entries.iter().enumerate() {
@@ -113,7 +119,8 @@ impl Sending {
         }
         let message = message(&source.domain, &source.descriptors, source.hits);
         let zipf = source.zipf.map(|exponent| Zipf::new(source.keys, exponent));
-        Self { times, random, keys: source.keys, zipf, request: Request::of(message), places }
+        let (keys, lasts) = (source.keys, source.lasts);
+        Self { times, random, lengths, lasts, keys, zipf, request: Request::of(message), places }
     }
 
     /// Writes the number of a key into the request.

@@ -120,6 +120,7 @@ impl LineReader for Tap {
         let rules = descriptors.iter_mut().map(rule).collect();
         let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
         Ok(Some(Request {
+            lasts: None,
             rules,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {

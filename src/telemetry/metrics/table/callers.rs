@@ -14,7 +14,8 @@ pub(super) const CALLERS: Part = Part {
             .more("At most `grpc.held_bytes` and a quarter more, or 32 KiB for each connection."),
         counter("weir_grpc_refused_total", &[], "requests")
             .help("gRPC requests refused with UNAVAILABLE because too much memory was reserved for callers.")
-            .more("Alert on any increase: callers do not read, or a store stalls."),
+            .more("Callers do not read, or do not end their requests, or a store stalls. The log has the address of a caller. \
+                   [Alert on their share of the requests](operations.md#weirrefusescallers)."),
         counter("weir_grpc_closed_total", &["reason"], "connections")
             .help("gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.")
             .more("`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
