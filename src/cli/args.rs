@@ -75,10 +75,8 @@ pub enum Command {
     ///
     /// The request is charged. The exit code is 0 if it may pass, 1 if it is over a limit, and 2 if there is no
     /// answer.
-    #[command(
-        after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2\n  \
-                            weir ask localhost:8081 ai user=ann --settle 1.ASNFZ4mrze8AZICAm4_CwYIDnukc --hits 37"
-    )]
+    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2\n  \
+                            weir ask localhost:8081 ai user=ann --settle 1.ASNFZ4mrze8AZICAm4_CwYIDnukc --hits 37")]
     Ask(AskArguments),
     /// Print which rule each descriptor of a request matches, and why
     ///

@@ -24,8 +24,8 @@ const HOLDING: &str = include_str!("../data/envoy/holding.yaml");
 /// Asks weir by TLS about the rules of each route.
 const GATEWAY: &str = include_str!("../data/envoy/gateway.yaml");
 
-/// Holds tokens before each request, and settles after it: the example, at its own ports.
-const HOLDS: &str = include_str!("../../examples/holds/envoy.yaml");
+/// Holds tokens before each request, and settles after it.
+const HOLDS: &str = include_str!("../../deploy/holds/envoy.yaml");
 
 /// Asks several replicas of weir and checks their health.
 const REPLICAS: &str = include_str!("../data/envoy/replicas.yaml");
@@ -82,7 +82,7 @@ impl Envoy {
         Envoy::with(&GATEWAY.replace("{{certificates}}", &certificates.to_string_lossy()), weir)
     }
 
-    /// Starts the gateway of examples/holds, with an estimate of so many tokens, in front of these replicas and this model.
+    /// Starts the gateway of deploy/holds, with an estimate of so many tokens, in front of these replicas and this model.
     pub fn start_with_holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> Envoy {
         let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
         let (head, of_weir) = HOLDS.split_once("    - name: weir\n").expect("a cluster of weir");

@@ -1,4 +1,4 @@
-//! Holds through a real Envoy, with the configuration and the model of examples/holds: an estimate before each request, what was
+//! Holds through a real Envoy, with the configuration and the model of deploy/holds: an estimate before each request, what was
 //! really used after it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -21,7 +21,7 @@ use crate::support::served::metric;
 use crate::support::tools::repository;
 use crate::support::wait::{PATIENCE, pace, until};
 
-const EXAMPLE: &str = include_str!("../../../examples/holds/policies/ai.yaml");
+const EXAMPLE: &str = include_str!("../../../examples/holds/ai.yaml");
 /// What the example holds for each request, and what its user has in a minute and in a month.
 const ESTIMATE: u64 = 2_000;
 const PER_MINUTE: u64 = 10_000;
@@ -36,7 +36,7 @@ struct Model {
 impl Model {
     fn start() -> Model {
         let mut command = Command::new(python::venv().join("bin/python"));
-        command.arg("-B").arg(repository().join("examples/holds/model.py")).arg("0");
+        command.arg("-B").arg(repository().join("deploy/holds/model.py")).arg("0");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the model starts");
         let mut port = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut port).expect("its port");
@@ -125,7 +125,8 @@ fn a_stream_settles_in_whichever_way_it_ends() {
     for _ in 0..20 {
         assert_eq!(ask(&envoy, "eve", 1, &[]), Some(429));
     }
-    let results = || ["opened", "settled", "lost"].map(|of| metric(weir.http, &format!("weir_holds_total{{result=\"{of}\"}}")));
+    let results =
+        || ["opened", "settled", "lost"].map(|of| metric(weir.http, &format!("weir_holds_total{{result=\"{of}\"}}")));
     until("every hold to be settled", PATIENCE, || (results() == [Some(6), Some(6), Some(0)]).then_some(()));
     assert_eq!(left(&weir, "eve"), [1_000, PER_MONTH - 9_000]);
     assert_eq!(ask(&envoy, "ann", 1, &[]), Some(200));
@@ -211,11 +212,13 @@ fn run(time: Duration, kills: bool, check: impl FnOnce(&Run, &dyn Fn(usize) -> u
     let mut replicas = addresses.map(start);
     let model = Model::start();
     let envoy = Envoy::start_with_holds(&addresses, model.address, HELD);
-    let connection = redis::Client::open(server.url()).and_then(|client| client.get_connection()).expect("Redis answers");
+    let connection =
+        redis::Client::open(server.url()).and_then(|client| client.get_connection()).expect("Redis answers");
     let connection = Mutex::new(connection);
     let charged = |user: usize| {
         let mut connection = connection.lock().expect("no panic");
-        let get = redis::cmd("GET").arg(format!("w1:{{ai|user=u{user}}}f31536000s")).query::<Option<u64>>(&mut connection);
+        let get =
+            redis::cmd("GET").arg(format!("w1:{{ai|user=u{user}}}f31536000s")).query::<Option<u64>>(&mut connection);
         // The window is above, the count below. [fw-2]
         get.expect("a state").map_or(0, |state| state & u64::from(u32::MAX))
     };
@@ -235,7 +238,13 @@ fn run(time: Duration, kills: bool, check: impl FnOnce(&Run, &dyn Fn(usize) -> u
                     let (own, started) = (user.load(SeqCst), Instant::now());
                     let seconds = format!("0.{milliseconds:03}");
                     let status = ask(envoy, &format!("u{own}"), tokens, &[("x-seconds", &seconds)]);
-                    sent.lock().expect("no panic").push(Sent { user: own, started, ended: Instant::now(), tokens, status });
+                    sent.lock().expect("no panic").push(Sent {
+                        user: own,
+                        started,
+                        ended: Instant::now(),
+                        tokens,
+                        status,
+                    });
                     if status == Some(429) && user.load(SeqCst) == own && denials.fetch_add(1, SeqCst) + 1 == DENIALS {
                         denials.store(0, SeqCst);
                         user.store(own + 1, SeqCst);
@@ -264,11 +273,7 @@ fn run(time: Duration, kills: bool, check: impl FnOnce(&Run, &dyn Fn(usize) -> u
             outages.push((from, Instant::now()));
         }
     });
-    let run = Run {
-        sent: sent.into_inner().expect("no panic"),
-        looks: looks.into_inner().expect("no panic"),
-        outages,
-    };
+    let run = Run { sent: sent.into_inner().expect("no panic"), looks: looks.into_inner().expect("no panic"), outages };
     check(&run, &charged);
 }
 
@@ -329,7 +334,8 @@ fn without_a_kill_the_charges_are_what_was_used() {
 
 #[test]
 fn a_killed_replica_changes_charges_by_no_more_than_was_in_flight() {
-    let seconds = std::env::var("WEIR_HOLDS_SECONDS").map_or(SECONDS, |text| text.parse().expect("a number of seconds"));
+    let seconds =
+        std::env::var("WEIR_HOLDS_SECONDS").map_or(SECONDS, |text| text.parse().expect("a number of seconds"));
     run(Duration::from_secs(seconds), true, |run, charged| {
         run.check_looks();
         let (mut off, mut doubts) = (0, 0);
