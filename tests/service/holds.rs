@@ -127,8 +127,9 @@ fn what_callers_opened_that_went_away_is_released() {
         for wave in 0..CALLS / TOGETHER {
             let channel = rls::channel(served.at.grpc).await;
             let calls = (0..TOGETHER).map(|call| {
-                // From 0 to 2 ms: before the request is sent, while Redis is asked, and after the answer.
-                let patience = Duration::from_micros((wave * TOGETHER + call) * 7 % 2_000);
+                // From 0 to 2 ms: before the request is sent, while Redis is asked, and after the answer. One of ten waits.
+                let timeout = Duration::from_micros((wave * TOGETHER + call) * 7 % 2_000);
+                let patience = if call % 10 == 0 { PATIENCE } else { timeout };
                 tokio::time::timeout(patience, rls::ask(channel.clone(), ann(1, None)))
             });
             for answer in join_all(calls).await.into_iter().flatten() {
@@ -148,6 +149,7 @@ fn what_callers_opened_that_went_away_is_released() {
         count("opened"),
         count("settled")
     );
+    assert!(answered >= CALLS / 10, "{answered}: those who wait are answered");
     assert!(kept >= answered, "an answer that was read was released: {kept} of {answered}");
     assert!(count("settled") > 0 && count("lost") == 0, "nothing was released");
 }
