@@ -77,7 +77,8 @@ pub enum Command {
     ///
     /// The request is charged. The exit code is 0 if it may pass, 1 if it is over a limit, and 2 if there is no
     /// answer.
-    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
+    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2\n  \
+                            weir ask localhost:8081 ai user=ann --settle 1.ASNFZ4mrze8AZICAm4_CwYIDnukc --hits 37")]
     Ask(AskArguments),
     /// Print which rule each descriptor of a request matches, and why
     ///
@@ -285,9 +286,12 @@ pub struct AskArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
-    /// How many hits to charge
+    /// How many hits to charge; with --settle, how many were used
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
+    /// Settle the holds of an earlier request: the receipt that its answer printed
+    #[arg(long, value_name = "RECEIPT", requires = "hits")]
+    pub settle: Option<String>,
     /// Print the response as JSON
     #[arg(long)]
     pub json: bool,

@@ -13,12 +13,12 @@ use clap::Args;
 use tonic::transport::Endpoint;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::printable;
-use weir_rls::json;
 use weir_rls::proto::rate_limit_descriptor::Entry;
 use weir_rls::proto::rate_limit_response::rate_limit::Unit;
 use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir_rls::{json, receipts};
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
@@ -42,8 +42,10 @@ pub struct Question {
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// The hits of each descriptor.
+    /// The hits of each descriptor; with a receipt, those that were used.
     pub hits: u32,
+    /// The receipt of an earlier answer, or `none`, if the request settles it.
+    pub receipt: Option<String>,
 }
 
 /// How the answer is printed.
@@ -175,6 +177,9 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
             for (entries, status) in question.descriptors.iter().zip(&response.statuses) {
                 writeln!(out, "  {}   {}", Entries(entries), Status(status))?;
             }
+            if let Some(receipt) = receipts::of_response(&response, &question.domain) {
+                writeln!(out, "receipt {}", printable(receipt))?;
+            }
         }
     }
     Ok(decided)
@@ -195,8 +200,16 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
         let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));
         AskError::Connect(question.address.clone(), reason)
     })?;
+    let receipt = question.receipt.iter().map(|receipt| (receipts::ENTRY, &**receipt));
     let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
-        entries: entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
+        entries: entries
+            .iter()
+            .map(|(key, value)| (&**key, &**value))
+            .chain(receipt.clone())
+            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
+            .collect(),
+        // The hits of a request are never 0, and what was used can be.
+        hits_addend: question.receipt.is_some().then(|| u64::from(question.hits).into()),
         ..RateLimitDescriptor::default()
     });
     let request = RateLimitRequest {

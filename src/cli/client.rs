@@ -92,6 +92,7 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
         domain: last(&given, "domain").unwrap_or_default().to_owned(),
         descriptors,
         hits: 1,
+        receipt: None,
     };
     let mut body = Vec::new();
     ask::run(&question, Output::Json, &mut body).map_err(|error| Ended::Failed(format!("request error: {error}")))?;

@@ -187,9 +187,12 @@ impl Algorithm {
     pub const fn takes_holds(self) -> bool {
         match self {
             Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
-            Self::SlidingWindowLog | Self::TokenBucket { .. } | Self::LeakyBucket { .. } | Self::Gcra { .. } => false,
-            // It holds one permit, and nothing else.
-            Self::Concurrency => false,
+            // Permits are held without a word: see `Limit::hold`.
+            Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. }
+            | Self::Concurrency => false,
         }
     }
 

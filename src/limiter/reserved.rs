@@ -95,9 +95,12 @@ impl Drop for Reserved {
     }
 }
 
+/// The undos of one store, and their places among all.
+type OfStore<'a> = (&'a Arc<dyn Store>, Vec<usize>, Vec<Undo<'a>>);
+
 /// Takes charges back, each store's at once. Returns whether the store of each has confirmed it.
 pub(super) async fn undo_all(undos: &[(&Arc<dyn Store>, Undo<'_>)], deadline: Instant) -> Vec<bool> {
-    let mut together: Vec<(&Arc<dyn Store>, Vec<usize>, Vec<Undo<'_>>)> = Vec::new();
+    let mut together: Vec<OfStore<'_>> = Vec::new();
     let mut calendars = Vec::new();
     for (at, &(store, undo)) in undos.iter().enumerate() {
         if undo.bounds.is_some() {

@@ -136,6 +136,8 @@ pub struct Ask {
     pub every: Micros,
     /// When an admitted request settles its holds, after so many microseconds; none where it never does.
     pub lasts: Option<Micros>,
+    /// The hits that it has used by then; none where these are its own hits.
+    pub used: Option<u32>,
     /// What the answers must be.
     pub expect: Expect,
 }

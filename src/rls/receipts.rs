@@ -140,6 +140,17 @@ pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[
     response.dynamic_metadata.get_or_insert_default().fields.insert(format!("weir.{domain}"), ours.into());
 }
 
+/// The receipt in the dynamic metadata of a response.
+#[must_use]
+pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
+    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
+    let Some(Kind::StructValue(ours)) = &ours.kind else { return None };
+    match &ours.fields.get("receipt")?.kind {
+        Some(Kind::StringValue(receipt)) => Some(receipt),
+        _ => None,
+    }
+}
+
 /// Adds a receipt to a response in JSON, as its last field: `"receipt": ".."`.
 pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
     if holds.is_empty() || body.pop() != Some(b'}') {
@@ -258,6 +269,8 @@ mod tests {
         add_to_metadata(&mut response, "shop", &holds);
         add_to_metadata(&mut response, "other", &holds);
         add_to_metadata(&mut response, "none", &[]);
+        assert_eq!(of_response(&response, "shop"), Some(&*text(&holds)));
+        assert_eq!(of_response(&response, "none"), None);
         let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
         let receipt = serde_json::json!({ "receipt": text(&holds) });
         assert_eq!(metadata, serde_json::json!({ "weir.shop": receipt, "weir.other": receipt }));

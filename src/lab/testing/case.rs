@@ -1,5 +1,6 @@
 //! One case, step by step.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use tokio::runtime::Runtime;
@@ -170,7 +171,8 @@ impl Running<'_> {
                     sent += 1;
                     let mut got = self.send(request)?;
                     if let (Some(lasts), RequestResult::Answer { answer, .. }) = (ask.lasts, &mut got) {
-                        self.in_flight.begin(now + lasts, request, std::mem::take(&mut answer.holds));
+                        let ending = with_used(request, ask.used);
+                        self.in_flight.begin(now + lasts, &ending, std::mem::take(&mut answer.holds));
                     }
                     may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {
@@ -275,4 +277,14 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
+}
+
+/// The request with the hits that it has used in place of its own.
+fn with_used(request: &RateLimitRequest, used: Option<u32>) -> Cow<'_, RateLimitRequest> {
+    let Some(used) = used else { return Cow::Borrowed(request) };
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(u64::from(used).into());
+    }
+    Cow::Owned(request)
 }

