@@ -1,12 +1,16 @@
 //! The states of one descriptor, for people: looking at them and forgetting them.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
+use weir_engine::rows::{ROW_ID, row_key};
 use weir_engine::{Entry, Hits, Limit, Micros, State, key};
 use weir_store::StoreError;
 
 use super::Limiter;
+use super::plan::RowSource;
 use super::policies::InForce;
+use super::rows::known::KnownRow;
 
 /// What is stored for one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +38,13 @@ impl Limiter {
     /// When a store did not answer.
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now());
+        self.know_row(&in_force, domain, entries).await?;
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), self.stores.row_source());
         let Some((_, first)) = keyed.first() else {
             return Ok(Vec::new());
         };
-        let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
-        let store = self.stores.store_of(first, keyed.len() == 1);
+        let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), &**limit)).collect();
+        let store = self.stores.store_of(first, is_single(&in_force, domain, entries));
         let read = store.read_states(&asked, Instant::now() + self.stores.options.budget).get().await?;
         let shown = keyed.iter().zip(read.states).map(|((key, limit), state)| {
             let bounds = self.stores.calendar.bounds(limit, read.now);
@@ -57,6 +62,19 @@ impl Limiter {
         Ok(shown.collect())
     }
 
+    /// Reads the row of a descriptor, if its rule has rows: another process may have changed it.
+    async fn know_row(&self, in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> Result<(), StoreError> {
+        let rows = self.stores.row_source();
+        let Ok((rule, key)) = row_key(&in_force.policies, domain, entries) else { return Ok(()) };
+        let Some(first) = rule.limits.first().filter(|_| !rows.are_own) else { return Ok(()) };
+        let store = self.stores.store_of(first, rule.limits.len() == 1);
+        let deadline = Instant::now() + self.stores.options.budget;
+        for read in store.read_rows(&[&key], deadline).get().await? {
+            rows.known.insert(&key, KnownRow::of(&read).0);
+        }
+        Ok(())
+    }
+
     /// Forgets what a descriptor has used of its limits, in its store, in the local one and among known denials.
     /// Answers the keys that belong to it, and how many its store had.
     ///
@@ -64,13 +82,15 @@ impl Limiter {
     /// When the store did not answer; then they may or may not be forgotten.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now());
+        self.know_row(&in_force, domain, entries).await?;
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), self.stores.row_source());
         let Some((_, first)) = keyed.first() else {
             return Ok((Vec::new(), 0));
         };
         let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
         let deadline = Instant::now() + self.stores.options.budget;
-        let answer = self.stores.store_of(first, keyed.len() == 1).reset(&asked, deadline).get().await;
+        let answer =
+            self.stores.store_of(first, is_single(&in_force, domain, entries)).reset(&asked, deadline).get().await;
         if let Some(local) = &self.stores.options.local {
             local.reset(&asked, deadline).get().await?;
         }
@@ -82,8 +102,21 @@ impl Limiter {
     }
 }
 
-/// The keys and limits of one descriptor, those of its override if it has one.
-fn keys_of<'p>(in_force: &'p InForce, domain: &str, entries: &[Entry<'_>], now: Micros) -> Vec<(String, &'p Limit)> {
+/// Whether the rule of a descriptor has one limit, also where the descriptor's plan has another number of them.
+fn is_single(in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> bool {
+    let policies = &in_force.policies;
+    let rule = policies.domain(domain).and_then(|domain| policies.find(domain, entries).rule);
+    rule.is_some_and(|rule| rule.limits.len() == 1)
+}
+
+/// The keys and limits of one descriptor, those of its override or of its known row if it has one.
+fn keys_of<'p>(
+    in_force: &'p InForce,
+    domain: &str,
+    entries: &[Entry<'_>],
+    now: Micros,
+    rows: RowSource<'_>,
+) -> Vec<(String, Cow<'p, Limit>)> {
     let InForce { policies, overrides, .. } = in_force;
     let Some(domain) = policies.domain(domain) else {
         return Vec::new();
@@ -92,6 +125,23 @@ fn keys_of<'p>(in_force: &'p InForce, domain: &str, entries: &[Entry<'_>], now: 
     let mut tag = String::new();
     key::write_tag(&mut tag, &domain.name, entries.iter().copied(), &met.shared);
     let set = overrides.as_ref().and_then(|overrides| overrides.limits(&tag, || now));
-    let limits = set.unwrap_or_else(|| met.rule.map_or(&[], |rule| &rule.limits));
-    limits.iter().map(|limit| (format!("{tag}{}", limit.id()), limit)).collect()
+    let keyed = |limit: Cow<'p, Limit>| (format!("{tag}{}", limit.id()), limit);
+    match (set, met.rule) {
+        (Some(limits), _) => limits.iter().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
+        (None, Some(rule)) if rule.rows.is_some() => {
+            let key = format!("{tag}{ROW_ID}");
+            let known = if rows.are_own {
+                rows.known.find_own(&key, || now)
+            } else {
+                rows.known.find(&key).unwrap_or_default()
+            };
+            match rows.known.limits(rule, &known).0 {
+                Cow::Borrowed(limits) => limits.iter().flatten().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
+                Cow::Owned(limits) => limits.into_iter().flatten().map(|limit| keyed(Cow::Owned(limit))).collect(),
+            }
+        }
+        (None, rule) => {
+            rule.map_or(&[][..], |rule| &rule.limits).iter().map(|limit| keyed(Cow::Borrowed(limit))).collect()
+        }
+    }
 }

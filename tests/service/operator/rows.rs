@@ -91,6 +91,8 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
             "{set}"
         );
         assert_eq!(passes(grpc, "acme", 20), 2, "what was used stays");
+        let state = http::get(admin, "/state?domain=shop&descriptor=tenant=acme").unwrap().body;
+        assert!(state.contains("\"requests\":9"), "{state}");
         let exported = done(admin, &["export", "shop"]);
         let mut lines: Vec<&str> = exported.lines().collect();
         lines[1..].sort_unstable();
