@@ -77,6 +77,8 @@ impl RowHead {
                 "limits" => Column::Limits,
                 "until" => Column::Until,
                 "note" => Column::Note,
+                // A descriptor in one text could not have it.
+                key if key.contains('=') => return refuse(format!("the key {} has a \"=\"", quoted(key))),
                 key => Column::Key(key.into()),
             };
             if columns.contains(&kind) {
@@ -311,6 +313,7 @@ mod tests {
             ("domain,plan", "", "column 1: either a column descriptor, or columns with the keys of entries"),
             ("domain,tenant", "", "column 1: no column plan, and no column limits"),
             ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" is here twice"),
+            ("domain,a=b,plan", "", "column 8: the key \"a=b\" has a \"=\""),
             ("domain,tenant,plan", "api,acme", "column 1: 2 fields, and the head has 3 columns"),
             ("domain,tenant,plan", "api,acme,", "column 1: no plan, and no limits"),
             ("domain,tenant,plan", ",acme,gold", "column 1: no domain"),
