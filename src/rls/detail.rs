@@ -23,7 +23,7 @@ fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
         ("charged", json!(detail.charged)),
     ]
     .into_iter()
-    .chain(at_latest.then(|| ("at_latest", json!(true))))
+    .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
 }
 
 /// Adds to each status of a response in JSON the detail of its limit, where it has one.

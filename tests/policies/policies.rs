@@ -266,12 +266,11 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "refill" => "interval",
         "precision" => "12h",
         "anchor" => "first_hit",
-        "calendar" | "post_paid" | "hold" => "true",
+        "calendar" | "post_paid" | "hold" | "drain" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
         "unit" => "day",
         "rate" => "9/day",
-        "drain" => "true",
         other => panic!("no value for {other}"),
     };
     let mut parameters = BTreeSet::new();

@@ -141,7 +141,7 @@ fn node_asks_and_guards_permits() {
 }
 
 /// Whether a program learns the messages from weir.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Reflection {
     Needed,
     Absent,

@@ -29,8 +29,8 @@ fn policy(limit: &str) -> String {
 }
 
 /// A settle by the first descriptor.
-fn first(holds: &[HeldCharge]) -> Option<Settle> {
-    Some(Settle { descriptors: 1, holds: holds.to_vec() })
+fn first(holds: &[HeldCharge]) -> Settle {
+    Settle { descriptors: 1, holds: holds.to_vec() }
 }
 
 fn ann(hits: u32) -> [(&'static str, &'static str, Operation); 1] {
@@ -46,7 +46,7 @@ fn open(world: &World<'_>, hits: u32) -> Option<Vec<HeldCharge>> {
 
 /// Settles, and returns what remains.
 fn settle(world: &World<'_>, holds: &[HeldCharge], used: u32) -> u32 {
-    let answer = world.ask_for(&ann(used), first(holds));
+    let answer = world.ask_for(&ann(used), Some(first(holds)));
     assert!(!answer.denied && !answer.statuses[0].over, "a settle denies");
     assert_eq!(answer.holds, []);
     answer.statuses[0].remaining
@@ -267,7 +267,7 @@ fn a_limit_on_trial_and_one_in_shadow_mode_are_held_if_the_request_is_within() {
             let used = || 10 - world.states()[0].remaining;
             let holds = open(&world, 6).expect("nothing denies");
             assert_eq!(open(&world, 6).expect("nothing denies"), [], "what does not fit is not charged, and not held");
-            world.ask_for(&ann(2), first(&holds));
+            world.ask_for(&ann(2), Some(first(&holds)));
             assert_eq!(used(), 2);
         }
     });
@@ -280,7 +280,7 @@ fn outside_of_its_term_a_limit_holds_nothing_and_gives_back_all_the_same() {
         let holds = open(&world, 6).expect("it fits");
         world.swap(&policy(&format!("{}, until: '2030-01-01T00:00:00Z'", WINDOWS[0])));
         assert_eq!(open(&world, 600).expect("no limit applies"), []);
-        world.ask_for(&ann(2), first(&holds));
+        world.ask_for(&ann(2), Some(first(&holds)));
         world.swap(&policy(WINDOWS[0]));
         assert_eq!(left(&world), 8);
     });

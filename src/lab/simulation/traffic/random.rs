@@ -39,8 +39,7 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u32
     }
 
-    /// A number from 0 to `most`, which is below 2^64 - 1; all equally likely, but for one in 2^16 where `most` is a year in microseconds.
-    #[expect(clippy::cast_possible_truncation, reason = "the product of a fraction below 1 and 64 bits")]
+    /// A number from 0 to `most`, which is below 2^64 - 1.
     pub(super) fn up_to(&mut self, most: u64) -> u64 {
         ((u128::from(self.bits()) * (u128::from(most) + 1)) >> 64) as u64
     }

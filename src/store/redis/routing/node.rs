@@ -312,7 +312,7 @@ async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
         match judge(&answer, Some(settings.timeout), settings.timeout) {
             Some(CallOutcome::Down) => gate.ended(Pass::Ordinary, CallOutcome::Down),
             Some(CallOutcome::Failure) if now - begun >= settings.window => {
-                gate.ended(Pass::Ordinary, CallOutcome::Down)
+                gate.ended(Pass::Ordinary, CallOutcome::Down);
             }
             Some(CallOutcome::Failure) => tokio::time::sleep(settings.window / WATCH_PINGS).await,
             Some(CallOutcome::Success | CallOutcome::Neutral) | None => {

@@ -60,6 +60,7 @@ pub(crate) struct ChargeList {
 }
 
 /// What a list has to know of a charge.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ListedCharge {
     /// Its part of the plan.
     pub(crate) letters: [u8; 3],
