@@ -158,7 +158,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
       leaky_bucket with a queue              10 per second    leaky_bucket burst 50, drain
       gcra                                   10 per second    gcra burst 10
       gcra with a burst                      1 per 366d       gcra burst 8
-      concurrency                            50 per 30s       concurrency
+      concurrency                            50 in flight     concurrency window 30s
 
     1 domain, 18 rules, 18 limits in 1 file
     ");

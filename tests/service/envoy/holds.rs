@@ -295,7 +295,11 @@ fn run(time: Duration, kills: bool, check: impl FnOnce(&Run, &dyn Fn(usize) -> u
             outages.push((from, Instant::now()));
         }
     });
-    let run = Run { sent: sent.into_inner().expect("no panic"), looks: looks.into_inner().expect("no panic"), outages };
+    let mut run = Run { sent: Vec::new(), looks: looks.into_inner().expect("no panic"), outages };
+    run.sent.resize(user.into_inner() + 1, Vec::new());
+    for sent in sent.into_inner().expect("no panic") {
+        run.sent[sent.user].push(sent);
+    }
     check(&run, &charged);
 }
 
