@@ -5,6 +5,7 @@
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::escape::escape;
+use super::lease::Lease;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
@@ -22,6 +23,8 @@ pub struct Limit {
     pub shadow: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
+    /// For how long a process may admit by hits that it took ahead, if it may. [ls-1]
+    pub lease: Option<Lease>,
     post_paid: bool,
     /// When it applies, if not always. In a box, since few limits have one. [te-1]
     pub term: Option<Box<Term>>,
@@ -48,6 +51,7 @@ impl Limit {
             drain: false,
             shadow: false,
             alert_at: Shares::default(),
+            lease: None,
             post_paid: false,
             term: None,
             kind,

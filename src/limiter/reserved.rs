@@ -26,7 +26,7 @@ pub(super) struct Reserved {
     budget: Duration,
 }
 
-struct Taken {
+pub(super) struct Taken {
     store: Arc<dyn Store>,
     key: String,
     limit: Limit,
@@ -47,14 +47,8 @@ impl Reserved {
     pub(super) fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, outcome: &Outcome, receipt: Receipt) {
         let crossed = !charge.limit.alert_at.is_empty()
             && Rise::of_outcome(charge, outcome).is_some_and(|rise| rise.shares(charge).next().is_some());
-        self.charges.push(Taken {
-            store: store.clone(),
-            key: charge.key.to_owned(),
-            limit: charge.limit.clone(),
-            receipt,
-            bounds: charge.bounds,
-            crossed,
-        });
+        let taken = Taken::new(store, charge.key, charge.limit, receipt, charge.bounds);
+        self.charges.push(Taken { crossed, ..taken });
     }
 
     /// Lets everything stand.
@@ -117,13 +111,25 @@ async fn undo_all(charges: &[Taken], deadline: Instant) -> bool {
 }
 
 impl Taken {
+    /// Hits of a charge that crossed nothing.
+    pub(super) fn new(
+        store: &Arc<dyn Store>,
+        key: &str,
+        limit: &Limit,
+        receipt: Receipt,
+        bounds: Option<Bounds>,
+    ) -> Self {
+        let (store, key, limit) = (store.clone(), key.to_owned(), limit.clone());
+        Self { store, key, limit, receipt, bounds, crossed: false }
+    }
+
     fn undo(&self) -> Undo<'_> {
         Undo { key: &self.key, limit: &self.limit, receipt: self.receipt, bounds: self.bounds }
     }
 
     /// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
     /// store is asked once more, with those around its clock. [cl-3]
-    async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
+    pub(super) async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
         let mut undo = self.undo();
         match self.store.undo(std::slice::from_ref(&undo), deadline).get().await {
             Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),

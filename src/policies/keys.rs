@@ -43,6 +43,8 @@ pub enum Needs {
     Reports,
     /// Windows with a beginning and an end.
     Windows,
+    /// Steps, within which it makes no difference when a hit is charged.
+    Steps,
 }
 
 impl Only {
@@ -52,6 +54,7 @@ impl Only {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
             Needs::Windows => algorithm.has_windows(),
+            Needs::Steps => algorithm.has_steps(),
         }
     }
 
@@ -169,6 +172,11 @@ pub(super) const LIMIT: Kind = Kind {
             "alert_at",
             Needs::Windows,
             "only fixed_window has windows with a beginning and an end, in which a share is crossed once",
+        ),
+        key_of(
+            "lease",
+            Needs::Steps,
+            "only fixed_window and sliding_window count in steps, within which a hit can be charged ahead",
         ),
         key("unlimited"),
         key("name"),

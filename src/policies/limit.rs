@@ -113,6 +113,7 @@ impl FileReader<'_> {
         let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
         let zone = self.zone(fields);
         let alert_at = self.shares(fields);
+        let lease = self.lease(fields);
         let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
         // A flag that is off asks for nothing, nor does an empty list.
@@ -158,6 +159,8 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
+        limit.lease = lease?;
+        self.check_lease(fields, &limit)?;
         Ok(limit)
     }
 

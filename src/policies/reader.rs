@@ -65,8 +65,9 @@ impl Reader {
     /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let notes = document.notes.clone();
+        let problems = Vec::new();
         let mut of_file =
-            FileReader { file, document, paths, kinds: &KINDS, all: self, problems: Vec::new(), warnings: notes };
+            FileReader { mode: None, file, document, paths, kinds: &KINDS, all: self, problems, warnings: notes };
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
@@ -124,7 +125,7 @@ impl FileReader<'_> {
             return;
         };
         let domain = self.domain(&fields);
-        let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
+        self.mode = match self.choice(&fields, "charging", &Mode::NAMES) {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
@@ -145,7 +146,7 @@ impl FileReader<'_> {
             self.all.domains.insert(name.clone(), self.all.outlines.len());
             self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
         }
-        self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
+        self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors: specs });
     }
 
     /// Reports contradictions between files of one domain.
@@ -283,6 +284,9 @@ impl FileReader<'_> {
         let is_quota = quota_mode.unwrap_or(false);
         let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
         let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
+        if let Ok(Some((RuleKind::Limits(limits), _))) = &rule {
+            self.check_leases(&fields, limits, role);
+        }
         // A wrong rule is reported and left out. The descriptor stays, so that its twin is reported in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {

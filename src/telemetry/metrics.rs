@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -110,6 +110,8 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     fallbacks: [IntCounter; OnError::ALL.len()],
     undone: [IntCounter; 2],
+    leases: [IntCounter; LeaseResult::NAMES.len()],
+    lease_hits: [IntCounter; LeaseHits::NAMES.len()],
     trouble: Trouble,
     evictions: IntCounter,
     evicted_hits: IntCounter,
@@ -155,6 +157,8 @@ impl Metrics {
         store_errors.with_label_values(&[TOO_HEAVY]);
         let fallbacks = counters(&registry, "weir_on_error_total")?;
         let undone = counters(&registry, "weir_undone_total")?;
+        let leases = counters(&registry, "weir_leases_total")?;
+        let lease_hits = counters(&registry, "weir_lease_hits_total")?;
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -177,6 +181,8 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
+            leases: LeaseResult::NAMES.map(|result| leases.with_label_values(&[result])),
+            lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.with_label_values(&[kind])),
             trouble: Trouble::default(),
             evictions,
             evicted_hits,
@@ -513,6 +519,14 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].inc();
+    }
+
+    fn lease_asked(&self, result: LeaseResult) {
+        self.metrics.leases[result as usize].inc();
+    }
+
+    fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
+        self.metrics.lease_hits[kind as usize].inc_by(u64::from(hits));
     }
 
     fn evicted(&self, hits_lost: Hits) {

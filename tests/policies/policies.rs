@@ -254,6 +254,7 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "calendar" | "post_paid" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
+        "lease" => "100ms",
         other => panic!("no value for {other}"),
     };
     let mut parameters = BTreeSet::new();
@@ -265,7 +266,7 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         for algorithm in Algorithm::NAMES {
             let (name, value) = (key.name, value(key.name));
             let text = format!(
-                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 9/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 1000/day, algorithm: {algorithm}, {name}: {value}}}}}]"
             );
             let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
             let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));

@@ -91,6 +91,11 @@ impl SlidingWindow {
         ((at + 1) / precision).saturating_sub(self.buckets.into())
     }
 
+    /// Where a bucket ends. [sw-1]
+    pub(super) fn bucket_end(&self, number: u64) -> Micros {
+        (number + 1) * self.precision.get()
+    }
+
     /// Whether a state with this newest bucket counts as it is: the clock has not stepped back far before it. [tm-2]
     fn believes(&self, newest: u64, now: Micros) -> bool {
         let start = u128::from(newest) * u128::from(self.precision.get());

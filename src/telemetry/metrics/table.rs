@@ -270,6 +270,25 @@ const STORES: Part = Part {
                    charge may stand, which can only admit less.",
         },
         Row {
+            name: "weir_leases_total",
+            kind: Counter,
+            labels: &["result"],
+            unit: "calls",
+            help: "Calls to the store that took hits of a hot key ahead, by how they ended.",
+            more: "Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
+                   gave no answer.",
+        },
+        Row {
+            name: "weir_lease_hits_total",
+            kind: Counter,
+            labels: &["kind"],
+            unit: "hits",
+            help: "Hits that were taken ahead, and what came of them when their lease ended.",
+            more: "`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
+                   their window ended; `lost` count until the reset though nobody used them, because the store did not confirm to have \
+                   taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early).",
+        },
+        Row {
             name: "weir_deny_cache_hits_total",
             kind: Counter,
             labels: &[],
