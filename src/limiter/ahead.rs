@@ -13,6 +13,7 @@ use weir_engine::{Bounds, Charge, Hits, Lease, Limit, Mode, Operation, Outcome, 
 use weir_store::{Store, StoreError};
 
 use super::Options;
+use super::calendar;
 use super::deny_cache::DenyCache;
 use super::leases::{Granted, Leases};
 use super::reserved::Taken;
@@ -132,8 +133,19 @@ impl Ahead {
         }
     }
 
-    /// Charges the hits, all or none.
-    async fn charge(&self) -> Result<Outcome, StoreError> {
+    /// Charges the hits, all or none. A store that finds no window of the calendar is asked once more, with those around its
+    /// clock. [cl-3]
+    async fn charge(&mut self) -> Result<Outcome, StoreError> {
+        match self.charge_once().await {
+            Err(StoreError::StaleBounds { now }) => {
+                self.bounds = calendar::computed_bounds(&self.limit, now);
+                self.charge_once().await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn charge_once(&self) -> Result<Outcome, StoreError> {
         let charge = Charge {
             key: &self.taking.key,
             limit: &self.limit,

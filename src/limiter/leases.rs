@@ -336,10 +336,10 @@ impl Entry {
     /// The hits to take ahead now; the caller takes them. None if there are enough, or a call is on its way.
     fn ahead(&mut self, limit: &Limit, demand: Hits) -> Option<Hits> {
         let newest = self.leases.last().map_or(0, |held| held.granted.receipt.hits);
-        let usable = self.leases.iter().filter(|held| held.is_usable(limit));
-        let held = usable.fold(0, |sum: Hits, held| sum.saturating_add(held.left));
-        let full = self.leases.iter().filter(|held| held.left > 0).count();
-        if self.is_asking || full >= LEASES_OF_KEY_MAX || (held > 0 && held > newest / LOW_WATER) {
+        let usable = || self.leases.iter().filter(|held| held.left > 0 && held.is_usable(limit));
+        let held = usable().fold(0, |sum: Hits, held| sum.saturating_add(held.left));
+        let is_enough = held > newest / LOW_WATER || usable().count() >= LEASES_OF_KEY_MAX;
+        if self.is_asking || (held > 0 && is_enough) {
             return None;
         }
         let hits = hits_ahead(demand, held, self.remaining, limit.requests())?;

@@ -2,6 +2,7 @@
 //! told. Not in here: a real Redis Cluster (redis/cluster.rs) and a Redis in trouble (redis/faults.rs).
 
 mod alerts;
+mod leases;
 mod terms;
 mod trials;
 
