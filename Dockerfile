@@ -1,4 +1,4 @@
-# weir as an image: a static binary, the names of envoyproxy/ratelimit's programs as links to it, and nothing else.
+# weir as an image: a static binary, the names of envoyproxy/ratelimit's programs as links to it, licences, and nothing else.
 #
 #   docker build --build-arg WEIR_COMMIT=$(git rev-parse --short=12 HEAD) -t weir .
 #   docker run --read-only --cap-drop ALL -p 8080:8080 -p 8081:8081 -v ./examples/quickstart:/etc/weir/policies:ro weir
@@ -7,9 +7,10 @@
 # the result in the place of the stage `compiled`.
 
 FROM rust:1.95.0-slim-bookworm AS compiled
-# The C compiler for the allocator (mimalloc) and the cryptography (ring). No protoc: proto/generated has the code.
+# The C compiler for the allocator (mimalloc) and the cryptography (ring), and Python for scripts/licenses. No protoc: proto/generated has the
+# code.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends musl-tools \
+    && apt-get install -y --no-install-recommends musl-tools python3 \
     && rm -rf /var/lib/apt/lists/* \
     && rustup target add "$(uname -m)-unknown-linux-musl"
 WORKDIR /src

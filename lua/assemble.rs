@@ -160,8 +160,8 @@ impl Fragment {
         self.text("state").split(", ").collect()
     }
 
-    /// The numbers that it finds, or leaves: how many, and as a text.
-    fn told(&self, name: &str) -> (usize, &str) {
+    /// The numbers of the reply that it finds, or leaves: how many, and as a text.
+    fn reply_of(&self, name: &str) -> (usize, &str) {
         let (count, text) = self.text(name).split_once(' ').unwrap_or(("0", ""));
         (count.parse().unwrap_or(0), text)
     }
@@ -187,15 +187,18 @@ impl Fragment {
 
     /// The reply of what a charge leaves: what it found if it changed nothing.
     fn leaves(&self, in_list: bool) -> String {
-        let (count, text) = self.told("leaves");
+        let (count, text) = self.reply_of("leaves");
         let either =
             |after: &str, before: &str| format!("if till then\n  {after} = {text}\nelse\n  {after} = {before}\nend\n");
         match (count, in_list) {
             (0, _) => String::new(),
             (_, false) => either(&places("", 1 + count, count), &places("", 1, count)),
             (_, true) => format!(
-                "if not second then\n{}  told = told + {count}\nend\n",
-                indented(&either(&places("told + ", 0, count), &places(&format!("told - {count} + "), 0, count)), 2)
+                "if not second then\n{}  replied = replied + {count}\nend\n",
+                indented(
+                    &either(&places("replied + ", 0, count), &places(&format!("replied - {count} + "), 0, count)),
+                    2
+                )
             ),
         }
     }
@@ -227,7 +230,7 @@ impl Fragment {
     /// A skeleton with this algorithm in it.
     fn put_into(&self, skeleton: &str, in_list: bool) -> String {
         let fields = self.fields();
-        let (found, finds) = self.told("finds");
+        let (found, finds) = self.reply_of("finds");
         let state_or_none =
             format!("{} or false{}", fields[0], self.text("state").strip_prefix(fields[0]).unwrap_or(""));
         let texts = [
@@ -242,7 +245,7 @@ impl Fragment {
             ("@first@", fields[0].to_owned()),
             ("@finds@", finds.to_owned()),
             ("@found@", found.to_string()),
-            ("@told@", places("told + ", 0, found)),
+            ("@places@", places("replied + ", 0, found)),
             ("@changed@", self.text("changed").to_owned()),
         ];
         let mut lines = skeleton.to_owned();

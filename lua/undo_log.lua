@@ -1,11 +1,11 @@
--- Takes one charge of a log back; the twin of `take_back` in src/engine/algorithm/sliding_window_log.rs.
+-- Undoes one charge of a log; the twin of `take_back` in src/engine/algorithm/sliding_window_log.rs.
 --
 -- KEYS[1]  the state, as in sliding_window_log.lua
 -- ARGV[1]  little-endian doubles: window in us, the charge's mark (its sum), time in us and hits, now in us (0: this
 --          server's clock)
 -- reply    1 if the charge still stood, else 0
 --
--- The charge goes, and the sums after it are lowered [un-4]; it is no refund, which would take the newest hits.
+-- The charge goes, and the sums after it are lowered [un-4]; a refund would remove the newest hits.
 local W, mark, made_at, hits, now = struct.unpack('<ddddd', ARGV[1])
 if now == 0 then
   local t = redis.call('TIME')

@@ -80,12 +80,12 @@ fn main() -> ExitCode {
         }
         Command::Ask(arguments) => {
             let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
-            let AskArguments { server, domain, hits, json, tls, .. } = arguments;
+            let AskArguments { server, domain, hits, settle, json, tls, .. } = arguments;
             let (address, tls) = match tls.with(server) {
                 Ok(server) => server,
                 Err(reason) => return told(&reason, USAGE),
             };
-            let question = Question { address, tls, domain, descriptors, hits };
+            let question = Question { address, tls, domain, descriptors, hits, receipt: settle };
             let output = if json { Output::Json } else { Output::Text };
             return match ask::run(&question, output, &mut stdout()) {
                 Ok(Decided::Ok) => ExitCode::SUCCESS,

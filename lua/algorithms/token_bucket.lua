@@ -4,13 +4,13 @@
 -- Numbers: period P in us, requests L, burst B, the most used tokens that are believed, the most that can be used.
 
 --- numbers P, L, B, ceiling, most
---- state begun, taken
+--- state begun, stored
 --- read GET if L > 0
 if #value ~= 16 then
   return redis.error_reply(NOT_OURS)
 end
-begun, taken = unpack_struct('<dd', value)
-if not (begun >= 0 and begun < 9007199254740992 and taken >= 0 and taken <= 4294967295) then
+begun, stored = unpack_struct('<dd', value)
+if not (begun >= 0 and begun < 9007199254740992 and stored >= 0 and stored <= 4294967295) then
   return redis.error_reply(NOT_OURS)
 end
 
@@ -18,7 +18,7 @@ end
 -- The bucket as it is now [tb-2].
 local a, u, moved = now, 0, false
 if begun and L > 0 then
-  local used = min(taken, ceiling)
+  local used = min(stored, ceiling)
   if begun > now then
     u = used
     moved = begun - now > max(P, 60000000)
@@ -53,7 +53,7 @@ after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
 --- changed after ~= u or moved
 
 --- keep
-begun, taken, till = after > 0 and a, after, a + ceil(after / L) * P
+begun, stored, till = after > 0 and a, after, a + ceil(after / L) * P
 
 --- write
-call('SET', key, pack_struct('<dd', begun, taken), 'PXAT', format('%d', ceil(till / 1000)))
+call('SET', key, pack_struct('<dd', begun, stored), 'PXAT', format('%d', ceil(till / 1000)))

@@ -17,8 +17,8 @@
     end
     --@ see
     if not second then
-      @told@ = @finds@
-      told = told + @found@
+      @places@ = @finds@
+      replied = replied + @found@
     end
     --@ over
     -- The effect of the charge. The second pass has only the effects of a denied decision.

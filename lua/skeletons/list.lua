@@ -30,7 +30,7 @@ if now == 0 then
 end
 local raw = call('MGET', unpack(KEYS))
 local x, y, z, kinds, expires = {}, {}, {}, {}, {}
-local reply, told = {now}, 1
+local reply, replied = {now}, 1
 
 -- Of the decision that is being made: where it begins, its verdicts, what it changed, and whether a denial leaves anything.
 local first, first_at = 1, at

@@ -11,8 +11,8 @@
       i, at = i + 3, at + length
       if not second then
         for j = 1, count do
-          reply[told + j] = 0
+          reply[replied + j] = 0
         end
-        told = told + count
+        replied = replied + count
       end
     end

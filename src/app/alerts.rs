@@ -1,12 +1,12 @@
-//! Alerts as the settings have them: the webhook, its secret and its TLS, and the numbers about both.
+//! Alerts by the settings: the webhook, its secret, its TLS, and its metrics.
 //!
 //! Not here: what an alert is, and delivering it (telemetry/alerts.rs).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::task::spawn_blocking;
 use tonic::codegen::http::Uri;
+use weir_lifecycle::on_own_thread;
 use weir_telemetry::alerts::signature::Secret;
 use weir_telemetry::alerts::webhook::{Deliveries, Options, Outbox, Webhook};
 use weir_telemetry::metrics::Metrics;
@@ -28,7 +28,7 @@ pub(super) async fn open(
     let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {
         return Ok(None);
     };
-    // The settings have checked it, and an error would show it.
+    // The settings have checked it. An error would print the URL, which can have a secret.
     let url: Uri = url.expose().parse().map_err(|_| AppError::Alerts("alerts.webhook_url: not a URL".to_owned()))?;
     let secret = read(secret_file.clone()).await?;
     let tls = match url.scheme_str() {
@@ -36,7 +36,7 @@ pub(super) async fn open(
         _ => None,
     };
     if let Some(tls) = &tls {
-        certificates::show("alerts", tls.validity(), metrics)?;
+        certificates::show("alerts", tls.validity(), metrics);
     }
     tracing::info!(host = url.host().unwrap_or_default(), tls = tls.is_some(), "sending alerts to a webhook");
     let options = Options {
@@ -49,14 +49,13 @@ pub(super) async fn open(
         queue: settings.webhook_queue,
     };
     let (outbox, webhook) = Webhook::new(options, secret);
-    count(&webhook.deliveries(), metrics)?;
+    count(&webhook.deliveries(), metrics);
     Ok(Some((outbox, webhook)))
 }
 
 async fn read(file: PathBuf) -> Result<Secret, AppError> {
     let shown = file.display().to_string();
-    let read = spawn_blocking(move || Secret::read(&file)).await;
-    let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    let read = on_own_thread(move || Secret::read(&file)).await;
     read.map_err(|reason| AppError::Alerts(format!("alerts.webhook_secret_file: {shown}: {reason}")))
 }
 
@@ -64,24 +63,23 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
     let files = TlsFiles { ca: ca_file.map(Path::to_owned), ..TlsFiles::default() };
     let tls = Arc::new(Tls::new(files).offering(PROTOCOLS));
     let reading = tls.clone();
-    let read = spawn_blocking(move || reading.config(|_| {}).map(drop)).await;
-    read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    on_own_thread(move || reading.config(|_| {}).map(drop)).await?;
     Ok(tls)
 }
 
 /// A result by name, and its number.
 type Counted = (&'static str, fn(&Deliveries) -> u64);
 
-/// Shows what became of alerts.
-fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) -> Result<(), prometheus::Error> {
+/// Adds the counts of alerts to the metrics.
+fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
         [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];
     for (result, read) in results {
         let of = deliveries.clone();
-        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || read(&of))?;
+        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || read(&of));
     }
     let of = deliveries.clone();
-    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed())?;
+    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed());
     let of = deliveries.clone();
-    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting())
+    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting());
 }

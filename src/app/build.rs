@@ -15,8 +15,8 @@ fn main() {
     stamp_commit();
 }
 
-/// Sets `WEIR_COMMIT` for the crate: what git says, else the variable of that name in the environment
-/// of the build (a container image is built without .git), else `unknown`.
+/// Sets `WEIR_COMMIT` for the crate: the commit of git, else the variable of that name in the environment of the build (a
+/// container image is built without .git), else `unknown`.
 fn stamp_commit() {
     println!("cargo::rerun-if-env-changed=WEIR_COMMIT");
     let commit = commit_by_git()
@@ -27,7 +27,7 @@ fn stamp_commit() {
     println!("cargo::rustc-env=WEIR_COMMIT={commit}");
 }
 
-/// The commit that is checked out. `None` outside of a clone, and where git does not run.
+/// The commit that is checked out. `None` outside of a clone, or if git does not run.
 fn commit_by_git() -> Option<String> {
     // Without this check, sources unpacked inside some other repository would show its commit.
     if !Path::new(ROOT).join(".git").exists() {
@@ -35,8 +35,8 @@ fn commit_by_git() -> Option<String> {
     }
     let commit = git(&["rev-parse", COMMIT_DIGITS, "HEAD"])?;
 
-    // HEAD changes with the branch, its log and the branch's own file with each commit. Only files that exist
-    // are named: cargo takes a missing one for changed, and would build anew each time.
+    // HEAD changes with the branch; its log and the branch's own file change with each commit. Only files that exist are named,
+    // because cargo would build again each time for a missing one.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let Some(path) = git(&["rev-parse", "--git-path", name]) else {

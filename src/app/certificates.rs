@@ -1,4 +1,4 @@
-//! The TLS of the gRPC listener: read at the start, and read again while weir serves. When certificates expire, of every TLS.
+//! The TLS of the gRPC listener: read at the start, and read again while weir serves. When certificates expire, for each use of TLS.
 //!
 //! Not here: what the files mean (tls/server.rs).
 
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
-use weir_lifecycle::{Life, Phase, Reloads};
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_settings::Listen;
 use weir_telemetry::metrics::Metrics;
 use weir_tls::Identity;
@@ -17,7 +18,7 @@ use weir_tls::validity::{Holder, Validity};
 
 use super::AppError;
 
-/// How often the files are read.
+/// How often weir reads the files.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The TLS of the gRPC listener, and how often its files were replaced and refused.
@@ -29,7 +30,7 @@ pub(super) struct Certificates {
     refused: Arc<AtomicBool>,
 }
 
-/// TLS as the settings have it; none for cleartext.
+/// TLS by the settings; none for cleartext.
 ///
 /// # Errors
 /// The first file that cannot be used.
@@ -40,51 +41,42 @@ pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppE
         identity: Identity { certificate: tls.cert_file.clone(), key: tls.key_file.clone() },
         clients: tls.client_ca_file.clone().map(|ca| Clients { ca, names }),
     };
-    match tokio::task::spawn_blocking(|| ServerTls::new(files)).await {
-        Ok(tls) => Ok(Some(Arc::new(tls?))),
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    }
+    let tls = on_own_thread(|| ServerTls::new(files)).await?;
+    Ok(Some(Arc::new(tls)))
 }
 
 /// Shows when the certificates of one use expire.
-///
-/// # Errors
-/// The use is shown already.
-pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) -> Result<(), prometheus::Error> {
-    for holder in Holder::ALL {
+pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) {
+    for &holder in Holder::VARIANTS {
         let validity = validity.clone();
-        let labels = [("certificate", holder.name()), ("use", used_for)];
+        let labels = [("certificate", holder.into()), ("use", used_for)];
         let read = move || validity.not_after(holder);
-        metrics.gauge("weir_certificate_not_after_timestamp_seconds", &labels, read)?;
+        metrics.gauge("weir_certificate_not_after_timestamp_seconds", &labels, read);
     }
-    Ok(())
 }
 
 impl Certificates {
     /// Shows when its certificates expire, the handshakes that failed, and the reloads.
-    ///
-    /// # Errors
-    /// A name is taken.
-    pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        show("grpc", tls.validity(), metrics)?;
-        for kind in HandshakeFailure::ALL {
+    pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Self {
+        show("grpc", tls.validity(), metrics);
+        for &kind in HandshakeFailure::VARIANTS {
             let tls = tls.clone();
             let read = move || tls.failures(kind);
-            metrics.counter("weir_tls_handshake_errors_total", &[("kind", kind.name())], read)?;
+            metrics.counter("weir_tls_handshake_errors_total", &[("kind", kind.into())], read);
         }
         let reloads: [Arc<AtomicU64>; 2] = Default::default();
         for (count, result) in reloads.iter().zip(["replaced", "refused"]) {
             let count = count.clone();
             let read = move || count.load(Relaxed);
-            metrics.counter("weir_tls_reloads_total", &[("result", result)], read)?;
+            metrics.counter("weir_tls_reloads_total", &[("result", result)], read);
         }
         let refused = Arc::<AtomicBool>::default();
         let read = refused.clone();
-        metrics.gauge("weir_input_refused", &[("input", "certificate")], move || u64::from(read.load(Relaxed)))?;
-        Ok(Self { tls, reloads, refused })
+        metrics.gauge("weir_input_refused", &[("input", "certificate")], move || u64::from(read.load(Relaxed)));
+        Self { tls, reloads, refused }
     }
 
-    /// Reads the files again and again, and at every order to reload, until weir drains. A file system that does not answer costs one thread.
+    /// Reads the files every second, and at each order to reload, until weir drains. A file system that does not answer costs one thread.
     pub(super) async fn follow(self, reloads: Reloads, life: Life) -> Result<(), String> {
         self.read_every(READ_EVERY, reloads, life).await
     }
@@ -101,11 +93,11 @@ impl Certificates {
                     () = reloads.next() => {}
                 }
                 let tls = tls.clone();
-                tokio::task::spawn_blocking(move || tls.reread()).await
+                on_own_thread(move || tls.reread()).await
             };
             let read = tokio::select! {
                 () = life.reached(Phase::Draining) => return Ok(()),
-                read = read => read.map_err(|error| format!("cannot read the certificate: {error}"))?,
+                read = read => read,
             };
             match read {
                 Ok(false) => problem = None,
@@ -115,7 +107,7 @@ impl Certificates {
                     let certificate = tls.files().identity.certificate.display();
                     tracing::info!(%certificate, "certificate replaced");
                 }
-                // Once for each problem, and not at each reading.
+                // Logged once for each problem, and not at each reading.
                 Err(error) if problem.as_ref() == Some(&error) => {}
                 Err(error) => {
                     refusals.fetch_add(1, Relaxed);

@@ -1,10 +1,11 @@
-//! The composition root: it binds, connects and starts all parts, runs until a stop signal, and ends in order.
+//! The composition root: binds, connects and starts all parts, runs until a stop signal, and ends in order.
 //!
-//! Not here: what any part does by itself, and the end of the process (main).
+//! Here: the order of the start and of the end. In server.rs: how the parts are made. Not here: the end of the process (main).
 
 mod alerts;
 mod banner;
 mod certificates;
+mod exports;
 mod listeners;
 mod log;
 mod metrics;
@@ -15,6 +16,7 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
+mod server;
 mod service_manager;
 mod stores;
 mod traces;
@@ -25,32 +27,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_grpc::health::Health;
-use weir_http::{Endpoints, Needs, ServiceState, Site};
-use weir_lifecycle::{Death, Done, Phase, Phases, ServiceManager, Shutdown, Supervisor};
-use weir_limiter::overrides::OverrideTable;
-use weir_limiter::{Limiter, Options, Policies};
-use weir_policies::Dialect;
+use weir_lifecycle::{Death, Done, Phase, Phases, ServiceManager, Shutdown};
 use weir_policies::watch::Source;
-use weir_rls::configured;
 use weir_settings::{Endpoint, PolicySource, Settings};
-use weir_store::SystemClock;
-use weir_telemetry::alerts::follow;
-use weir_telemetry::metrics::{Door, Metrics};
-use weir_telemetry::shed::ShedReason;
-use weir_telemetry::statsd;
+use weir_telemetry::metrics::Metrics;
 use weir_tls::files::FileError;
 
+use self::banner::Banner;
 pub use self::banner::COMMIT;
-use self::certificates::Certificates;
+use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
-use self::policies::Reload;
-use self::stores::{Opened, Stores};
+use self::server::Server;
+use self::stores::Stores;
 
-/// The time in which HTTP finishes requests in flight if gRPC has used up the grace.
+/// How long HTTP may take for requests in flight if gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
-/// How long the threads may take to end once everything they serve is dropped.
+/// How long threads may take to end after their connections are dropped.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why weir did not start, or why it ended.
@@ -66,7 +59,7 @@ pub enum AppError {
         /// The error of the system.
         reason: io::Error,
     },
-    /// The policies cannot be put in force. Each problem is a text of its own.
+    /// The policies cannot be put in force. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
     /// A file of the TLS of the gRPC listener, or of the collector, cannot be used.
@@ -78,19 +71,16 @@ pub enum AppError {
     /// The system gives no thread or no runtime.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// The metrics contradict each other.
-    #[error("metrics: {0}")]
-    Metrics(#[from] prometheus::Error),
-    /// A mapping file, or a pattern, cannot be used: the setting, the place and what is wrong.
+    /// A mapping file or a pattern cannot be used: the setting, the place and the mistake.
     #[error("{0}")]
     Statistics(String),
-    /// Traces cannot be exported as the settings have it.
+    /// The settings of traces cannot be used.
     #[error("traces: {0}")]
     Traces(String),
-    /// Metrics cannot be exported as the settings have it.
+    /// The settings of the metrics export cannot be used.
     #[error("metrics export: {0}")]
     MetricsExport(String),
-    /// Alerts cannot be sent as the settings have it: the setting, and what is wrong.
+    /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
     /// A part of weir ended before the shutdown.
@@ -98,9 +88,8 @@ pub enum AppError {
     Died(Death),
 }
 
-/// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
-/// the settings say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if
-/// there is one.
+/// Binds the listeners and serves; see [`serve`]. If policies come by xDS, binds when the first are in force, unless the settings
+/// say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if there is one.
 ///
 /// # Errors
 /// When an address is taken, and those of [`serve`].
@@ -117,10 +106,9 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
     ended
 }
 
-/// Serves until a stop signal and the end of all requests in flight, or until a part of it dies.
+/// Serves until a stop signal and the end of all requests in flight, or until a part dies.
 ///
-/// Runs on the caller's runtime, which then is the control runtime: HTTP, reloading and supervision. gRPC has threads
-/// of its own.
+/// Runs on the caller's runtime, which becomes the control runtime: HTTP, reloads and supervision. gRPC has its own threads.
 ///
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
@@ -133,241 +121,48 @@ fn waits_for_policies(settings: &Settings) -> bool {
     settings.policies.source == PolicySource::Xds && !settings.policies.xds.start_without_config
 }
 
-/// Binds the listeners if they are not bound yet, as soon as there is something to serve.
+/// Serves, phase after phase. Listeners that are not bound yet are bound when there are policies.
 async fn serve_on(
     listeners: Option<Listeners>,
     settings: Settings,
     shutdown: Shutdown,
     manager: Option<Arc<ServiceManager>>,
 ) -> Result<(), AppError> {
+    // What the settings name is opened: a mistake in it ends the start.
     let tls = certificates::open(&settings.listen).await?;
-    let metrics = Arc::new(Metrics::new(metrics::options(&settings)?)?);
-    let (statsd, sent) = (metrics::statsd(&settings)?, metrics.clone());
-    let resource = otlp::resource(&settings.tracing);
-    let (tracer, exporting) = traces::open(&settings.tracing, &resource, &metrics).await?.unzip();
-    let exporter = metrics::export(&settings, &resource, &metrics).await?;
-    let (outbox, webhook) = alerts::open(&settings.alerts, &metrics).await?.unzip();
+    let metrics = Arc::new(Metrics::new(metrics::options(&settings)?));
+    let exports = Exports::open(&settings, &metrics).await?;
     let stores = Stores::new(&settings, &metrics)?;
-    let control = stores.open();
-    let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
-    let report = Arc::new(ServiceState::new(needs));
-    report.circuit_is(stores.circuit());
-    report.queue_is(stores.queue());
-    let dialect = Dialect::of(&settings.policies);
-    let phases = Phases::starting();
-    let life = phases.watch();
-    let mut supervisor = Supervisor::new(life.clone());
-    log::count(&metrics)?;
-    supervisor.task("log", {
-        let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
-        async move { log::follow(&metrics, reloads, life).await }
-    });
-
-    let (policies, reload) = match settings.policies.source {
-        PolicySource::Directory => {
-            let (reload, loaded) = Reload::start(source(&settings.policies), dialect, control.first.clone())
-                .await
-                .map_err(|problems| AppError::Policies(problems.lines()))?;
-            let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
-            report.loaded(policies.current(), loaded.places, loaded.kept);
-            metrics.policies_loaded();
-            policies::log(&policies.current(), loaded.files, loaded.took);
-            (policies, Some(reload))
-        }
-        PolicySource::Xds => {
-            let policies = Arc::new(Policies::none_yet(metrics.observer()));
-            let (store, metrics, report) = (control.first.clone(), metrics.clone(), report.clone());
-            let load = policies::Target { policies: policies.clone(), metrics, report };
-            let target = xds::Target { load, dialect, store };
-            let (subscription, mut first) = xds::subscribe(&settings.policies.xds, target)?;
-            let life = life.clone();
-            supervisor.task("xds", async move {
-                tokio::select! {
-                    () = life.reached(Phase::Draining) => Ok(()),
-                    never = subscription.follow() => match never {},
-                }
-            });
-            if waits_for_policies(&settings) {
-                tracing::info!("waiting for the first policies");
-                if let Some(manager) = &manager {
-                    service_manager::waiting_for_policies(manager).await;
-                }
-                tokio::select! {
-                    death = supervisor.death() => return Err(AppError::Died(death)),
-                    () = shutdown.ordered() => return Ok(()),
-                    () = first.in_force() => {}
-                }
-            }
-            (policies, None)
-        }
-    };
+    let mut server = Server::new(settings, metrics, stores, shutdown);
+    let Some((policies, reload)) = server.first_policies(manager.as_deref()).await? else { return Ok(()) };
     let listeners = match listeners {
         Some(listeners) => listeners,
-        None => Listeners::bind(&settings.listen).await?,
+        None => Listeners::bind(&server.settings.listen).await?,
     };
 
-    let crossed = metrics.alerts().take();
-    let local = control.local(&settings, &metrics);
-    let deny_cache = control.deny_cache(&settings);
-    // The one in this process, if there is one.
-    let embedded = Arc::downgrade(local.as_ref().unwrap_or(&control.first));
-    let limiter = {
-        let (metrics, policies) = (metrics.clone(), policies.clone());
-        let options = Options {
-            mode: settings.charging,
-            on_error: settings.on_error,
-            modes: configured::modes(&settings),
-            budget: settings.redis.timeout,
-            local,
-            deny_cache: deny_cache.clone(),
-            ..Options::new(control.first.clone())
-        };
-        move |opened: &Opened, door: Door| {
-            let (store, per_second) = (opened.first.clone(), opened.per_second.clone());
-            let options = Options { store, per_second, ..options.clone() };
-            Arc::new(Limiter::new(policies.clone(), options, metrics.observer_of(door)))
-        }
-    };
-    let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
-    let table = Arc::new(table);
-    let bounds = configured::bounds(&settings.limits);
-    let extras = configured::extras(&settings.response);
-    let request_bytes = settings.limits.request_bytes;
-    let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
-    if let Some(tokens) = tokens.clone() {
-        metrics.counter("weir_admin_refused_total", &[], move || tokens.refused())?;
-    }
-    let site = Arc::new(Site {
-        limiter: limiter(&control, Door::Http),
-        on_error: settings.on_error,
-        metrics: metrics.clone(),
-        life: life.clone(),
-        report: report.clone(),
-        bounds,
-        extras: extras.clone(),
-        request_bytes,
-        bodies: weir_http::Bodies::default(),
-        scrapes: weir_http::Scrapes::default(),
-        rule_orders: weir_http::RuleOrders::default(),
-        admin_hosts: settings.http.admin_hosts.clone(),
-        allowed_origins: settings.http.allowed_origins.clone(),
-        connections_per_peer: settings.http.connections_per_peer,
-        shed: Arc::default(),
-        endpoints: match settings.admin_endpoints {
-            weir_settings::Endpoints::Weir => Endpoints::Operator,
-            weir_settings::Endpoints::Ratelimit => Endpoints::Debug,
-        },
-        tracer: tracer.clone(),
-        instance: banner::instance(&settings),
-        looks: weir_http::Looks::default(),
-        pages: tokio::sync::Mutex::default(),
-        token_file: tokens,
-        overrides: table.clone(),
-        tap_max: settings.tap.max_duration,
-        named_values: weir_http::NamedValues::default(),
-    });
-
-    let banner = banner::Banner::new(&settings, &listeners.addresses, &policies.current());
-    let health = Health::starting().await;
-    let served = weir_grpc::Options {
-        cores: settings.runtime.cores(),
-        request_bytes,
-        bounds,
-        extras,
-        held: held(&settings.grpc),
-        tls: tls.clone(),
-        max_age: max_age(&settings.listen),
-        tracer,
-    };
-    let dialled = settings.redis.connect_timeout + settings.redis.timeout;
-    let warm_up = Arc::new(ready::WarmUp::new(served.cores.get() * control.remote().count(), dialled));
-    let of_core = {
-        let warm_up = warm_up.clone();
-        move |_| {
-            let opened = stores.open();
-            warm_up.prepare(opened.remote());
-            limiter(&opened, Door::Grpc)
-        }
-    };
-    let grpc = weir_grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
-    metrics::add_shed(&metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover])?;
-    metrics::add_shed(&metrics, "http", &site.shed, [ShedReason::Full, ShedReason::Peer])?;
-    metrics::add_gauges(&metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end)?;
-    overrides::add_gauges(&metrics, &table)?;
-    supervisor.task("overrides", overrides::follow(table.clone(), life.clone()));
-    let mut http = vec![
-        supervisor.task("http", weir_http::serve_public(listeners.http, &site)),
-        supervisor.task("admin", weir_http::serve_admin(listeners.admin, &site)),
-    ];
-    if let Some(listener) = listeners.metrics {
-        http.push(supervisor.task("metrics", weir_http::serve_metrics(listener, &settings.metrics.path, &site)));
-    }
-    if let Some(tls) = tls {
-        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(shutdown.reloads(), life.clone()));
-    }
-    supervisor.task("health", health.follow(life.clone(), report.fit()));
-    supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
-    if let Some(reload) = reload {
-        let target = policies::Target { policies, metrics, report: report.clone() };
-        target.add_gauge()?;
-        supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
-    }
+    // Callers are answered. Health is NOT_SERVING until the stores have answered.
+    let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
+    let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
+    server.follow_changes(tls, policies, reload, serving.overrides.clone());
     if let Some(manager) = manager {
-        let sources = service_manager::Sources {
-            life: life.clone(),
-            report: report.clone(),
-            orders: shutdown.orders(),
-            pulses: grpc.pulses,
-        };
-        supervisor.task("service manager", service_manager::follow(manager, sources));
+        server.notify(manager, &mut serving);
     }
-    banner.show(settings.log.format);
-
-    let phases = Arc::new(phases);
-    let both = std::iter::once(control.first).chain(control.per_second).collect();
-    let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
-    supervisor.task("store", ready::follow(both, warm_up, times, phases.clone(), report.clone(), life.clone(), table));
-
-    let (sending, stop_sending) = tokio::sync::watch::channel(());
-    let stop = |mut stop_sending: tokio::sync::watch::Receiver<()>| async move {
-        while stop_sending.changed().await.is_ok() {}
-    };
-    let mut senders = Vec::new();
-    if let Some(options) = statsd {
-        senders.push(supervisor.task("statsd", statsd::run(options, sent, stop(stop_sending.clone()))));
-    }
-    if let Some(exporting) = exporting {
-        senders.push(supervisor.task("traces", exporting.run(stop(stop_sending.clone()))));
-    }
-    if let Some(exporter) = exporter {
-        senders.push(supervisor.task("metrics export", exporter.run(stop(stop_sending.clone()))));
-    }
-    if let Some(crossed) = crossed {
-        senders.push(supervisor.task("alerts", follow(crossed, outbox, stop(stop_sending))));
-    }
-    if let Some(webhook) = webhook {
-        senders.push(supervisor.task("webhook", webhook.run()));
-    }
+    banner.show(server.settings.log.format);
+    server.follow_stores(&serving);
+    let senders = exports.start(&server.supervisor, &server.metrics);
     tokio::select! {
-        death = supervisor.death() => return Err(AppError::Died(death)),
-        () = shutdown.ordered() => {}
+        death = server.supervisor.death() => return Err(AppError::Died(death)),
+        () = server.shutdown.ordered() => {}
     }
-    let leaving = leave(&settings.shutdown, &shutdown, &phases, grpc.done, http);
+
+    // weir leaves.
+    let leaving = leave(&server.settings.shutdown, &server.shutdown, &server.phases, serving.grpc.done, serving.http);
     let left = tokio::select! {
-        death = supervisor.death() => Err(AppError::Died(death)),
+        death = server.supervisor.death() => Err(AppError::Died(death)),
         () = leaving => Ok(()),
     };
-    drop(sending);
-    for mut sender in senders {
-        // Each bounds its own time, and they send what is left at the same time.
-        sender.wait().await;
-    }
+    senders.finish().await;
     left
-}
-
-fn max_age(listen: &weir_settings::Listen) -> Option<weir_grpc::MaxAge> {
-    let age = listen.max_connection_age;
-    (!age.is_zero()).then_some(weir_grpc::MaxAge { age, grace: listen.max_connection_age_grace })
 }
 
 /// Where policy files are, and which files are policies.
@@ -382,17 +177,8 @@ pub fn source(policies: &weir_settings::Policies) -> Source {
     }
 }
 
-fn held(grpc: &weir_settings::Grpc) -> weir_grpc::HeldBounds {
-    weir_grpc::HeldBounds {
-        streams: grpc.max_streams,
-        receive_timeout: grpc.receive_timeout,
-        connection_bytes: grpc.connection_held_bytes,
-        total_bytes: grpc.held_bytes,
-    }
-}
-
-/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: gRPC, then HTTP.
-/// A further order to stop ends the current wait.
+/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: first gRPC, then HTTP. A
+/// further order to stop ends the current wait.
 async fn leave(
     times: &weir_settings::Shutdown,
     shutdown: &Shutdown,
@@ -414,7 +200,7 @@ async fn leave(
     phases.begin(Phase::Ending);
     let end = if drained { end } else { Instant::now() + HTTP_GRACE_MIN };
     let drained = wait_for(&mut http, end, shutdown).await && drained;
-    // Dropping the rest takes almost no time, so a thread that is still there is stuck.
+    // Dropping the rest takes almost no time. A thread that still runs is stuck.
     wait_for(&mut grpc, Instant::now() + THREADS_TIMEOUT, shutdown).await;
     if drained {
         tracing::info!(took = ?started.elapsed(), "stopped");
@@ -423,7 +209,7 @@ async fn leave(
     }
 }
 
-/// Whether all of them ended in time.
+/// Returns whether all tasks ended in time.
 async fn wait_for(tasks: &mut [Done], end: Instant, shutdown: &Shutdown) -> bool {
     let all = async {
         for task in tasks {

@@ -8,7 +8,7 @@ use weir_settings::Endpoint;
 
 use super::AppError;
 
-/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
+/// Bound listeners. Callers can connect, and wait until weir serves them.
 #[derive(Debug)]
 pub struct Listeners {
     pub(super) grpc: weir_grpc::Listener,
@@ -18,7 +18,7 @@ pub struct Listeners {
     pub(super) addresses: Addresses,
 }
 
-/// The addresses that listeners really have, where settings may have left the port to the system.
+/// The addresses of the listeners. The system has chosen the port if the settings have port 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// gRPC: decisions, health, reflection.
@@ -49,7 +49,7 @@ impl Listeners {
         Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
-    /// Where they are.
+    /// Their addresses.
     #[must_use]
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses

@@ -1,17 +1,18 @@
-//! The log around [`serve`](super::serve): set up before it, looked after while it runs, and flushed at the end.
+//! The log: set up before [`serve`](super::serve), reported and reopened while it runs, and flushed at the end.
 
 use std::time::Duration;
 
+use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase, Reloads};
 use weir_settings::LogFormat;
 use weir_telemetry::logging::{self, Format, InitError, LostBy};
 use weir_telemetry::metrics::Metrics;
 
-/// How long the end of the process waits for the lines that are still in the queue.
+/// How long the end of the process waits for the lines in the queue.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sets up the log of the process. Panics are lines of it from then on.
+/// Sets up the log of the process. From then on it logs panics too.
 ///
 /// # Errors
 /// When the level cannot be read, the file cannot be opened, or there is a log already.
@@ -26,22 +27,21 @@ pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Waits until the log is written, for a bounded time: a target that is stuck does not keep the process from ending.
+/// Waits until the log is written, for a bounded time: a stuck target does not keep the process from ending.
 pub fn flush_log() {
     logging::report_lost();
     logging::flush(FLUSH_TIMEOUT);
 }
 
-/// Adds what the log loses to the metrics.
-pub(super) fn count(metrics: &Metrics) -> Result<(), prometheus::Error> {
-    for by in LostBy::ALL {
-        let labels = [("reason", by.name())];
-        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by))?;
+/// Adds the numbers of lost lines to the metrics.
+pub(super) fn count(metrics: &Metrics) {
+    for &by in LostBy::VARIANTS {
+        let labels = [("reason", by.into())];
+        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by));
     }
-    Ok(())
 }
 
-/// Logs outages of stores and lines that were lost, and opens the log's file again after each order to reload.
+/// Logs outages of stores and lost lines. Opens the log's file again after each order to reload.
 pub(super) async fn follow(metrics: &Metrics, mut reloads: Reloads, life: Life) -> Result<(), String> {
     let mut reports = tokio::time::interval(logging::CALL_SITE_PERIOD);
     reports.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,11 +1,12 @@
-//! What is counted beside decisions, under which names, and where metrics are sent.
+//! Metrics by the settings: which are shown, the numbers of other parts, and where they are sent.
 //!
-//! Not here: the numbers themselves (telemetry, and the parts of weir that keep them).
+//! Not here: the numbers (telemetry, and the parts that keep them).
 
 use std::sync::{Arc, Weak};
 
 use opentelemetry_sdk::Resource;
 use regex::Regex;
+use strum::VariantArray as _;
 use weir_grpc::ended::{CODES, CloseReason};
 use weir_limiter::deny_cache::DenyCache;
 use weir_settings::{Settings, ShownValues};
@@ -24,7 +25,7 @@ use super::{AppError, certificates, otlp};
 /// The path of metrics by HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
 
-/// By the settings.
+/// The options of the metrics.
 ///
 /// # Errors
 /// When the mapping file cannot be used.
@@ -62,7 +63,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
     })
 }
 
-/// Where the statistics are sent, if they are.
+/// The StatsD server, if the settings name one.
 ///
 /// # Errors
 /// When a pattern is no regular expression.
@@ -85,7 +86,7 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
     }))
 }
 
-/// What sends metrics to a collector, if the settings name one.
+/// The exporter of metrics to a collector, if the settings enable it.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.
@@ -103,74 +104,67 @@ pub(super) async fn export(
     let url = url.map_err(|problem| AppError::MetricsExport(format!("metrics.otlp.endpoint: {problem}")))?;
     let opened = otlp::open(collector, url.clone()).await?;
     if let Some(tls) = &opened.tls {
-        certificates::show("metrics", tls.validity(), metrics)?;
+        certificates::show("metrics", tls.validity(), metrics);
     }
     let sender = opened.metrics();
     let sender = sender.map_err(|error| AppError::MetricsExport(error.to_string()))?;
-    let exporter = MetricsExporter::new(metrics.clone(), sender, resource, export.interval)?;
+    let exporter = MetricsExporter::new(metrics.clone(), sender, resource, export.interval);
     let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
     tracing::info!(%url, protocol, interval = ?export.interval, "exporting metrics");
     Ok(Some(exporter))
 }
 
-/// Metrics that are read only at a scrape. The store is weak: it holds the metrics, which would hold it.
+/// Metrics that are read only at a scrape. The store is weak: it refers to the metrics, which would refer to it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
     grpc: &weir_grpc::Serving,
     embedded: Weak<dyn Store>,
     deny_cache: Option<Arc<DenyCache>>,
     is_local_cache: bool,
-) -> Result<(), prometheus::Error> {
+) {
     let build = [("commit", super::banner::COMMIT), ("version", super::banner::VERSION)];
-    metrics.gauge("weir_build_info", &build, || 1)?;
+    metrics.gauge("weir_build_info", &build, || 1);
     for (core, load) in grpc.loads.iter().enumerate() {
         let load = load.clone();
-        metrics.gauge("weir_connections", &[("runtime", &core.to_string())], move || load.connections() as u64)?;
+        metrics.gauge("weir_connections", &[("runtime", &core.to_string())], move || load.connections() as u64);
     }
-    let held = grpc.held.clone();
-    metrics.gauge("weir_grpc_held_bytes", &[], move || held.bytes())?;
-    let held = grpc.held.clone();
-    metrics.counter("weir_grpc_refused_total", &[], move || held.refused())?;
-    for reason in CloseReason::ALL {
-        let held = grpc.held.clone();
-        metrics.counter("weir_grpc_closed_total", &[("reason", reason.name())], move || held.closed(reason))?;
+    let memory = grpc.memory.clone();
+    metrics.gauge("weir_grpc_held_bytes", &[], move || memory.bytes());
+    let memory = grpc.memory.clone();
+    metrics.counter("weir_grpc_refused_total", &[], move || memory.refused());
+    for &reason in CloseReason::VARIANTS {
+        let memory = grpc.memory.clone();
+        metrics.counter("weir_grpc_closed_total", &[("reason", reason.into())], move || memory.closed(reason));
     }
     for (number, code) in CODES.into_iter().enumerate() {
-        let held = grpc.held.clone();
-        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || held.reset(number))?;
+        let memory = grpc.memory.clone();
+        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || memory.reset(number));
     }
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {
-        metrics.gauge("weir_keys", &[], move || keys().unwrap_or_default())?;
+        metrics.gauge("weir_keys", &[], move || keys().unwrap_or_default());
     }
     if let Some(hits) = deny_cache {
         let kept = hits.clone();
-        metrics.counter("weir_deny_cache_hits_total", &[], move || hits.hits())?;
+        metrics.counter("weir_deny_cache_hits_total", &[], move || hits.hits());
         let of = kept.clone();
-        metrics.gauge("weir_deny_cache_entries", &[], move || kept.len() as u64)?;
+        metrics.gauge("weir_deny_cache_entries", &[], move || kept.len() as u64);
         if is_local_cache {
             add_local_cache(metrics, &of);
         }
     }
-    Ok(())
 }
 
 /// The connections that this kind of listener closed to stay within its bounds.
-pub(super) fn add_shed(
-    metrics: &Metrics,
-    listener: &str,
-    counts: &Arc<ShedCounts>,
-    reasons: [ShedReason; 2],
-) -> Result<(), prometheus::Error> {
+pub(super) fn add_shed(metrics: &Metrics, listener: &str, counts: &Arc<ShedCounts>, reasons: [ShedReason; 2]) {
     for reason in reasons {
         let counts = counts.clone();
-        let labels = [("listener", listener), ("reason", reason.name())];
-        metrics.counter("weir_connections_shed_total", &labels, move || counts.count(reason))?;
+        let labels = [("listener", listener), ("reason", reason.into())];
+        metrics.counter("weir_connections_shed_total", &labels, move || counts.count(reason));
     }
-    Ok(())
 }
 
-/// What envoyproxy/ratelimit shows of its local cache. It keeps no time of access, and evacuates what was evicted.
+/// Adds what envoyproxy/ratelimit shows of its local cache. weir keeps no time of access; evacuated are the evicted keys.
 fn add_local_cache(metrics: &Metrics, cache: &Arc<DenyCache>) {
     let add = |name: &str, read: fn(&DenyCache) -> u64| {
         let cache = cache.clone();

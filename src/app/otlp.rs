@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry as the settings have it, and what weir calls itself there.
+//! The collector of OpenTelemetry by the settings, and the resource of all signals.
 //!
 //! Not here: what is sent to it (traces.rs, metrics.rs), and the connection (telemetry/otlp.rs).
 
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri};
+use weir_lifecycle::on_own_thread;
 use weir_settings::{Otlp, Tracing};
 use weir_telemetry::otlp::{self, Collector};
 use weir_telemetry::traces::Service;
@@ -17,7 +18,7 @@ use super::AppError;
 const DEFAULT_GRPC: &str = "http://localhost:4317";
 const DEFAULT_HTTP: &str = "http://localhost:4318";
 
-/// The resource of all signals. Where the settings have no instance id, each call makes another one.
+/// The resource of all signals. Without an instance id in the settings, each call makes a new one.
 pub(super) fn resource(settings: &Tracing) -> Resource {
     let service = Service {
         name: settings.service_name.clone(),
@@ -35,8 +36,7 @@ pub(super) fn resource(settings: &Tracing) -> Resource {
 pub(super) async fn open(settings: &Otlp, url: Uri) -> Result<Collector, AppError> {
     let collector = collector(settings, url);
     if let Some(tls) = collector.tls.clone() {
-        let read = tokio::task::spawn_blocking(move || tls.config(|_| {}).map(drop)).await;
-        read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        on_own_thread(move || tls.config(|_| {}).map(drop)).await?;
     }
     Ok(collector)
 }
@@ -67,7 +67,7 @@ fn collector(settings: &Otlp, url: Uri) -> Collector {
 /// The URL to send a signal to. By HTTP it has this path, unless it has one; gRPC has paths of its own.
 ///
 /// # Errors
-/// When it has no form that can be used, which the settings check before.
+/// When it is no URL. The settings have checked that.
 pub(super) fn url(endpoint: Option<&str>, is_grpc: bool, path: &str) -> Result<Uri, String> {
     let text = endpoint.unwrap_or(if is_grpc { DEFAULT_GRPC } else { DEFAULT_HTTP });
     let authority = text.find("://").map_or(0, |at| at + 3);

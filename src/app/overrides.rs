@@ -1,6 +1,6 @@
-//! Overrides: read from the store again and again, and what is logged of that.
+//! Overrides: reads them from the store at intervals, and logs changes.
 //!
-//! Not here: what they are (limiter), and who sets them (http).
+//! Not here: their effect (limiter), and setting them (http).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weir_lifecycle::{Life, Phase};
 use weir_limiter::overrides::{OverrideTable, Seen};
 use weir_telemetry::metrics::Metrics;
 
-/// How often the store is read: all who share it see a change within a second.
+/// How often the store is read. All replicas that share it see a change within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Reads the store until everything drains.
@@ -30,7 +30,7 @@ pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<
     }
 }
 
-/// Looks once. Logs what has changed, and that the store does not answer if it did `before`. Returns whether it answers.
+/// Reads the store once. Logs changes, and that the store does not answer if it did `before`. Returns whether it answers.
 pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
     let store = overrides.store().name();
     let is_first = overrides.known().read.is_none();
@@ -67,15 +67,12 @@ fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
     }
 }
 
-/// What is shown of overrides.
-///
-/// # Errors
-/// When the metrics are not in the table.
-pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) -> Result<(), prometheus::Error> {
+/// Shows how many overrides there are, and whether they cannot be read.
+pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) {
     let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64)?;
+    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64);
     let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64)?;
+    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64);
     let of = overrides.clone();
-    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()))
+    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()));
 }

@@ -1,4 +1,4 @@
-//! The policies: loaded at the start, and again whenever their directory changes or an operator orders it.
+//! The policies: loaded at the start, and again when their directory changes or an operator orders it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_engine::words::printable;
 use weir_http::{PolicyProblems, ServiceState};
-use weir_lifecycle::{Life, Phase, Reloads};
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
@@ -19,16 +19,16 @@ use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
 
-/// How long reading the directory may take until that is a problem of its own. A file system that never answers cannot be
-/// interrupted: its thread is waited for, and no second one begins.
+/// If reading the directory takes longer, that is a problem. A file system that never answers cannot be interrupted: weir waits for
+/// its thread, and starts no second one.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most problems of one load in the log.
 const PROBLEMS_LOGGED_MAX: usize = 20;
-/// The most files that keep changing of one line of the log.
+/// The most files in a log line about files that keep changing.
 const PATHS_LOGGED_MAX: usize = 3;
-/// How often replaced policies are freed that no request uses any more.
+/// How often replaced policies that no request uses are freed.
 const FREE_EVERY: Duration = Duration::from_secs(1);
-/// The most warnings of one load that are logged; those past it are counted.
+/// The most warnings of one load in the log. Further ones are counted.
 const LOGGED_WARNINGS_MAX: usize = 20;
 
 /// Policies that may be put in force.
@@ -36,25 +36,25 @@ pub(super) struct Loaded {
     pub(super) policies: PolicySet,
     /// Where each rule is written, by its id.
     pub(super) places: Vec<String>,
-    /// What was read, for `/policies/source`.
+    /// The source, for `/policies/source`.
     pub(super) kept: Kept,
     pub(super) files: usize,
     pub(super) took: Duration,
 }
 
-/// Logs the first policies. To be called once they are in force, so that readers of the log can rely on them.
+/// Logs the first policies. Call it when they are in force, so that readers of the log can rely on it.
 pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     let (domains, rules) = (in_force.domains().len(), in_force.rules().len());
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-/// Reads the directory whole.
+/// Reads the whole directory.
 fn load(source: &Source, dialect: Dialect, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
     checked(weir_policies::load_and_keep(source, dialect, restless), store, started)
 }
 
-/// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.
+/// Checks policies that were read since `started`: the store must support all of their limits.
 pub(super) fn checked(
     read: Result<weir_policies::Loaded, Problems>,
     store: &dyn Store,
@@ -94,7 +94,7 @@ fn of_load(problems: &Problems) -> PolicyProblems {
     for problem in problems.list() {
         all.push(problem.kind.name(), problem.to_string());
     }
-    // Some were only counted.
+    // Some problems have no text.
     all.count = problems.count();
     all
 }
@@ -118,7 +118,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The time grows with the number of rules: do not call this on the control runtime.
+    /// Takes longer with more rules, so do not call it on the control runtime.
     pub(super) fn put_in_force(&self, loaded: Loaded) {
         let before = self.policies.current();
         self.policies.replace(loaded.policies);
@@ -147,15 +147,15 @@ impl Target {
 
     fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
         let before = self.count_refused(problems.clone());
-        // Last, so that a reader of the log finds the rest at `/readyz`.
+        // Logged last, so that `/readyz` has the rest when the log line appears.
         log_problems(problems);
         before
     }
 
     /// Shows in metrics whether the files of the directory are refused.
-    pub(super) fn add_gauge(&self) -> Result<(), prometheus::Error> {
+    pub(super) fn add_gauge(&self) {
         let report = self.report.clone();
-        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()))
+        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()));
     }
 }
 
@@ -164,7 +164,7 @@ impl Target {
 enum Cause {
     /// It is time to look for changes.
     Poll,
-    /// Loads the current files, even if they still change: the operator has ordered it.
+    /// An order of the operator: loads the current files, even if they still change.
     Order,
 }
 
@@ -174,12 +174,12 @@ pub(super) struct Reload {
     source: Source,
     dialect: Dialect,
     store: Arc<dyn Store>,
-    /// What was last loaded.
+    /// The source of the last load.
     last: Kept,
 }
 
 impl Reload {
-    /// Loads for the first time. The watch begins before, so that no change is missed.
+    /// Loads for the first time. The watch begins before that, so that no change is missed.
     pub(super) async fn start(
         source: Source,
         dialect: Dialect,
@@ -240,7 +240,7 @@ impl Reload {
             },
         }
         let loaded = load(&self.source, self.dialect, &*self.store, &restless);
-        // The load may have read a part of a later change, which the watch reports when it settles.
+        // The load can have read a part of a later change. The watch reports that change when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;
         }
@@ -302,7 +302,6 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
             _ = ticks.tick() => {}
         }
         let policies = policies.clone();
-        let freed = tokio::task::spawn_blocking(move || policies.free_unused()).await;
-        freed.map_err(|error| error.to_string())?;
+        on_own_thread(move || policies.free_unused()).await;
     }
 }

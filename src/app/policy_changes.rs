@@ -1,4 +1,4 @@
-//! What a load changes about the rules in force, so that a load of half a file is seen in the log.
+//! The difference between two policy sets, for the log: it shows a load of half a file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ pub(super) struct Changes {
     pub(super) removed: usize,
     /// Rules of both sets that differ.
     pub(super) changed: usize,
-    /// Some of those that were removed.
+    /// The names of some removed rules.
     gone: Vec<String>,
 }
 
 impl Changes {
-    /// Compares rule by rule: a rule is known by its domain and path.
+    /// Compares the rules with the same domain and path.
     pub(super) fn between(before: &PolicySet, after: &PolicySet) -> Self {
         let mut old: BTreeMap<(&str, &str), &Rule> = before.rules().iter().map(|rule| (key(rule), rule)).collect();
         let mut changes = Self { before: before.rules().len(), after: after.rules().len(), ..Self::default() };
@@ -61,12 +61,12 @@ fn key(rule: &Rule) -> (&str, &str) {
     (&rule.domain, &rule.path)
 }
 
-/// What a domain sets for all of its rules.
+/// The settings of a rule's domain.
 fn own_words(set: &PolicySet, rule: &Rule) -> impl PartialEq + use<> {
     set.domain(&rule.domain).map(|domain| (domain.mode, domain.on_error))
 }
 
-/// Whether two rules of the same domain and path are equal. All fields are named, so that the compiler asks about a new one.
+/// Whether two rules of the same domain and path are equal. All fields are named, so that the compiler reports a new one.
 fn is_same(one: &Rule, other: &Rule) -> bool {
     let Rule {
         id: _,

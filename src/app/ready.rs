@@ -1,8 +1,7 @@
-//! Readiness: weir is ready when the stores have answered on every runtime that decides, or when the time for that is over.
-//! After that, whether the stores still answer.
+//! Readiness: weir is ready when the stores have answered on every runtime that decides, or when the time for that is over. After
+//! that, follows whether the stores still answer.
 //!
-//! Not here: what readiness means to a listener (http, grpc), and decisions while a store is down
-//! (limiter).
+//! Not here: the effect of readiness (http, grpc), and decisions while a store is down (limiter).
 
 use std::future::pending;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 /// How long the answer to a PING may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The stores of the runtimes that decide. Each has connections of its own: without this, the first callers of a runtime
+/// Connects the stores of the runtimes that decide. Each has its own connections. Without this, the first callers of a runtime
 /// would wait for its dials.
 #[derive(Debug)]
 pub(super) struct WarmUp {
@@ -33,7 +32,7 @@ pub(super) struct WarmUp {
 }
 
 impl WarmUp {
-    /// That of `expected` stores, over all runtimes. `timeout` is what one attempt may take, dialling included.
+    /// For `expected` stores of all runtimes. One attempt may take `timeout`, including the dial.
     pub(super) fn new(expected: usize, timeout: Duration) -> Self {
         Self { answered: watch::Sender::new(0), expected, timeout }
     }
@@ -55,7 +54,7 @@ impl WarmUp {
 
     /// Waits until all have answered.
     async fn complete(&self) {
-        // The sender is ours, so there is an end only with all of them.
+        // Fails only if the sender is dropped, which `self` has.
         let _ = self.answered.subscribe().wait_for(|answered| *answered >= self.expected).await;
     }
 }
@@ -63,16 +62,16 @@ impl WarmUp {
 /// How long stores have for their first answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// After that weir is ready without an answer: a store that is down does not make it unready.
+    /// After that weir is ready without an answer.
     pub(super) ready_after: Duration,
-    /// Then weir ends; zero for never.
+    /// After that weir ends; zero for never.
     pub(super) start_within: Duration,
 }
 
 /// Follows the stores until everything drains.
 ///
 /// # Errors
-/// When a task of a store has died, or a store has not given its first answer in time, or lacks what weir needs.
+/// When a task of a store has died, or a store has not answered in time, or lacks a feature that weir needs.
 pub(super) async fn follow(
     stores: Vec<Arc<dyn Store>>,
     warm_up: Arc<WarmUp>,
@@ -99,7 +98,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Returns when all have answered, which may be long after we are ready.
+/// Returns when all stores have answered, which can be long after weir is ready.
 async fn become_ready(
     stores: &[Arc<dyn Store>],
     warm_up: &WarmUp,
@@ -114,7 +113,7 @@ async fn become_ready(
     let immediate = stores.iter().all(|store| store.is_immediate());
     let mut waited = false;
     loop {
-        // First, so that no store is asked before weir is ready where that is at once.
+        // Before the first PING: with `redis.ready_after: 0` weir is ready at once.
         if !waited && !immediate && tokio::time::Instant::now() >= end {
             waited = true;
             phases.begin(Phase::Serving);
@@ -126,7 +125,7 @@ async fn become_ready(
             answer = ping(stores) => Some(answer),
             () = tokio::time::sleep_until(end), if !waited => None,
         };
-        // A store that answers a PING and then not all trials is asked again, as one that answers nothing.
+        // A store that answers a PING but not all checks is asked again, like one that answers nothing.
         let answer = match answer {
             Some(Ok(())) => Some(lack(stores).await),
             Some(Err(silent)) => Some(Err(silent)),
@@ -139,11 +138,11 @@ async fn become_ready(
                     if !waited {
                         return Err(reason);
                     }
-                    // weir serves by now, and `on_error` decides.
+                    // weir serves already, and `on_error` decides.
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
                 if !waited {
-                    // Before the first request: its limits may have other numbers.
+                    // Before the first request, because overrides can change its limits.
                     super::overrides::look(overrides, true).await;
                 }
                 if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {
@@ -168,7 +167,7 @@ async fn become_ready(
     }
 }
 
-/// What a store lacks that weir needs.
+/// What a store lacks that weir needs, as a text.
 ///
 /// # Errors
 /// The first store that did not answer, and why.

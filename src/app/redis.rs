@@ -1,6 +1,6 @@
-//! From the settings of Redis to what the store is given: where each server is, and how it is dialled.
+//! The options of Redis by the settings: where each server is, and how it is dialled.
 //!
-//! Not in here: which limits go to which server, and the stores themselves (stores.rs).
+//! Not here: which limits go to which server, and the stores (stores.rs).
 
 use std::sync::Arc;
 
@@ -8,29 +8,28 @@ use weir_settings::{RedisServer, RedisTls, Secret, Topology};
 use weir_store::redis::breaker;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::turns::Turns;
-use weir_store::redis::{Endpoint, Observer, Sentinels, Target};
+use weir_store::redis::{Endpoint, RedisObserver, RedisTarget, Sentinels};
 use weir_telemetry::metrics::Metrics;
 use weir_tls::Identity;
 use weir_tls::TlsFiles;
 
 use super::{AppError, certificates};
 
-/// The port of a Redis where the URL has none.
+/// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
-/// The port of a sentinel where the URL has none.
+/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// What one Redis is made of.
+/// How one Redis is deployed.
 #[derive(Clone)]
 pub(super) enum Deployment {
     /// One server at a time.
-    Node(Target),
+    Node(RedisTarget),
     /// A cluster, found by these nodes.
     Cluster(Vec<Endpoint>),
 }
 
-/// The first Redis, and the one for limits per second if there is one. Every file that belongs to them was
-/// read once.
+/// The first Redis, and the one for limits per second if there is one. Reads their files once.
 ///
 /// # Errors
 /// With the first address or file that cannot be used.
@@ -44,12 +43,12 @@ pub(super) fn deployments(
     Ok((first, second))
 }
 
-/// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
+/// How a Redis is dialled and used: the same for all servers, and for every node of a cluster.
 pub(super) fn options(
     redis: &weir_settings::Redis,
     deployment: &Deployment,
     turns: &Turns,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
 ) -> Options {
     let mut options = Options::new(match deployment {
         Deployment::Node(target) => target.clone(),
@@ -80,7 +79,7 @@ fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Me
         endpoint = endpoint.with_password_file(path);
     }
     if let Some(tls) = endpoint.tls() {
-        certificates::show(used_for, tls.validity(), metrics)?;
+        certificates::show(used_for, tls.validity(), metrics);
     }
     endpoint.check()?;
     match (server.topology, &server.sentinel) {

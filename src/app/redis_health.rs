@@ -1,5 +1,4 @@
-//! What weir reports about its Redis: a log line for each change of state and not for each call, metrics, and the
-//! circuit at `/readyz`.
+//! Reports the state of Redis: a log line for each change of state and not for each call, metrics, and the circuit at `/readyz`.
 //!
 //! Not here: what happens (store), the decision (limiter), and whether a store answers (ready.rs).
 
@@ -13,22 +12,21 @@ use redis::ServerError;
 use weir_store::redis::breaker::Circuit;
 use weir_store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
 use weir_store::redis::pipeline::Load;
-use weir_store::redis::{DialError, KINDS, Observer};
+use weir_store::redis::{DialError, KINDS, RedisObserver};
 use weir_telemetry::metrics::{Metrics, RedisMetrics};
 use weir_telemetry::statistics::Kind;
 use weir_tls::files::FileError;
 
-/// How often, at most, one kind of trouble is logged in one outage; how often it happened stands in the line.
+/// The shortest time between two log lines about one kind of trouble in one outage.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// What is known of all connections to Redis. One for the process.
+/// The state of all connections to Redis. One for the process.
 pub(super) struct RedisHealth {
     metrics: RedisMetrics,
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
-    /// When each kind of trouble was logged last, and how often it happened since. As many as there are kinds.
-    /// The counts of an outage start at 0, so that its first line has its reason.
-    complaints: Mutex<BTreeMap<&'static str, Complaint>>,
+    /// One for each kind of trouble.
+    troubles: Mutex<BTreeMap<&'static str, KindOfTrouble>>,
     /// How many outages have ended.
     outages_ended: Arc<AtomicU64>,
     batches: Mutex<Vec<Arc<Batches>>>,
@@ -79,15 +77,15 @@ impl Troubled {
     }
 }
 
-/// One kind of trouble, in the outage after so many that have ended.
-struct Complaint {
+/// One kind of trouble in one outage: its lines have the number since the last line, and each outage logs its own first line.
+struct KindOfTrouble {
     outages_ended: u64,
     logged: Instant,
     happened: Instant,
-    unsaid: u64,
+    since_line: u64,
 }
 
-/// What one runtime sent. On a cache line of its own, because every batch writes it.
+/// What one runtime sent. On its own cache line, because every batch writes it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Batches {
@@ -96,11 +94,11 @@ struct Batches {
 }
 
 impl RedisHealth {
-    pub(super) fn new(metrics: &Metrics) -> Result<Arc<Self>, prometheus::Error> {
+    pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
         let health = Arc::new(Self {
-            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind)))?,
+            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind))),
             circuits: Mutex::default(),
-            complaints: Mutex::default(),
+            troubles: Mutex::default(),
             outages_ended: metrics.outages_ended(),
             batches: Mutex::default(),
             loads: Mutex::default(),
@@ -108,18 +106,18 @@ impl RedisHealth {
             servers: Mutex::default(),
         });
         let of = health.clone();
-        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections))?;
+        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections));
         let of = health.clone();
-        metrics.gauge("weir_redis_queue", &[], move || of.waiting())?;
+        metrics.gauge("weir_redis_queue", &[], move || of.waiting());
         let of = health.clone();
         metrics.counter("weir_redis_batches_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
-        })?;
+        });
         let of = health.clone();
         metrics.counter("weir_redis_batched_calls_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.calls.load(Relaxed)).sum()
-        })?;
-        Ok(health)
+        });
+        health
     }
 
     /// Adds the statistics that envoyproxy/ratelimit has of connections to one Redis.
@@ -139,7 +137,7 @@ impl RedisHealth {
     }
 
     /// The observer of one runtime's calls to one Redis. It reports no redirections within a cluster.
-    pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn Observer> {
+    pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn RedisObserver> {
         let batches = Arc::new(Batches::default());
         self.batches.lock().push(batches.clone());
         Arc::new(Listener { health: self.clone(), batches, pool, is_cluster })
@@ -170,7 +168,7 @@ impl RedisHealth {
         self.metrics.server(address);
     }
 
-    /// One runtime has let go of this address: with the last one go its metrics, since nodes of a cluster come and go.
+    /// A runtime uses this address no more. The last runtime removes the metrics, because nodes of a cluster come and go.
     fn server_ended(&self, address: &str) {
         let mut servers = self.servers.lock();
         let Some(runtimes) = servers.get_mut(address) else { return };
@@ -181,24 +179,24 @@ impl RedisHealth {
         }
     }
 
-    /// How often this kind of trouble happened since it was logged, if it is time to log it.
+    /// Counts this kind of trouble. If it is time for a line, returns how often it happened since the last line.
     fn complain(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let outages_ended = self.outages_ended.load(Relaxed);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < COMPLAIN_EVERY;
-        let mut complaints = self.complaints.lock();
-        if let Some(complaint) = complaints.get_mut(kind)
-            && complaint.outages_ended == outages_ended
-            && is_recent(complaint.happened)
+        let mut troubles = self.troubles.lock();
+        if let Some(trouble) = troubles.get_mut(kind)
+            && trouble.outages_ended == outages_ended
+            && is_recent(trouble.happened)
         {
-            complaint.happened = now;
-            complaint.unsaid += 1;
-            if is_recent(complaint.logged) {
+            trouble.happened = now;
+            trouble.since_line += 1;
+            if is_recent(trouble.logged) {
                 return None;
             }
-            complaint.logged = now;
-            return Some(std::mem::take(&mut complaint.unsaid));
+            trouble.logged = now;
+            return Some(std::mem::take(&mut trouble.since_line));
         }
-        complaints.insert(kind, Complaint { outages_ended, logged: now, happened: now, unsaid: 0 });
+        troubles.insert(kind, KindOfTrouble { outages_ended, logged: now, happened: now, since_line: 0 });
         Some(1)
     }
 
@@ -256,7 +254,7 @@ struct Listener {
     is_cluster: bool,
 }
 
-impl Observer for Listener {
+impl RedisObserver for Listener {
     fn started(&self, address: &str, load: Load) {
         self.health.server_started(address);
         let mut loads = self.health.loads.lock();
@@ -345,13 +343,13 @@ mod tests {
     use super::*;
 
     fn health() -> (Arc<Metrics>, Arc<RedisHealth>) {
-        let metrics = Arc::new(Metrics::new(Options::default()).unwrap());
-        let health = RedisHealth::new(&metrics).unwrap();
+        let metrics = Arc::new(Metrics::new(Options::default()));
+        let health = RedisHealth::new(&metrics);
         (metrics, health)
     }
 
     #[test]
-    fn the_worst_circuit_of_all_runtimes_is_told() {
+    fn the_worst_circuit_of_all_runtimes_is_reported() {
         let (metrics, health) = health();
         let (one, other) = (health.listener(Pool::First, false), health.listener(Pool::First, false));
         let check = |worst: Circuit, open: u32, opened: u32| {
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_until_the_last_runtime_lets_go() {
+    fn a_server_is_shown_until_no_runtime_uses_it() {
         let (metrics, health) = health();
         let (one, other) = (health.listener(Pool::First, true), health.listener(Pool::First, true));
         let shown = || {
@@ -405,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_of_trouble_is_told_now_and_then_with_its_count() {
+    fn one_kind_of_trouble_is_logged_at_intervals_with_its_count() {
         let (_, health) = health();
         let start = Instant::now();
         assert_eq!(health.complain("oom", start), Some(1));

@@ -1,5 +1,4 @@
-//! What weir sends to its service manager: that it is ready, reloads or stops, its state in one line, and that every runtime
-//! still runs.
+//! Notifies the service manager: that weir is ready, reloads or stops, its state in one line, and that every runtime still runs.
 //!
 //! Not here: the protocol (lifecycle/service_manager.rs).
 
@@ -12,15 +11,15 @@ use weir_engine::words::counted;
 use weir_http::{ServiceState, Summary};
 use weir_lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
 
-/// How often the state is compared with the one that was sent last.
+/// How often a changed state is sent.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
-/// weir reports a reload as complete after this time at the latest. A file system that does not answer is a problem of the
-/// policies after 30 s.
+/// weir reports a reload as complete after this time at the latest. Policies on a file system that does not answer have a problem
+/// after 30 s.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(40);
-/// The watchdog looks so many times in the time after which the service manager would act.
+/// The runtimes are checked so many times within the time of the watchdog.
 const WATCHDOG_LOOKS: u32 = 4;
 
-/// What the notices are made from.
+/// The sources of the notices.
 pub(super) struct Sources {
     pub(super) life: Life,
     pub(super) report: Arc<ServiceState>,
@@ -29,7 +28,7 @@ pub(super) struct Sources {
     pub(super) pulses: Vec<Pulse>,
 }
 
-/// Sends that the listeners stay closed until a control plane has sent policies.
+/// Sends that weir waits for the policies of a control plane.
 pub(super) async fn waiting_for_policies(manager: &ServiceManager) {
     manager.send(&[Notice::Status("waits for the first policies")]).await;
 }
@@ -39,7 +38,7 @@ pub(super) async fn failed(manager: &ServiceManager, reason: &str) {
     manager.send(&[Notice::Stopping, Notice::Status(&format!("failed: {reason}"))]).await;
 }
 
-/// Sends what happens until the end.
+/// Sends notices until the end.
 pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Result<(), String> {
     let Sources { life, report, orders, pulses } = sources;
     tokio::select! {
@@ -69,7 +68,7 @@ async fn announce_service(
     orders: &mut Orders,
 ) -> Infallible {
     life.reached(Phase::Serving).await;
-    // The report is held by the caller, so the sender is there.
+    // Fails only if the sender is dropped. The report has it.
     let _ = report.fit().wait_for(|fit| *fit).await;
     let mut ticks = interval(STATUS_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -78,7 +77,7 @@ async fn announce_service(
     loop {
         let status = status(report.summary());
         if !ready {
-            // Sent again until it arrives: without it a service manager ends weir.
+            // Sent again until it succeeds: without it a service manager ends weir.
             ready = manager.send(&[Notice::Ready, Notice::Status(&status)]).await;
         } else if status != sent {
             manager.send(&[Notice::Status(&status)]).await;
@@ -97,7 +96,7 @@ async fn announce_service(
     }
 }
 
-/// Resets the watchdog each time that every runtime has shown that it runs.
+/// Resets the watchdog each time that all runtimes have answered.
 async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     let Some(timeout) = manager.watchdog() else { return std::future::pending().await };
     let mut looks = interval((timeout / WATCHDOG_LOOKS).max(Duration::from_millis(1)));
@@ -105,7 +104,7 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     let mut all_ran = true;
     loop {
         looks.tick().await;
-        // Each is asked, even if another one has not answered.
+        // Asks each of them, even if another one has not answered.
         let stuck = pulses.iter().map(Pulse::check).filter(|beats| !beats).count();
         if stuck == 0 {
             manager.send(&[Notice::Watchdog]).await;

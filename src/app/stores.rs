@@ -26,14 +26,14 @@ pub(super) enum Stores {
     Redis(Box<Servers>),
 }
 
-/// The addresses of the Redis servers, and what weir knows about them.
+/// The Redis servers, and their state.
 #[derive(Clone)]
 pub(super) struct Servers {
     settings: weir_settings::Redis,
     first: Deployment,
     per_second: Option<Deployment>,
     health: Arc<RedisHealth>,
-    /// The turns of heavy calls, shared by all runtimes.
+    /// The turns of heavy calls, for all runtimes.
     turns: Turns,
 }
 
@@ -58,7 +58,7 @@ impl Stores {
             StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
             StoreKind::Redis => {
                 let (first, per_second) = redis::deployments(&settings.redis, metrics)?;
-                let health = RedisHealth::new(metrics)?;
+                let health = RedisHealth::new(metrics);
                 health.add_statistics(metrics, Pool::First);
                 if per_second.is_some() {
                     health.add_statistics(metrics, Pool::PerSecond);
@@ -69,7 +69,7 @@ impl Stores {
         }
     }
 
-    /// The stores for the runtime that this is called on.
+    /// Opens the stores for the current runtime.
     pub(super) fn open(&self) -> Opened {
         match self {
             Self::Shared(store) => Opened { first: store.clone(), per_second: None },
@@ -80,7 +80,7 @@ impl Stores {
         }
     }
 
-    /// The worst circuit breaker of all runtimes, whenever it is called.
+    /// A function that returns the worst circuit breaker of all runtimes.
     pub(super) fn circuit(&self) -> impl Fn() -> &'static str + Send + Sync + 'static {
         let health = match self {
             Self::Shared(_) => None,
@@ -89,7 +89,7 @@ impl Stores {
         move || health.as_ref().map_or(Circuit::Closed, |health| health.circuit()).name()
     }
 
-    /// The calls that wait for Redis, whenever it is called.
+    /// A function that returns the number of calls that wait for Redis.
     pub(super) fn queue(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let health = match self {
             Self::Shared(_) => None,
@@ -100,12 +100,12 @@ impl Stores {
 }
 
 impl Opened {
-    /// The store for `on_error: local`: a memory store, and none if the first store is one.
+    /// The memory store for `on_error: local`; none if the first store is one.
     pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
         (!self.first.is_immediate()).then(|| memory(settings, metrics))
     }
 
-    /// The cache of denials, if asking the store takes a wait.
+    /// The cache of denials; none if the store is immediate.
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
         let settings = &settings.deny_cache;
         if self.first.is_immediate() {

@@ -1,10 +1,11 @@
-//! Traces as the settings have them: the queue to the collector, and the numbers about both.
+//! Traces by the settings: the queue, its exporter, and their metrics.
 //!
 //! Not here: what is traced (telemetry/traces.rs), and the collector (otlp.rs).
 
 use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
+use strum::VariantArray as _;
 use weir_settings::Tracing;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::otlp::SpanSender;
@@ -15,7 +16,7 @@ use super::{AppError, certificates, otlp};
 /// The path of spans by HTTP.
 const PATH: &str = "/v1/traces";
 
-/// What begins traces, and what exports them; nothing if traces are off. Files of TLS are read once.
+/// The tracer and the exporter; none if traces are off. Reads the files of TLS once.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.
@@ -31,7 +32,7 @@ pub(super) async fn open(
         .map_err(|problem| AppError::Traces(format!("tracing.otlp.endpoint: {problem}")))?;
     let collector = otlp::open(&settings.otlp, url.clone()).await?;
     if let Some(tls) = &collector.tls {
-        certificates::show("traces", tls.validity(), metrics)?;
+        certificates::show("traces", tls.validity(), metrics);
     }
     let exporter = collector.spans(resource).map_err(|error| AppError::Traces(error.to_string()))?;
     let batches = Batches {
@@ -41,7 +42,7 @@ pub(super) async fn open(
         export_timeout: settings.export_timeout,
     };
     let (spans, exporting) = Spans::new(batches, exporter);
-    count(&spans, metrics)?;
+    count(&spans, metrics);
     let options = Options {
         propagators: Propagators { w3c: settings.propagators.w3c, b3: settings.propagators.b3 },
         sampler: Sampler::ratio(settings.sampler.ratio, settings.sampler.is_parent_based),
@@ -53,13 +54,12 @@ pub(super) async fn open(
 }
 
 /// Adds the numbers of exported and dropped spans to the metrics.
-fn count(spans: &Arc<Spans>, metrics: &Metrics) -> Result<(), prometheus::Error> {
+fn count(spans: &Arc<Spans>, metrics: &Metrics) {
     let of = spans.clone();
-    metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported())?;
-    for why in Dropped::ALL {
+    metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported());
+    for &why in Dropped::VARIANTS {
         let of = spans.clone();
-        let labels = [("reason", why.name())];
-        metrics.counter("weir_traces_spans_dropped_total", &labels, move || of.dropped(why))?;
+        let labels = [("reason", why.into())];
+        metrics.counter("weir_traces_spans_dropped_total", &labels, move || of.dropped(why));
     }
-    Ok(())
 }

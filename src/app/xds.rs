@@ -1,4 +1,4 @@
-//! Policies from a control plane: puts them in force as they come, and shows them at `/readyz` and in metrics.
+//! Policies from a control plane: puts them in force, and shows their state at `/readyz` and in metrics.
 //!
 //! Not here: the client (xds), what resources mean (xds/resource.rs), and policies from files (policies.rs).
 
@@ -21,11 +21,11 @@ pub(super) struct Target {
     pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) dialect: Dialect,
-    /// Whose limits the policies may have.
+    /// The store, which must support the limits.
     pub(super) store: Arc<dyn Store>,
 }
 
-/// Whether there are policies yet.
+/// Tells when the first policies are in force.
 pub(super) struct First(watch::Receiver<bool>);
 
 impl First {
@@ -36,18 +36,18 @@ impl First {
     }
 }
 
-/// A subscription to the server of the settings. Its files were read once.
+/// A subscription to the server of the settings. Reads its files once.
 ///
 /// # Errors
-/// When a file cannot be used, and when metrics contradict each other.
+/// When a file cannot be used.
 pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
     let response_bytes_max = options.message_bytes_max;
     let server = format!("{}:{}", options.host, options.port);
     let watched = Arc::new(Watch::default());
-    gauges(&target.load.metrics, &watched)?;
+    gauges(&target.load.metrics, &watched);
     if let Some(tls) = &options.tls {
-        certificates::show("xds", tls.validity(), &target.load.metrics)?;
+        certificates::show("xds", tls.validity(), &target.load.metrics);
     }
     let shown = watched.clone();
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
@@ -64,7 +64,7 @@ impl Target {
     /// Puts all of these resources in force, or none.
     ///
     /// # Errors
-    /// Every problem, as a text of its own.
+    /// All problems, one text for each.
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
@@ -74,7 +74,7 @@ impl Target {
                 Ok(())
             }
             Err(problems) => {
-                // The subscription logs them, and only once for each version.
+                // The subscription logs them, once for each version.
                 self.load.count_refused(problems.clone());
                 Err(problems.lines())
             }
@@ -120,20 +120,20 @@ fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {
     })
 }
 
-fn gauges(metrics: &Metrics, watched: &Arc<Watch>) -> Result<(), prometheus::Error> {
+fn gauges(metrics: &Metrics, watched: &Arc<Watch>) {
     let read = |number: fn(&Status) -> u64| {
         let watched = watched.clone();
         move || watched.read(number)
     };
-    metrics.gauge("weir_xds_connected", &[], read(|status| u64::from(status.connected)))?;
+    metrics.gauge("weir_xds_connected", &[], read(|status| u64::from(status.connected)));
     let is_refused = read(|status| u64::from(status.refused));
-    metrics.gauge("weir_input_refused", &[("input", "control_plane")], is_refused)?;
+    metrics.gauge("weir_input_refused", &[("input", "control_plane")], is_refused);
     let accepted_at = read(|status| status.acked_at.map_or(0, seconds));
-    metrics.gauge("weir_xds_accepted_timestamp_seconds", &[], accepted_at)?;
-    metrics.counter("weir_xds_connections_total", &[], read(|status| status.connections))?;
-    metrics.counter("weir_xds_failures_total", &[], read(|status| status.failures))?;
-    metrics.counter("weir_xds_accepted_total", &[], read(|status| status.acks))?;
-    metrics.counter("weir_xds_refused_total", &[], read(|status| status.nacks))
+    metrics.gauge("weir_xds_accepted_timestamp_seconds", &[], accepted_at);
+    metrics.counter("weir_xds_connections_total", &[], read(|status| status.connections));
+    metrics.counter("weir_xds_failures_total", &[], read(|status| status.failures));
+    metrics.counter("weir_xds_accepted_total", &[], read(|status| status.acks));
+    metrics.counter("weir_xds_refused_total", &[], read(|status| status.nacks));
 }
 
 fn as_json(server: &str, status: &Status) -> Value {

@@ -1,6 +1,6 @@
-//! A client of a running server's admin listener: one request at a time, within a time and a size, or line by line.
+//! A client of a running server's admin listener. An answer has bounds of time and size, or is read line by line.
 //!
-//! Not here: what the answers mean (top, served.rs).
+//! Not here: the meaning of answers (top, served.rs).
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -29,7 +29,7 @@ use super::token::Token;
 
 /// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
-/// What a server may send before the end of that head: with heads of 100 Continue, and what is read of the body meanwhile.
+/// The most bytes until the end of that head, with heads of 100 Continue and the part of the body that is read with it.
 const UNANSWERED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
 /// How much of an error's text is shown, in characters.
 const REASON_CHARS_MAX: usize = 300;
@@ -42,25 +42,25 @@ pub struct AdminServer {
     port: u16,
 }
 
-/// How much of an answer is read, and how long all of it may take.
+/// Bounds of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The largest body in bytes.
     pub bytes_max: usize,
-    /// The time from connecting to the last byte.
+    /// The longest time from connecting to the last byte.
     pub timeout: Duration,
 }
 
-/// Why an admin listener gave no usable answer. Each names the address.
+/// Why there is no usable answer. Each variant has the address.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// No connection.
     #[error("cannot connect to {0}: {1}")]
     Connect(AdminServer, String),
-    /// The time was over.
+    /// Not within the time.
     #[error("no answer from {0} to {1} within {2:?}")]
     Timeout(AdminServer, String, Duration),
-    /// The connection broke, or what came is not HTTP.
+    /// The connection broke, or the answer is not HTTP.
     #[error("{0} does not answer {1} by HTTP: {2}")]
     Broken(AdminServer, String, String),
     /// Another status than 200.
@@ -69,7 +69,7 @@ pub enum NoAnswer {
     /// A body above the bound.
     #[error("the answer of {0} to {1} is larger than {2} bytes")]
     TooLarge(AdminServer, String, usize),
-    /// A body that is not what weir answers.
+    /// A body that is not an answer of weir.
     #[error("{0} is not a weir of this version: {1}: {2}")]
     Unknown(AdminServer, String, String),
 }
@@ -81,7 +81,7 @@ pub struct Sent<'a> {
     pub method: Method,
     /// Its path, with the query.
     pub path: &'a str,
-    /// JSON, where it has a body.
+    /// A body in JSON, if it has one.
     pub body: String,
     /// The token of a command that can send one.
     pub token: Option<&'a Token>,
@@ -99,12 +99,12 @@ impl fmt::Display for Sent<'_> {
     }
 }
 
-/// Which answers are answers.
+/// The accepted status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Those with 200.
+    /// 200.
     Ok,
-    /// Also those with 503, by which `/readyz` says why weir is not ready.
+    /// 200 and 503: with 503, `/readyz` gives the reason why weir is not ready.
     OkOrUnready,
 }
 
@@ -115,7 +115,7 @@ struct ErrorBody {
 }
 
 impl Default for AdminServer {
-    /// Where the admin listener is unless the settings say otherwise.
+    /// The address in the default settings.
     fn default() -> Self {
         let preset = Setting::find("listen.admin").map(Setting::default_text).unwrap_or_default();
         preset.parse().unwrap_or_else(|_| Self { host: "127.0.0.1".to_owned(), port: 6070 })
@@ -138,7 +138,7 @@ impl FromStr for AdminServer {
     }
 }
 
-/// A name or an address without brackets, and a port where there is one: `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]`, `[IPV6]:PORT`.
+/// A name or an address without brackets, and a port if there is one: `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]`, `[IPV6]:PORT`.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = if text.parse::<Ipv6Addr>().is_ok() {
         (text, None)
@@ -173,7 +173,7 @@ impl AdminServer {
     /// The JSON at a path.
     ///
     /// # Errors
-    /// When there is none, with the address in the reason.
+    /// If there is no such answer.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -186,7 +186,7 @@ impl AdminServer {
     /// The JSON that answers a request.
     ///
     /// # Errors
-    /// When there is none, with the address in the reason.
+    /// If there is no such answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
@@ -213,11 +213,11 @@ impl AdminServer {
         }
     }
 
-    /// An answer that comes line by line for as long as the server sends it. Its first byte must come within the time, and
-    /// the text of an error has the size, of `bounds`; a line too.
+    /// An answer that comes line by line, without an end. `bounds` apply to the time until its first byte, and to the size of a
+    /// line or of an error.
     ///
     /// # Errors
-    /// When there is none, with the address in the reason.
+    /// If there is no such answer.
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
         let sent = &Sent::get(path, Some(token));
         let begin = async {
@@ -269,7 +269,7 @@ impl AdminServer {
             .body(sent.body.clone())
             .map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), error.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
-        // The reader of the body has its own bound.
+        // From here on, the reader of the body applies its own bound.
         bytes_max.store(usize::MAX, Relaxed);
         Ok((connection, response))
     }
@@ -289,7 +289,7 @@ impl AdminServer {
     }
 }
 
-/// A connection that ends with its only request.
+/// A connection that is closed after its only request.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -300,23 +300,23 @@ impl<T> Drop for AbortOnDrop<T> {
 
 type Connection = AbortOnDrop<Result<(), hyper::Error>>;
 
-/// The lines of an answer that lasts.
+/// The lines of an answer without an end.
 pub struct Lines {
     server: AdminServer,
     path: String,
     body: Incoming,
     bytes: VecDeque<u8>,
-    /// How many of them have no end of a line.
+    /// How many of these bytes were searched for the end of a line.
     searched: usize,
     bytes_max: usize,
     _connection: Connection,
 }
 
 impl Lines {
-    /// The next line, without its end; none after the last. A call that is given up loses nothing.
+    /// The next line, without its end; none after the last. A cancelled call loses nothing.
     ///
     /// # Errors
-    /// When the connection broke, or a line is too long or no UTF-8.
+    /// If the connection breaks, or a line is too long or not UTF-8.
     pub async fn next(&mut self) -> Result<Option<String>, NoAnswer> {
         loop {
             let end = self.bytes.range(self.searched..).position(|byte| *byte == b'\n');
@@ -333,7 +333,7 @@ impl Lines {
             }
             let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
             match frame {
-                // What has no end of a line was cut off.
+                // A rest without the end of a line was cut off.
                 None => return Ok(None),
                 Some(Ok(frame)) => self.bytes.extend(frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => {
@@ -344,7 +344,7 @@ impl Lines {
     }
 }
 
-/// What an error answer says.
+/// The message of an error.
 fn reason(body: &[u8]) -> String {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => shown(&body.error),
@@ -352,7 +352,7 @@ fn reason(body: &[u8]) -> String {
     }
 }
 
-/// A text of a server, cut, and without what would disturb a terminal.
+/// A text of a server, cut, with control characters escaped.
 fn shown(text: &str) -> String {
     let cut: String = text.chars().take(REASON_CHARS_MAX).collect();
     printable(&cut)
@@ -365,7 +365,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// A value of a query.
+/// Percent-encodes a value of a query.
 pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -428,7 +428,7 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             while tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
         });
-        // Longer than a test may take: the bound ends the request, and not the time.
+        // The time is longer than a test may take, so only the bound of bytes can end the request.
         let bounds = Bounds { bytes_max: 1 << 20, timeout: Duration::from_secs(3_600) };
         let answer = server.json::<serde_json::Value>("/top", Expected::Ok, bounds);
         let error = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an end").unwrap_err();

@@ -1,8 +1,7 @@
-//! The arguments of `weir`, in two stages: what the user typed, then what the program means.
+//! The arguments of `weir`, in two stages: the typed texts, then their meaning.
 //!
-//! The first stage is clap's: [`Arguments`] holds the typed texts. The second, [`ServeArguments::settings`],
-//! turns flags into the last layer of the settings, so that a bad flag is reported beside a bad line
-//! of the file. What the commands do is not here.
+//! clap reads the texts into [`Arguments`]. [`ServeArguments::settings`] makes the last layer of the settings from flags, so a
+//! wrong flag is reported together with a wrong line of the file. Not here: what the commands do.
 
 pub mod overrides;
 
@@ -24,13 +23,12 @@ use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::ask;
-use super::check;
 use super::diff::{self, Diff, FailOn};
 use super::numbers::number;
 use super::schema::Of;
 use super::simulate::SimulateArguments;
 use super::tap;
-use super::test::{Format, Tests};
+use super::test::{TestFormat, Tests};
 use super::top::Sort;
 
 /// `weir` and its arguments.
@@ -77,7 +75,8 @@ pub enum Command {
     ///
     /// The request is charged. The exit code is 0 if it may pass, 1 if it is over a limit, and 2 if there is no
     /// answer.
-    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
+    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2\n  \
+                            weir ask localhost:8081 ai user=ann --settle 1.ASNFZ4mrze8AZICAm4_CwYIDnukc --hits 37")]
     Ask(AskArguments),
     /// Print which rule each descriptor of a request matches, and why
     ///
@@ -150,8 +149,7 @@ pub enum Command {
     Lua(LuaArguments),
 }
 
-/// What the user typed after `weir serve`. Not checked before [`ServeArguments::settings`]; no
-/// `Debug`, since `--set` may hold a password.
+/// The arguments of `weir serve`. [`ServeArguments::settings`] checks them. No `Debug`, because `--set` may have a password.
 #[derive(Args)]
 pub struct ServeArguments {
     /// a YAML file of settings
@@ -176,7 +174,7 @@ pub struct ServeArguments {
     set: Vec<Secret>,
 }
 
-/// What the user typed after `weir check`.
+/// The arguments of `weir check`.
 #[derive(Args, Debug)]
 pub struct CheckArguments {
     /// The directory of policy files, or one file
@@ -196,7 +194,7 @@ pub struct CheckArguments {
     pub dialect: DialectArguments,
 }
 
-/// Where policies are read.
+/// The source of policies.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Policies {
     /// A directory of files, or one file.
@@ -205,16 +203,16 @@ pub enum Policies {
     Server(AdminServer),
 }
 
-/// What `weir check` looks at.
+/// The source of policies for `weir check`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Checked {
     /// A directory of files, or one file.
     Files(PathBuf),
-    /// What the settings in a file name.
+    /// The policies that a file of settings names.
     Settings {
         /// The file of settings.
         config: PathBuf,
-        /// The directory that stands in place of that of the settings.
+        /// The directory in place of that of the settings.
         directory: Option<PathBuf>,
     },
     /// A running server.
@@ -222,10 +220,10 @@ pub enum Checked {
 }
 
 impl CheckArguments {
-    /// Where the policies are.
+    /// The source of the policies.
     ///
     /// # Errors
-    /// When the arguments do not say it.
+    /// If the arguments contradict each other or name no policies.
     pub fn checked(&self) -> Result<Checked, String> {
         match (&self.server, &self.config, &self.directory) {
             (Some(server), ..) => Ok(Checked::Server(server.clone())),
@@ -239,12 +237,12 @@ impl CheckArguments {
 
     /// Whether warnings count as errors.
     #[must_use]
-    pub const fn strictness(&self) -> check::Strictness {
-        if self.strict { check::Strictness::Strict } else { check::Strictness::Lenient }
+    pub const fn strictness(&self) -> Strictness {
+        Strictness::of(self.strict)
     }
 }
 
-/// How policy files are read, by commands that load no settings.
+/// The dialect of policy files, for commands that load no settings.
 #[derive(Args, Debug)]
 pub struct DialectArguments {
     /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
@@ -256,14 +254,14 @@ pub struct DialectArguments {
 }
 
 impl DialectArguments {
-    /// What the flags mean.
+    /// The dialect that the flags select.
     #[must_use]
     pub const fn dialect(&self) -> Dialect {
         Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
     }
 }
 
-/// What the user typed after `weir ask`.
+/// The arguments of `weir ask`.
 #[derive(Args, Debug)]
 pub struct AskArguments {
     /// The server's gRPC listener: HOST:PORT, or https://HOST:PORT if it has TLS
@@ -276,9 +274,12 @@ pub struct AskArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
-    /// How many hits to charge
+    /// How many hits to charge; with --settle, how many were used
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
+    /// Settle the holds of an earlier request: the receipt that its answer printed
+    #[arg(long, value_name = "RECEIPT", requires = "hits")]
+    pub settle: Option<String>,
     /// Print the response as JSON
     #[arg(long)]
     pub json: bool,
@@ -287,7 +288,7 @@ pub struct AskArguments {
     pub tls: ask::TlsArguments,
 }
 
-/// What the user typed after `weir explain`. With a server all words but the last come one place earlier.
+/// The arguments of `weir explain`. With a server there is no directory, so each word is one place earlier.
 #[derive(Args, Debug)]
 #[command(override_usage = "weir explain [OPTIONS] DIR DOMAIN K=V[,K=V]...\n       \
                       weir explain --server ADDR DOMAIN K=V[,K=V]...")]
@@ -311,7 +312,7 @@ pub struct ExplainArguments {
     pub dialect: DialectArguments,
 }
 
-/// What the user typed after `weir diff`.
+/// The arguments of `weir diff`.
 #[derive(Args)]
 pub struct DiffArguments {
     /// The policies before: a directory, or one file
@@ -321,8 +322,8 @@ pub struct DiffArguments {
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// How the report is written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::Format::Text)]
-    format: diff::Format,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::DiffFormat::Text)]
+    format: diff::DiffFormat,
     /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
@@ -335,7 +336,7 @@ pub struct DiffArguments {
 }
 
 impl DiffArguments {
-    /// What to compare, and how.
+    /// The comparison that the arguments describe.
     #[must_use]
     pub fn diff(self) -> Diff {
         let Self { old, new, format, traffic, fail_on, dialect } = self;
@@ -343,7 +344,7 @@ impl DiffArguments {
     }
 }
 
-/// What the user typed after `weir test`.
+/// The arguments of `weir test`.
 #[derive(Args)]
 pub struct TestArguments {
     /// Directories with tests, their subdirectories included, and files of tests
@@ -353,8 +354,8 @@ pub struct TestArguments {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// How the report is written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = TestFormat::Text)]
+    format: TestFormat,
     /// Name the rules that no test meets
     #[arg(long)]
     coverage: bool,
@@ -382,12 +383,12 @@ enum TestStore {
 }
 
 impl TestArguments {
-    /// What to run.
+    /// The tests that the arguments describe.
     #[must_use]
     pub fn tests(self) -> Tests {
         let redis_url = self.redis_url.filter(|_| self.store == TestStore::Redis);
         let Self { paths, filter, format, coverage, fail_under, strict, .. } = self;
-        let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+        let strictness = Strictness::of(strict);
         Tests { paths, redis_url, filter, format, coverage, fail_under, strictness }
     }
 }
@@ -404,10 +405,10 @@ pub struct Explained {
 }
 
 impl ExplainArguments {
-    /// What the words mean.
+    /// The request that the words describe.
     ///
     /// # Errors
-    /// When one is missing or wrong.
+    /// If a word is missing or wrong.
     pub fn explained(self) -> Result<Explained, String> {
         let Self { first, second, descriptors, server, .. } = self;
         let first = first.ok_or("no policies: write DIR or --server ADDR")?;
@@ -424,7 +425,7 @@ impl ExplainArguments {
     }
 }
 
-/// What the user typed after `weir top`.
+/// The arguments of `weir top`.
 #[derive(Args, Debug)]
 pub struct TopArguments {
     /// The server's admin listener, HOST:PORT
@@ -441,14 +442,14 @@ pub struct TopArguments {
     pub once: bool,
 }
 
-/// The server compares with a look of the last minute, and looks at most once a second.
+/// The server compares with its counts of the last minute, which it reads at most once a second.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = weir_text::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
     is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
 }
 
-/// What the user typed after `weir tap`.
+/// The arguments of `weir tap`.
 #[derive(Args, Debug)]
 pub struct TapArguments {
     /// Only requests with a descriptor that has these entries, in any order
@@ -501,7 +502,7 @@ fn tap_length(text: &str) -> Result<Duration, String> {
 }
 
 impl TapArguments {
-    /// What is asked.
+    /// The tap that the arguments describe.
     #[must_use]
     pub fn question(self) -> tap::Question {
         let Self { descriptor, server, domain, rule, verdict, sample, count, length, .. } = self;
@@ -516,7 +517,7 @@ impl TapArguments {
     }
 }
 
-/// What the user typed after `weir schema`.
+/// The arguments of `weir schema`.
 #[derive(Args, Debug)]
 pub struct SchemaArguments {
     /// What the schema is of
@@ -524,17 +525,17 @@ pub struct SchemaArguments {
     pub of: Of,
 }
 
-/// What the user typed after `weir lua`.
+/// The arguments of `weir lua`.
 #[derive(Args, Debug)]
 pub struct LuaArguments {
     /// The script, such as decide
     pub name: Option<String>,
 }
 
-/// One descriptor as it is typed: `path=/login,client=10.0.0.1`.
+/// A descriptor as typed: `path=/login,client=10.0.0.1`.
 ///
-/// The key ends at the first `=`, so a value may hold more of them; a value may be empty, a key may
-/// not. `\,` is a comma and `\\` a backslash.
+/// The key ends at the first `=`, so a value may contain `=`. A value may be empty, a key may not. `\,` is a comma and `\\` a
+/// backslash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Keys and values, in the order typed.
@@ -550,10 +551,10 @@ impl FromStr for Descriptor {
     }
 }
 
-/// The settings that `weir serve --config` has with this file and environment.
+/// The settings of `weir serve --config` with this file and environment.
 ///
 /// # Errors
-/// Every problem of both together.
+/// Every problem of both.
 pub fn settings_in(
     config: &Path,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -576,19 +577,16 @@ fn settings_of(
 }
 
 impl ServeArguments {
-    /// What the flags mean: the settings of this run. The file is read; nothing else is touched.
-    ///
-    /// `environment` is that of the process, [`std::env::vars_os`].
+    /// The settings of this run, from the file, the environment and the flags. `environment` is that of the process,
+    /// [`std::env::vars_os`].
     ///
     /// # Errors
-    ///
-    /// Every problem of the file, the environment and the flags together.
+    /// Every problem of the file, the environment and the flags.
     pub fn settings(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Settings, Problems> {
         settings_of(self.config.as_deref(), environment, self.flags())
     }
 
-    /// The layer of the command line. A flag and `--set` of the same setting contradict each other,
-    /// which is a problem of the layer.
+    /// The layer of the command line. A flag and `--set` of the same setting are a problem of the layer.
     #[must_use]
     pub fn flags(&self) -> Layer {
         let mut layer = Layer::default();
@@ -624,7 +622,7 @@ static SERVE_HELP: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The table's line for a flag.
+/// The help of a flag, from the table of settings.
 fn help(name: &str) -> String {
     Setting::find(name).map(Setting::help).unwrap_or_default()
 }

@@ -13,17 +13,18 @@ use clap::Args;
 use tonic::transport::Endpoint;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::printable;
-use weir_rls::json;
 use weir_rls::proto::rate_limit_descriptor::Entry;
 use weir_rls::proto::rate_limit_response::rate_limit::Unit;
 use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir_rls::{json, receipts};
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
 use super::admin::host_and_port;
+use super::runtime::block_on;
 
 /// The most bytes that a server may send after a request.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -35,26 +36,28 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Question {
     /// The server, `HOST:PORT`.
     pub address: String,
-    /// How TLS is spoken, if it is.
+    /// The files for TLS, if the connection uses TLS.
     pub tls: Option<TlsFiles>,
     /// The domain.
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// What each of them costs.
+    /// The hits of each descriptor; with a receipt, those that were used.
     pub hits: u32,
+    /// The receipt of an earlier answer, or `none`, if the request settles it.
+    pub receipt: Option<String>,
 }
 
 /// How the answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A line for the whole, and one for each descriptor.
+    /// A line for the request, and one for each descriptor.
     Text,
     /// The response as JSON, on one line.
     Json,
 }
 
-/// What the server decided.
+/// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decided {
     /// The request may pass.
@@ -72,7 +75,7 @@ pub enum AskError {
     /// Nothing answers there.
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
-    /// What answers there speaks something else, or the connection broke.
+    /// The server there does not use gRPC, or the connection broke.
     #[error("{0} does not answer by gRPC: {1}")]
     NoGrpc(String, String),
     /// The server answered with an error.
@@ -132,10 +135,10 @@ pub struct TlsArguments {
 }
 
 impl TlsArguments {
-    /// The address of the server, and how TLS is spoken with it.
+    /// The address of the server, and the files for TLS.
     ///
     /// # Errors
-    /// When there are files, and the address has no TLS.
+    /// If there are files but the address has no TLS.
     pub fn with(self, server: GrpcServer) -> Result<(String, Option<TlsFiles>), String> {
         let GrpcServer { address, has_tls } = server;
         let identity = self.tls_cert_file.zip(self.tls_key_file);
@@ -152,13 +155,12 @@ impl TlsArguments {
     }
 }
 
-/// Asks, and writes the answer.
+/// Asks a server and writes its answer.
 ///
 /// # Errors
-/// When there is no answer, or it cannot be written.
+/// If there is no answer, or it cannot be written.
 pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Start)?;
-    let response = runtime.block_on(ask(question))?;
+    let response = block_on(ask(question)).map_err(AskError::Start)??;
     let decided = match response.overall_code() {
         Code::Ok => Decided::Ok,
         Code::OverLimit => Decided::OverLimit,
@@ -174,6 +176,9 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
             writeln!(out, "{}", response.overall_code().as_str_name())?;
             for (entries, status) in question.descriptors.iter().zip(&response.statuses) {
                 writeln!(out, "  {}   {}", Entries(entries), Status(status))?;
+            }
+            if let Some(receipt) = receipts::of_response(&response, &question.domain) {
+                writeln!(out, "receipt {}", printable(receipt))?;
             }
         }
     }
@@ -195,8 +200,16 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
         let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));
         AskError::Connect(question.address.clone(), reason)
     })?;
+    let receipt = question.receipt.iter().map(|receipt| (receipts::ENTRY, &**receipt));
     let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
-        entries: entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
+        entries: entries
+            .iter()
+            .map(|(key, value)| (&**key, &**value))
+            .chain(receipt.clone())
+            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
+            .collect(),
+        // The hits of a request are never 0, and what was used can be.
+        hits_addend: question.receipt.is_some().then(|| u64::from(question.hits).into()),
         ..RateLimitDescriptor::default()
     });
     let request = RateLimitRequest {
@@ -206,12 +219,12 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     };
     match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
         Ok(response) => Ok(response.into_inner()),
-        // An error of this side: the server has sent no status.
+        // A local error: the server has sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let mut reason = innermost(&status);
             match &question.tls {
                 None => reason.push_str(": give the address of listen.grpc, after https:// if it has TLS"),
-                // The server's own reason may be lost: it closes the connection while the request is sent.
+                // The server may close the connection while the request is sent, and then its reason is lost.
                 Some(TlsFiles { identity: None, .. }) => {
                     reason.push_str(": if the server wants a certificate, give one with its key");
                 }
@@ -223,7 +236,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     }
 }
 
-/// The entries of a descriptor as they are typed.
+/// The entries of a descriptor as typed.
 struct Entries<'a>(&'a [(String, String)]);
 
 impl fmt::Display for Entries<'_> {
@@ -240,7 +253,7 @@ impl fmt::Display for Status<'_> {
         f.write_str(status.code().as_str_name())?;
         let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
         let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
-        // A window that is no unit, such as 30s, has no name on the wire.
+        // On the wire, a window such as 30s has no unit.
         let per = match limit.unit() {
             Unit::Unknown => String::new(),
             unit => format!(" per {}", unit.as_str_name().to_ascii_lowercase()),

@@ -1,6 +1,6 @@
-//! `weir check`: is a policy directory valid, and what does it hold.
+//! `weir check`: validates policies and prints them.
 //!
-//! Not here: parsing of arguments (args.rs) and what is valid (package policies).
+//! Not here: parsing of arguments (args.rs), and what is valid (package policies).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
@@ -19,29 +20,28 @@ use weir_text::spell;
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
 
-/// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
-/// push theirs further.
+/// The largest width of the column of descriptors, in characters. The limits of a longer descriptor are further to the right.
 const LABEL_CHARS_MAX: usize = 60;
-/// What stands for a word that only the settings have, which these commands do not load.
+/// In place of a word of the settings, which these commands do not load.
 pub(super) const THE_SERVERS: &str = "the server's";
-/// How many names of a kind are listed.
+/// The most names of a kind that are listed.
 const NAMED_MAX: usize = 8;
-/// What one level of descriptors is indented by.
+/// The indentation of one level of descriptors.
 const INDENT: &str = "  ";
 
-/// Why a command that reads policies has no answer.
+/// Why a command that reads policies failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
-    /// A server gives no policies.
+    /// A server returned no policies.
     #[error("{0}")]
     Server(#[from] NoPolicies),
-    /// A server keeps its policies, and refuses newer ones.
+    /// A server refuses newer policies and keeps its old ones.
     #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
     Refused(Vec<String>),
-    /// There are so many warnings, and they count as errors.
+    /// There are so many warnings, which count as errors.
     #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
     /// The answer cannot be written out.
@@ -49,21 +49,10 @@ pub enum Failed {
     Output(#[from] io::Error),
 }
 
-/// What `weir check` makes of warnings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// They are written, and the policies are valid.
-    Lenient,
-    /// They are written, and the policies are not valid.
-    Strict,
-}
-
-/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, the warnings, then
-/// totals.
+/// Validates a policy directory and writes a tree of its domains, descriptors and limits, then the warnings and totals.
 ///
 /// # Errors
-/// Every problem of the policies, in which case nothing is written; that of the writer; or, where they count as errors,
-/// that there are warnings.
+/// If policies are wrong; then nothing is written. If writing fails, or if there are warnings that count as errors.
 pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     if directory.is_file() && is_test(directory) {
         return tests(directory, out);
@@ -75,7 +64,7 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
     checked(loaded, THE_SERVERS, strictness, out)
 }
 
-/// The same of the policies that `weir serve` reads with these settings. A directory stands in place of that of the settings.
+/// [`run`] for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -101,11 +90,10 @@ fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut 
     judged(&loaded, strictness)
 }
 
-/// The same of the policies that a running server has in force, and the problems of newer ones.
+/// [`run`] for the policies in force on a running server. Also writes the problems of newer policies.
 ///
 /// # Errors
-/// When the server gives none; that of the writer; newer policies that it refuses; or, where they count as errors, that there
-/// are warnings.
+/// Those of [`run`]; if the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
     lint(&mut loaded);
@@ -116,7 +104,7 @@ pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Wr
     judged(&loaded, strictness)
 }
 
-/// What stands for a word that no policy says, where the server's is known.
+/// In place of a word that no policy has: that of the server.
 pub(super) fn of_server(on_error: &str) -> String {
     format!("{on_error}, from the server")
 }
@@ -126,7 +114,7 @@ fn judged(loaded: &Loaded, strictness: Strictness) -> Result<(), Failed> {
     if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
 }
 
-/// Validates a file of tests and writes what it holds.
+/// Validates a file of tests and writes its totals.
 fn tests(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     let file = test_file::read(path).map_err(Failed::Policies)?;
     let asks = file.cases.iter().map(|case| case.asks).sum::<u64>();
@@ -135,7 +123,7 @@ fn tests(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Validates a file of traffic and writes what it holds.
+/// Validates a file of traffic and writes its totals.
 fn traffic(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     let file = traffic_file::read(path).map_err(Failed::Policies)?;
     match file.origin {
@@ -150,7 +138,7 @@ fn traffic(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Writes what policies hold: the tree, the warnings, then totals. `servers` is the `on_error` that no policy says.
+/// Writes policies: the tree, the warnings, then totals. `servers` is the `on_error` of the server.
 pub(super) fn write(loaded: &Loaded, servers: &str, out: &mut dyn Write) -> io::Result<()> {
     for domain in &loaded.domains {
         write_domain(&loaded.policies, domain, servers, out)?;
@@ -178,7 +166,7 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out
     if rows.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
     }
-    // One width for each column, taken from what fits.
+    // The widths of the columns, without descriptors that are too long.
     let mut widths = [0; 2];
     for row in &rows {
         for (width, text) in widths.iter_mut().zip([&row.label, &row.limit]) {
@@ -195,7 +183,7 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out
     Ok(())
 }
 
-/// What holds for a whole domain, as the end of its line.
+/// The properties of a whole domain, for the end of its line.
 pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
     let charging = match domain.mode {
         None => "",
@@ -223,7 +211,7 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
     let limits = match rule {
         Some(rule) => describe(rule),
         None if outline.descriptors.is_empty() => vec![("no limit".to_owned(), String::new())],
-        // A level between the others needs no remark.
+        // A level without a rule.
         None => vec![(String::new(), String::new())],
     };
     for (i, (limit, mut details)) in limits.into_iter().enumerate() {
@@ -263,7 +251,7 @@ pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// The limits of a rule, each as what it allows and how; one line for a rule that is unlimited. Not in it: `on_error`.
+/// The limits of a rule, each as its amount and its algorithm; one line for an unlimited rule. Without `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     let mut of_rule = Vec::new();
     if rule.role == Role::Shadow {
@@ -291,12 +279,12 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     lines
 }
 
-/// A limit as what it allows and how, in one line.
+/// The amount and the algorithm of a limit, in one line.
 pub(super) fn limit_in_words(limit: &Limit) -> String {
     format!("{}, {}", amount(limit), details(limit).join(", "))
 }
 
-/// How many per how long: `3 per hour`, `3 per 1m30s`.
+/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`.
 pub(super) fn amount(limit: &Limit) -> String {
     let window = match limit.window().unit() {
         Some(unit) => unit.name().to_owned(),
@@ -309,7 +297,7 @@ fn length(us: u64) -> String {
     spell(std::time::Duration::from_micros(us))
 }
 
-/// The algorithm and its parameters, written as in a policy: `token_bucket burst 20 refill interval`.
+/// The algorithm and its parameters, as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
     let mut text = limit.algorithm().name().to_owned();
     let parameters = limit.algorithm().parameters();
@@ -352,6 +340,9 @@ fn details(limit: &Limit) -> Vec<String> {
     }
     if limit.post_paid() {
         details.push("post_paid".to_owned());
+    }
+    if limit.hold && !limit.algorithm().counts_permits() {
+        details.push("hold".to_owned());
     }
     if !limit.alert_at.is_empty() {
         let shares: Vec<String> = limit.alert_at.iter().map(|share| share.to_string()).collect();

@@ -1,5 +1,4 @@
-//! `ratelimit_client` and `ratelimit_config_check`: the tools beside envoyproxy/ratelimit, with their flags and exit
-//! codes.
+//! `ratelimit_client` and `ratelimit_config_check`: the tools of envoyproxy/ratelimit, with their flags and exit codes.
 //!
 //! Not here: what they do (ask.rs, check.rs).
 
@@ -31,9 +30,9 @@ struct Flag {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
-    /// A value, in the same argument after an equals sign or in the next one.
+    /// Has a value, after an equals sign or in the next argument.
     Text,
-    /// `true` unless a value follows in the same argument.
+    /// `true` unless the same argument has a value.
     Switch,
 }
 
@@ -51,10 +50,10 @@ const CLIENT: [Flag; 8] = [
     Flag { name: "grpc-key-file", takes: Takes::Text },
 ];
 
-/// Validates the policy files of `-config_dir`, every one of them, as envoyproxy/ratelimit would.
+/// Validates all policy files of `-config_dir` as envoyproxy/ratelimit does.
 ///
 /// # Errors
-/// What is wrong with the flags or the policies.
+/// If flags or policies are wrong.
 pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CHECK, arguments)?;
     let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
@@ -72,10 +71,10 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
 }
 
-/// Asks the server at `-dial_string` once. An answer over the limit is an answer.
+/// Asks the server at `-dial_string` once. A denial is no error.
 ///
 /// # Errors
-/// What is wrong with the flags, or why there is no answer.
+/// If flags are wrong, or there is no answer.
 pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CLIENT, arguments)?;
     let tls = if is_on(&given, "grpc-use-tls")? { Some(tls_files(&given)?) } else { None };
@@ -93,6 +92,7 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
         domain: last(&given, "domain").unwrap_or_default().to_owned(),
         descriptors,
         hits: 1,
+        receipt: None,
     };
     let mut body = Vec::new();
     ask::run(&question, Output::Json, &mut body).map_err(|error| Ended::Failed(format!("request error: {error}")))?;

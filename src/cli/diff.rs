@@ -1,6 +1,6 @@
-//! `weir diff`: what changes for whom when other policies are put in force, before they are.
+//! `weir diff`: compares two sets of policies.
 //!
-//! Not here: parsing of arguments (args.rs), and what a change is (comparison).
+//! Not here: parsing of arguments (args.rs), and the comparison (lab).
 
 mod json;
 mod markdown;
@@ -13,30 +13,30 @@ use std::sync::Arc;
 
 use weir_engine::PolicySet;
 use weir_lab::comparison::answers::{Answers, AnswersError, answers};
-use weir_lab::comparison::{Comparison, Tend, compare};
+use weir_lab::comparison::{Comparison, Direction, compare};
 use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
 
-/// What to compare, and how to report it.
+/// A comparison and the form of its report.
 pub struct Diff {
     /// The policies before: a directory, or one file.
     pub old: PathBuf,
     /// The policies now.
     pub new: PathBuf,
-    /// How both are read. Where there is traffic, its settings can say the same.
+    /// The dialect of both. The settings of the traffic can change it too.
     pub dialect: Dialect,
-    /// What is sent through both: a file of traffic, or a record of `weir tap`.
+    /// The requests for both: a file of traffic, or a record of `weir tap`.
     pub traffic: Option<PathBuf>,
     /// How the report is written.
-    pub format: Format,
-    /// What makes the two differ; anything if this is empty.
+    pub format: DiffFormat,
+    /// The kinds of changes that count; all if this is empty.
     pub fail_on: Vec<FailOn>,
 }
 
 /// How the report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum DiffFormat {
     /// For people.
     Text,
     /// One JSON document.
@@ -45,7 +45,7 @@ pub enum Format {
     Markdown,
 }
 
-/// A change by which the exit code is 1.
+/// A kind of change for which the exit code is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FailOn {
     /// Less passes.
@@ -56,31 +56,31 @@ pub enum FailOn {
     Forgotten,
     /// A request of the traffic gets another answer.
     Answers,
-    /// Something could not be told.
+    /// An unknown effect.
     Unknown,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing changes, or nothing that was asked for.
+    /// Nothing changes, or no change counts.
     Same,
-    /// Something does.
+    /// A change that counts.
     Differs,
-    /// No such change was found, and something could not be told.
+    /// No such change was found, but some effects are unknown.
     Unknown,
 }
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDiff {
-    /// Policies are wrong, of one side or of both; one line for each problem.
+    /// Policies of one side or both are wrong; one line for each problem.
     #[error("{0}")]
     Policies(String),
     /// The traffic is wrong.
     #[error("{0}")]
     Traffic(#[from] AnswersError),
-    /// Answers were asked for, and there is no traffic.
+    /// Changed answers should count, but there is no traffic.
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
     /// The report cannot be written.
@@ -88,13 +88,13 @@ pub enum NoDiff {
     Output(#[from] io::Error),
 }
 
-/// Policies, and where their rules are written.
+/// Policies, and the places of their rules.
 struct Side {
     policies: Arc<PolicySet>,
     places: Vec<Location>,
 }
 
-/// What a report is about.
+/// The content of a report.
 struct Report<'r> {
     old: &'r Side,
     new: &'r Side,
@@ -102,10 +102,10 @@ struct Report<'r> {
     answers: Option<&'r Answers>,
 }
 
-/// Compares the policies and writes the report. If the reader of the report goes, the outcome is the same.
+/// Compares the policies and writes the report. The result does not depend on how much of the report is read.
 ///
 /// # Errors
-/// When policies or traffic are wrong, or the report cannot be written.
+/// If policies or traffic are wrong, or the report cannot be written.
 pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
         return Err(NoDiff::NoTraffic);
@@ -120,7 +120,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         let loaded = load(&source, dialect)?;
         Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
     };
-    // The change that adds the first policies has nothing to compare with. A directory that is not there is a mistake.
+    // Before the first policies, the old directory is empty. A missing directory is a mistake.
     let old = Source { allow_empty: diff.old.is_dir(), ..Source::from(&diff.old) };
     let (old, new) = match (read(old), read(Source::from(&diff.new))) {
         (Ok(old), Ok(new)) => (old, new),
@@ -136,16 +136,16 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     };
     let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
     match diff.format {
-        Format::Text => text::write(&report, out)?,
-        Format::Json => writeln!(out, "{:#}", json::document(&report))?,
-        Format::Markdown => markdown::write(&report, out)?,
+        DiffFormat::Text => text::write(&report, out)?,
+        DiffFormat::Json => writeln!(out, "{:#}", json::document(&report))?,
+        DiffFormat::Markdown => markdown::write(&report, out)?,
     }
     out.flush()?;
     Ok(outcome(&report, &diff.fail_on))
 }
 
 impl Report<'_> {
-    /// Of how many requests it cannot be told whether their answers change.
+    /// The number of requests for which it is unknown whether their answers change.
     fn could_not_tell(&self) -> u64 {
         self.answers.map_or(0, |answers| answers.unknown.requests)
     }
@@ -156,8 +156,8 @@ fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
     let has_unknown = !comparison.unknown.is_empty() || report.could_not_tell() > 0;
     let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
     let is_there = |fail_on: &FailOn| match fail_on {
-        FailOn::Stricter => comparison.tending(Tend::Stricter) > 0,
-        FailOn::Looser => comparison.tending(Tend::Looser) > 0,
+        FailOn::Stricter => comparison.with_direction(Direction::Stricter) > 0,
+        FailOn::Looser => comparison.with_direction(Direction::Looser) > 0,
         FailOn::Forgotten => comparison.forgetting() > 0,
         FailOn::Answers => has_other_answers,
         FailOn::Unknown => has_unknown,

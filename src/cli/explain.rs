@@ -1,4 +1,4 @@
-//! `weir explain`: which rule each descriptor of a request meets, why, and under which key its state is.
+//! `weir explain`: which rule each descriptor of a request meets, why, and the key of its state.
 //!
 //! The engine matches the entries. The outline of the files only has the places, and the keys that would have matched. Not here: parsing of arguments (args.rs), what has been used of a limit.
 
@@ -15,15 +15,15 @@ use weir_text::nearest;
 
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
-use super::overridden::{self, Shown};
+use super::overridden::{self, ShownOverride};
 use super::served::{self, Served};
 
-/// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.
+/// Writes which rules a request with these descriptors meets. A request that meets no rule is no error.
 ///
 /// A descriptor is its entries, keys and values, in order.
 ///
 /// # Errors
-/// Every problem of the policies, in which case nothing is written; or that of the writer.
+/// If policies are wrong; then nothing is written. If writing fails.
 pub fn run(
     directory: &Path,
     dialect: Dialect,
@@ -36,11 +36,10 @@ pub fn run(
     Ok(())
 }
 
-/// The same by the policies that a running server has in force. How many problems keep newer ones from being in force is written
-/// to `notes`.
+/// [`run`] with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
 ///
 /// # Errors
-/// When the server gives no policies; or those of the writers.
+/// If the server returns no policies, or if writing fails.
 pub fn run_served(
     server: &AdminServer,
     domain: &str,
@@ -50,7 +49,7 @@ pub fn run_served(
 ) -> Result<(), Failed> {
     let Served { loaded, on_error, problems } = served::policies(server)?;
     let overrides = overridden::of_server(server).unwrap_or_else(|error| {
-        // Notes are for people: without them the rest is right.
+        // A failure to write notes does not matter.
         let _ = writeln!(notes, "weir: overrides are not known: {error}");
         Vec::new()
     });
@@ -64,14 +63,14 @@ pub fn run_served(
 fn write(
     loaded: &Loaded,
     servers: &str,
-    overrides: &[Shown],
+    overrides: &[ShownOverride],
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let of_domain: Vec<(&Shown, Override)> =
+    let of_domain: Vec<(&ShownOverride, Override)> =
         overrides.iter().filter(|one| one.domain == domain).filter_map(|one| Some((one, one.set()?))).collect();
-    let (shown, set): (Vec<&Shown>, Vec<Override>) = of_domain.into_iter().unzip();
+    let (shown, set): (Vec<&ShownOverride>, Vec<Override>) = of_domain.into_iter().unzip();
     let fitted = &Overrides::of(&loaded.policies, &set);
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);
     let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
@@ -107,10 +106,10 @@ fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Res
 
 struct Request<'r> {
     loaded: &'r Loaded,
-    /// The `on_error` that no policy says.
+    /// The `on_error` of the server.
     servers: &'r str,
-    /// The overrides of the domain, and what they do.
-    shown: &'r [&'r Shown],
+    /// The overrides of the domain.
+    shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
     outline: &'r DomainOutline,
     domain: &'r Domain,
@@ -174,7 +173,7 @@ impl<'r> Request<'r> {
         let mut tag = String::new();
         write_tag(&mut tag, &self.domain.name, entries.iter().copied(), &met.shared);
         if let Some((number, limits)) = self.fitted.at(&tag) {
-            let Shown { until, by, reason, .. } = self.shown[number];
+            let ShownOverride { until, by, reason, .. } = self.shown[number];
             let [until, by, reason] = [until, by, reason].map(|text| printable(text));
             writeln!(out, "    overridden until {until}, by {by}: {reason}")?;
             for limit in limits {
@@ -192,7 +191,7 @@ impl<'r> Request<'r> {
         Ok(())
     }
 
-    /// Which descriptor of the request has a rule that replaces limits of that name.
+    /// The index of the descriptor whose rule replaces limits of that name.
     fn replaced_by(&self, name: &str) -> Option<usize> {
         self.descriptors.iter().position(|entries| {
             let rule = self.loaded.policies.find(self.domain, entries).rule;
@@ -200,7 +199,7 @@ impl<'r> Request<'r> {
         })
     }
 
-    /// The position of the nearest rule, if the descriptor is too short or too long for it.
+    /// A remark on the nearest rule, if the descriptor is too short or too long for it.
     fn nearby(&self, entries: &[Entry<'_>], matched: usize, level: &Level<'_>) -> String {
         if entries.is_empty() {
             return ": a descriptor without entries matches nothing".to_owned();
@@ -227,8 +226,7 @@ struct Level<'o> {
 }
 
 impl Level<'_> {
-    /// The other descriptors that the entry matches, and that the one it meets comes before, where there are any. The key alone
-    /// is always last, and needs no mention.
+    /// A remark on other descriptors that match the entry and are tried later. The key alone is always last, and is not listed.
     fn others(&self, met: &Outline, entry: Entry<'_>) -> String {
         let of_key = self.below.iter().filter(|outline| &*outline.key == entry.key && !std::ptr::eq(*outline, met));
         let matching = of_key.filter(|outline| outline.value.as_ref().is_some_and(|value| value.matches(entry.value)));
@@ -236,7 +234,7 @@ impl Level<'_> {
         if places.peek().is_none() { String::new() } else { format!("   before {}", some_of(places)) }
     }
 
-    /// Why an entry matches nothing at this level, and what would be there.
+    /// Why an entry matches nothing at this level, and which descriptors there are.
     fn why_not(&self, entry: Entry<'_>) -> String {
         if self.below.is_empty() {
             return "nothing stands deeper here".to_owned();
@@ -255,7 +253,7 @@ impl Level<'_> {
 /// Whether the engine's step for an entry led to this descriptor.
 fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
     let name = outline.value.as_ref().map(Matcher::name);
-    // A pattern of a key stands for the descriptor as a whole.
+    // A pattern in a key matches the descriptor as a whole.
     if let Step::Pattern(pattern) = step
         && outline.key.contains('*')
     {

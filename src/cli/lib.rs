@@ -1,4 +1,4 @@
-//! The command line: what each command takes. What a command does is in a module of its own.
+//! The command line: arguments, and a module for each command.
 
 pub mod admin;
 pub mod args;
@@ -14,6 +14,7 @@ pub mod overrides;
 pub mod pipe;
 pub mod program;
 pub mod ratelimit;
+mod runtime;
 pub mod schema;
 pub mod serve;
 pub mod served;

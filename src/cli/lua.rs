@@ -1,20 +1,20 @@
-//! `weir lua`: the scripts that run in Redis, as they were assembled when weir was built.
+//! `weir lua`: prints the scripts that run in Redis, as assembled at build time.
 //!
-//! Not here: how they are assembled (lua/assemble.rs), and what they mean (lua/README.md).
+//! Not here: assembling them (lua/assemble.rs), and their meaning (lua/README.md).
 
 use std::io::{self, Write};
 
 use weir_text::nearest;
 
-/// Why there is no script to print.
+/// Why no script was printed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoScript {
-    /// None has this name.
+    /// No script has this name.
     #[error("no script {name:?}; {hint}")]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// What was probably meant, or how to find out.
+        /// The probable name, or how to list all names.
         hint: String,
     },
     /// The answer cannot be written out.
@@ -22,11 +22,10 @@ pub enum NoScript {
     Output(#[from] io::Error),
 }
 
-/// Writes the script of this name, byte for byte as Redis runs it; without a name, a line for each script: its name and the
-/// SHA-1 by which Redis knows it.
+/// Writes the script of this name exactly as Redis runs it. Without a name, writes the name and SHA-1 of each script.
 ///
 /// # Errors
-/// When there is no such script, or the writer fails.
+/// If there is no such script, or writing fails.
 pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
     let scripts = weir_store::redis::scripts();
     let Some(name) = name else {

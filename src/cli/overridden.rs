@@ -1,6 +1,6 @@
-//! The overrides of a running server, as its admin listener shows them.
+//! The overrides of a running server, from its admin listener.
 //!
-//! Not here: what is done with them (overrides.rs, explain.rs).
+//! Not here: their uses (overrides.rs, explain.rs).
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,27 +16,28 @@ use weir_engine::{Override, Window};
 use weir_text::spell;
 
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
+use super::runtime::block_on;
 use super::token::Token;
 
-/// Where they are.
+/// Their path at the admin listener.
 pub(super) const PATH: &str = "/overrides";
-/// 10,000 overrides, each with all that JSON adds.
+/// Room for 10,000 overrides in JSON.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
 
-/// Why a server gave no answer.
+/// Why there is no answer of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// The server gave no usable answer, or refused.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// This process can start nothing.
+    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
 
-/// One override, as a server shows it.
+/// One override in the answer of a server.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Shown {
+pub(super) struct ShownOverride {
     pub(super) domain: String,
     pub(super) descriptor: String,
     /// Why it has no effect.
@@ -56,8 +57,8 @@ struct ShownNumbers {
     burst: Option<u32>,
 }
 
-impl Shown {
-    /// The override, for the engine; none where the server's answer is none.
+impl ShownOverride {
+    /// The override for the engine; none if the server's answer is not valid.
     pub(super) fn set(&self) -> Option<Override> {
         let entries = parse_entries(&self.descriptor).ok()?;
         let numbers = self.limits.iter().map(|limit| {
@@ -73,7 +74,7 @@ impl Shown {
         })
     }
 
-    /// It as one line, without its reason.
+    /// One line about it, without its reason.
     pub(super) fn line(&self) -> String {
         let limits: Vec<String> = self.limits.iter().map(ShownNumbers::text).collect();
         format!(
@@ -92,7 +93,7 @@ impl ShownNumbers {
         let window = Window::from_micros(self.window_us).ok().and_then(Window::unit);
         let window = window.map_or_else(|| spell(Duration::from_micros(self.window_us)), |unit| unit.name().to_owned());
         let mut text = self.name.as_deref().map(|name| format!("{}: ", printable(name))).unwrap_or_default();
-        // A String takes all that is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{} per {window}", self.requests);
         if let Some(burst) = self.burst {
             let _ = write!(text, " burst {burst}");
@@ -101,11 +102,11 @@ impl ShownNumbers {
     }
 }
 
-/// The overrides of a server; none of one that has no such thing.
+/// The overrides of a server; empty for a server without support of overrides.
 ///
 /// # Errors
-/// When the server gives no usable answer.
-pub(super) fn of_server(server: &AdminServer) -> Result<Vec<Shown>, Unanswered> {
+/// If the server gives no usable answer.
+pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
     match send::<List>(server, Method::GET, PATH, String::new(), None) {
         Ok(list) => Ok(list.overrides),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => Ok(Vec::new()),
@@ -113,19 +114,19 @@ pub(super) fn of_server(server: &AdminServer) -> Result<Vec<Shown>, Unanswered> 
     }
 }
 
-/// All of a server.
+/// All overrides of a server.
 #[derive(Deserialize)]
 pub(super) struct List {
-    /// How long ago the server has read its store.
+    /// The time since the server has read its store.
     pub(super) read_ms_ago: Option<u64>,
     /// In the order of domain and descriptor.
-    pub(super) overrides: Vec<Shown>,
+    pub(super) overrides: Vec<ShownOverride>,
 }
 
 /// The answer to one request.
 ///
 /// # Errors
-/// When there is none that is usable.
+/// If there is no usable answer.
 pub(super) fn send<T: DeserializeOwned>(
     server: &AdminServer,
     method: Method,
@@ -133,9 +134,6 @@ pub(super) fn send<T: DeserializeOwned>(
     body: String,
     token: Option<&Token>,
 ) -> Result<T, Unanswered> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Unanswered::Start)?;
-    let answer = runtime.block_on(server.ask(&Sent { method, path, body, token }, Expected::Ok, BOUNDS));
-    // A name server that does not answer must not delay the end.
-    runtime.shutdown_background();
-    Ok(answer?)
+    let sent = Sent { method, path, body, token };
+    Ok(block_on(server.ask(&sent, Expected::Ok, BOUNDS)).map_err(Unanswered::Start)??)
 }

@@ -1,6 +1,6 @@
 //! `weir override`: sets, lists and deletes the overrides of a running server.
 //!
-//! Not here: parsing of arguments (args/overrides.rs), and what an override does (engine, limiter).
+//! Not here: parsing of arguments (args/overrides.rs), and the effect of an override (engine, limiter).
 
 use std::io::{self, Write};
 
@@ -14,13 +14,13 @@ use weir_text::instant_text;
 use super::admin::{Method, NoAnswer, encoded};
 use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
-use super::overridden::{List, PATH, Shown, Unanswered, send};
+use super::overridden::{List, PATH, ShownOverride, Unanswered, send};
 use super::token::Token;
 
-/// A list that was read longer ago comes with a note.
+/// An older list is printed with a note.
 const READ_MS_MAX: u64 = 5_000;
 
-/// Why nothing was done.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// The server gave no usable answer, or refused.
@@ -34,20 +34,20 @@ pub enum Failed {
     Output(#[from] io::Error),
 }
 
-/// What a server answers to a change.
+/// The answer of a server to a change.
 #[derive(Deserialize)]
 struct Changed {
     store: String,
-    /// The descriptors that it is for too, as one with patterns.
+    /// Other descriptors that share it, as a descriptor with patterns.
     shared_with: Option<String>,
     #[serde(flatten)]
-    shown: Shown,
+    shown: ShownOverride,
 }
 
-/// Does what is asked.
+/// Runs an action.
 ///
 /// # Errors
-/// When the server does not, or the output cannot be written.
+/// If the server does not execute it, or the output cannot be written.
 pub fn run(action: &OverrideAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
         OverrideAction::Set(arguments) => set(arguments, out, notes),
@@ -80,7 +80,7 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         Ok(changed) => changed,
         Err(error) => {
             if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
-                // What keeps the descriptor from a rule. Without it the error alone is shown.
+                // Explain why the descriptor meets no rule. If that fails, only the error is shown.
                 let asked = std::slice::from_ref(&descriptor.entries);
                 let _ = explain::run_served(&server.server, domain, asked, notes, &mut io::sink());
             }

@@ -1,9 +1,9 @@
-//! Output whose reader may go before all is written, as `head` does.
+//! Output whose reader may stop reading, as `head` does.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes until the reader has closed the pipe, and discards the rest. The command goes on, so that its exit code does not depend on
-/// how much its reader reads.
+/// Writes until the reader closes the pipe, and discards the rest. The command continues, so its exit code does not depend on
+/// how much is read.
 #[derive(Debug)]
 pub struct UntilClosed<W> {
     out: W,

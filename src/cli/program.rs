@@ -1,4 +1,4 @@
-//! Which program this is: the binary has the names of envoyproxy/ratelimit's programs too, as links to it.
+//! Which program this is: links with the names of envoyproxy/ratelimit's programs select its behaviour.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// `weir`, and every name that is not below.
+    /// `weir`, and every unknown name.
     Weir,
     /// `ratelimit`: the server, set by envoyproxy/ratelimit's environment variables.
     Ratelimit,
@@ -17,7 +17,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The program of this name, which may be a path.
+    /// The program by its name or path.
     #[must_use]
     pub fn called(name: &OsStr) -> Self {
         match Path::new(name).file_name().and_then(OsStr::to_str) {

@@ -1,6 +1,6 @@
-//! `ratelimit`, and `weir ratelimit`: the server in the place of envoyproxy/ratelimit, set by its environment variables.
+//! `ratelimit`, and `weir ratelimit`: the server as a replacement of envoyproxy/ratelimit, with its environment variables.
 //!
-//! Not here: what each variable means (settings/envoy_ratelimit.rs), and serving (serve.rs).
+//! Not here: the meaning of each variable (settings/envoy_ratelimit.rs), and serving (serve.rs).
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs as _};
@@ -13,10 +13,10 @@ use weir_settings::{Layer, Problems, Setting, Settings};
 
 use super::serve::{self, ServeError};
 
-/// Serves until a signal says to stop. The variables of the process are all that it is set by.
+/// Serves until a signal stops it. All settings come from environment variables.
 ///
 /// # Errors
-/// When the variables are wrong, when it cannot start, or when a part of it dies.
+/// If variables are wrong, or if the server cannot start or continue.
 pub fn serve() -> Result<(), ServeError> {
     let (settings, notes) = settings(std::env::vars_os().collect()).map_err(ServeError::Settings)?;
     serve::run(settings, OnHangup::Stop, || {
@@ -26,10 +26,10 @@ pub fn serve() -> Result<(), ServeError> {
     })
 }
 
-/// The settings of an environment, and what an operator should know of it.
+/// The settings of an environment, and notes about it.
 ///
 /// # Errors
-/// Every problem of all variables together.
+/// Every problem of all variables.
 pub fn settings(environment: Vec<(OsString, OsString)>) -> Result<(Settings, Vec<Note>), Problems> {
     let machine = Machine { cores: cores(&environment), any: any_address(), resolve: &resolve };
     let reading = envoy_ratelimit::read(environment.iter().cloned(), &machine);
@@ -38,7 +38,7 @@ pub fn settings(environment: Vec<(OsString, OsString)>) -> Result<(Settings, Vec
     Ok((Settings::load(&layers)?, [reading.notes, standard.notes].concat()))
 }
 
-/// The cores that will serve: as `WEIR__RUNTIME__CORES` says, or as many as there are.
+/// The number of cores that serve: `WEIR__RUNTIME__CORES`, or all.
 fn cores(environment: &[(OsString, OsString)]) -> usize {
     let name = Setting::find("runtime.cores").map(Setting::env_name).unwrap_or_default();
     let given = environment.iter().find(|(variable, _)| variable.to_str() == Some(&name));
@@ -46,7 +46,7 @@ fn cores(environment: &[(OsString, OsString)]) -> usize {
     given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-/// What Go listens on without a host: IPv6 and IPv4 together, or IPv4 alone if there is no IPv6.
+/// The address that Go listens on without a host: IPv6 with IPv4, or IPv4 alone if there is no IPv6.
 fn any_address() -> IpAddr {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
         Ok(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -1,21 +1,21 @@
-//! `weir schema`: prints a JSON Schema of what operators write.
+//! `weir schema`: prints a JSON Schema.
 //!
-//! Not here: what the schemas say (policies/schema.rs).
+//! Not here: the schemas (policies/schema.rs).
 
 use std::io::{self, Write};
 
 use weir_policies::schema::Schema;
 
-/// Of what the schema is.
+/// The kinds of files with a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Of {
-    /// Of policy files.
+    /// Policy files.
     Policies,
-    /// Of the settings file.
+    /// The settings file.
     Settings,
-    /// Of files of tests.
+    /// Files of tests.
     Tests,
-    /// Of files of traffic.
+    /// Files of traffic.
     Traffic,
 }
 

@@ -14,15 +14,15 @@ use weir_settings::{Problems, Settings};
 
 use super::args::ServeArguments;
 
-/// The time for the last tasks of the control runtime after all other parts have ended.
+/// The time for the last tasks of the control runtime, after all other parts have ended.
 const REST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Why serving failed.
 #[derive(Debug)]
 pub enum ServeError {
-    /// The settings are wrong: nothing was tried.
+    /// The settings are wrong: nothing was started.
     Settings(Problems),
-    /// It could not start, or did not go on.
+    /// The server could not start or continue.
     Failed(String),
 }
 
@@ -43,10 +43,10 @@ impl From<AppError> for ServeError {
     }
 }
 
-/// Serves until a signal says to stop.
+/// Serves until a signal stops it.
 ///
 /// # Errors
-/// When the settings are wrong, when it cannot start, or when a part of it dies.
+/// If settings are wrong, or if the server cannot start or continue.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
     run(settings, OnHangup::Reload, || {
@@ -56,7 +56,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     })
 }
 
-/// Serves under these settings until a signal says to stop. `opening` is called once there is a log.
+/// Serves with these settings until a signal stops it. Calls `opening` as soon as there is a log.
 pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -64,7 +64,7 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
         .map_err(|error| ServeError::Failed(format!("cannot start: {error}")))?;
     {
         let _within = runtime.enter();
-        // Before the first line of the log, which goes to a file that can be at its limit.
+        // Before the first log line: the log file can be at its size limit.
         weir_lifecycle::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
     }
     weir_app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
@@ -83,7 +83,7 @@ fn no_signals(error: &std::io::Error) -> ServeError {
     ServeError::Failed(format!("cannot listen to signals: {error}"))
 }
 
-/// The service manager that has started this process, if one has. A wrong address is no reason not to serve.
+/// The service manager that started this process, if any. weir serves even if its address is wrong.
 fn service_manager() -> Option<Arc<ServiceManager>> {
     match ServiceManager::from_environment(|name| std::env::var_os(name)) {
         Ok(manager) => manager.map(Arc::new),

@@ -1,4 +1,4 @@
-//! `weir simulate`: sends traffic through sets of policies on a clock of its own, and reports what came of it.
+//! `weir simulate`: sends traffic through sets of policies on a virtual clock, and reports the results.
 //!
 //! The simulation has a thread, and so have writes that a reader can stall; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
 
@@ -29,16 +29,16 @@ use super::numbers::number;
 pub const POLICIES_MAX: usize = 32;
 /// The most keys that are reported for each set of policies.
 const REPORTED_KEYS_MAX: u32 = 1_000;
-/// The width of plots where there is no terminal, in characters.
+/// The width of plots without a terminal, in characters.
 const WIDTH: u16 = 100;
-/// The width of terminals that plots are made for, in characters.
+/// The smallest and the largest width of plots, in characters.
 const WIDTHS: std::ops::RangeInclusive<u16> = 60..=240;
-/// The time between two states of the progress bar.
+/// The time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the bar is, in characters.
+/// The length of the bar, in characters.
 const BAR: u64 = 30;
 
-/// What the user typed after `weir simulate`.
+/// The arguments of `weir simulate`.
 #[derive(clap::Args, Debug)]
 pub struct SimulateArguments {
     /// What is sent: a file of traffic (*.yaml), or a record of weir tap
@@ -73,23 +73,23 @@ pub enum SimulateError {
     /// Results cannot be written.
     #[error("{0}")]
     Output(String),
-    /// The reader of standard output has gone.
+    /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     Closed,
-    /// The user ended it; which results there are.
+    /// The user stopped it. Says which results exist.
     #[error("interrupted: {0}")]
     Interrupted(&'static str),
 }
 
-/// The user ended it before there was anything.
+/// The user stopped it before there were results.
 const NOTHING: SimulateError = SimulateError::Interrupted("no files are written");
 
-/// Simulates, writes files of results, and then a report for people to `out`. If a file of results is standard output itself, it is
+/// Simulates, writes files of results, and then a report for people to `out`. If a file of results is standard output, it is
 /// written to `out`, and the report to `notes`.
 ///
 /// # Errors
-/// When traffic or policies are wrong, when results cannot be written, and when the user ends it. After the user has ended it, a thread
-/// may still write to `out`: it waits for a reader that stalls.
+/// If traffic or policies are wrong, if results cannot be written, or if the user stops it. A thread may still write to `out`
+/// then, while it waits for its reader.
 pub fn run(
     arguments: &SimulateArguments,
     mut out: impl Write + Send + 'static,
@@ -103,7 +103,7 @@ pub fn run(
     let [json, csv, html] = files::targets(options, &inputs)?;
     for one in &simulated {
         if let Some(warning) = hidden_values(&traffic, one.policies()) {
-            // Without standard error, the results are still written.
+            // A failure to write warnings does not matter.
             let _ = writeln!(notes, "weir: {warning}");
             break;
         }
@@ -171,7 +171,7 @@ fn open(arguments: &SimulateArguments) -> Result<(Traffic, Vec<Simulated>), Simu
     if problems.is_empty() { Ok((traffic, simulated)) } else { Err(SimulateError::Input(problems.join("\n"))) }
 }
 
-/// Simulates on another thread, and shows how far it is.
+/// Simulates on another thread, and shows its progress.
 fn watched(
     mut traffic: Traffic,
     simulated: Vec<Simulated>,
@@ -195,7 +195,7 @@ fn watched(
     })
 }
 
-/// Receives Ctrl-C in place of the system, which would end the process.
+/// Receives Ctrl-C, which would end the process otherwise.
 struct Interrupts {
     runtime: Runtime,
     interrupts: Signal,
@@ -211,8 +211,8 @@ impl Interrupts {
         Ok(Self { runtime, interrupts })
     }
 
-    /// What this work on another thread returns; none where Ctrl-C comes before. Then the thread goes on by itself. `tick` is called
-    /// meanwhile.
+    /// Runs `work` on another thread and returns its result. Returns none after Ctrl-C; the thread then continues alone. Calls
+    /// `tick` meanwhile.
     fn or<T: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -220,13 +220,13 @@ impl Interrupts {
     ) -> io::Result<Option<T>> {
         let (sender, mut receiver) = oneshot::channel();
         let send = move || {
-            // After Ctrl-C the receiver is gone.
+            // After Ctrl-C there is no receiver.
             let _ = sender.send(work());
         };
         std::thread::Builder::new().name("simulation".to_owned()).spawn(send)?;
         self.runtime.block_on(async {
             let mut ticks = interval(TICK);
-            // The first one is at once.
+            // The first tick comes at once.
             ticks.tick().await;
             loop {
                 tokio::select! {
@@ -242,7 +242,7 @@ impl Interrupts {
     }
 }
 
-/// How far the simulation is, on standard error if that is a terminal.
+/// The progress of the simulation, on standard error if that is a terminal.
 struct Bar {
     is_shown: bool,
     has_text: bool,

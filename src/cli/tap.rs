@@ -1,6 +1,6 @@
-//! `weir tap`: the requests that a running server decides, as lines for people, as JSON lines, or in a file.
+//! `weir tap`: shows or records the requests that a running server decides.
 //!
-//! Not here: parsing of arguments (args.rs), and what the server sends (telemetry/tap.rs).
+//! Not here: parsing of arguments (args.rs), and the server's side (telemetry/tap.rs).
 
 mod file;
 mod record;
@@ -16,50 +16,51 @@ use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{counted, printable};
 
 use self::file::{Exists, RecordFile};
-use self::record::{Line, VERSION};
+use self::record::{TapLine, VERSION};
 use self::show::Table;
-use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
+use super::admin::{AdminServer, Bounds, Lines, NoAnswer, encoded};
+use super::runtime::block_on;
 use super::token::Token;
 
-/// How long the server may take to begin, and how long a line may be: far more than the longest record has.
+/// The longest wait for the first byte, and the longest line, which is far longer than any record.
 const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs(10) };
-/// A server sends something at least every 10 s. After so long without it is given up.
+/// A server sends something at least every 10 s. After this time without anything, the command gives up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// How long the last note of a server may take.
+/// The time that the server has for its last note.
 const LAST_NOTE: Duration = Duration::from_secs(2);
 
-/// Which requests, and where they go.
+/// A tap: which requests it shows, and where.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Whose admin listener is asked.
+    /// The admin listener.
     pub server: AdminServer,
-    /// Only those of this domain.
+    /// Only requests of this domain.
     pub domain: Option<String>,
-    /// Only those that meet this rule.
+    /// Only requests that meet this rule.
     pub rule: Option<String>,
-    /// Only those that were answered like this.
+    /// Only requests with this answer.
     pub verdict: Option<String>,
-    /// Only those with a descriptor that has these entries.
+    /// Only requests with a descriptor that has these entries.
     pub entries: Vec<(String, String)>,
-    /// One in so many.
+    /// One request in so many.
     pub sample: u32,
-    /// The end after so many.
+    /// Ends after so many requests.
     pub count: Option<u64>,
-    /// The end after so long.
+    /// Ends after this time.
     pub length: Option<Duration>,
-    /// Where they go.
+    /// The output.
     pub output: Output,
-    /// Values as they are, or hidden; none for what the server does.
+    /// How values are shown; none for the server's setting.
     pub values: Option<Values>,
-    /// The file of the token that the server wants.
+    /// The file of the token for the server.
     pub token_file: Option<PathBuf>,
 }
 
 /// How values are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Values {
-    /// As hashes, but those that policies name.
+    /// As hashes, except those that policies name.
     Hidden,
     /// As they are.
     Shown,
@@ -76,12 +77,12 @@ pub enum Output {
     File {
         /// Its path.
         file: PathBuf,
-        /// Whether one that is there is replaced.
+        /// Whether an existing file is replaced.
         force: bool,
     },
 }
 
-/// Why there are no requests, or no more.
+/// Why a tap failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The server gave no usable answer, or the connection broke.
@@ -90,16 +91,16 @@ pub enum TapError {
     /// The server stops.
     #[error("{0} is stopping, which ends the tap")]
     Stopping(AdminServer),
-    /// The connection ended without the word for why.
+    /// The connection ended without a reason.
     #[error("{0} has ended the tap without a reason")]
     CutOff(AdminServer),
-    /// The server sends at least a note now and then.
+    /// The server sent nothing for too long.
     #[error("{0} has sent nothing for {1:?}")]
     Silent(AdminServer, Duration),
     /// A line is not one of a tap.
     #[error("{0} is not a weir of this version: {1}")]
     NotATap(AdminServer, String),
-    /// The file is there.
+    /// The file exists.
     #[error("{0}")]
     Exists(#[from] Exists),
     /// The file cannot be written.
@@ -111,22 +112,18 @@ pub enum TapError {
     /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-    /// This process can start nothing.
+    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
 
-/// Shows or records requests until the user, the count, the time or the server ends it.
+/// Shows or records requests until the user, the count, the time or the server ends the tap.
 ///
 /// # Errors
-/// When there are none, and when the server or the connection ends before the user wanted.
+/// If the tap does not begin, or if the server or the connection ends it early.
 pub fn run(question: &Question) -> Result<(), TapError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(TapError::Start)?;
-    let result = runtime.block_on(tap(question));
-    // A name server that does not answer must not delay the end.
-    runtime.shutdown_background();
-    match result {
-        // A reader that closes the pipe early ends the lines.
+    match block_on(tap(question)).map_err(TapError::Start)? {
+        // A closed pipe ends the tap.
         Err(TapError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
@@ -137,7 +134,7 @@ async fn tap(question: &Question) -> Result<(), TapError> {
         file::must_be_new(file)?;
     }
     let token = Token::of_file(question.token_file.as_deref()).map_err(TapError::Token)?;
-    // Heard from here on, so that one that comes soon ends it as one that comes late.
+    // Receive signals before anything else, so an early one has the same effect as a late one.
     let mut signals = Signals::new().map_err(TapError::Start)?;
     let path = path(question);
     let mut lines = tokio::select! {
@@ -145,9 +142,9 @@ async fn tap(question: &Question) -> Result<(), TapError> {
         lines = question.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
-    let reason = match Line::read(&first) {
-        Some(Line::Header(header)) if header.version == VERSION => None,
-        Some(Line::Header(header)) => Some(format!("its records have version {}", header.version)),
+    let reason = match TapLine::read(&first) {
+        Some(TapLine::Header(header)) if header.version == VERSION => None,
+        Some(TapLine::Header(header)) => Some(format!("its records have version {}", header.version)),
         _ => Some("its first line is no header of records".to_owned()),
     };
     if let Some(reason) = reason {
@@ -156,12 +153,12 @@ async fn tap(question: &Question) -> Result<(), TapError> {
     let mut sink = Sink::open(&question.output, &first)?;
     let mut seen = Seen::default();
     let result = follow(question, &mut lines, &mut signals, &mut sink, &mut seen).await;
-    // Where errors cannot be written, this cannot be either.
+    // A failure to write to standard error does not matter.
     let _ = writeln!(io::stderr(), "weir: {}", seen.summary(&question.output, question.length));
     result
 }
 
-/// Passes records on until it is over.
+/// Passes on records until the tap ends.
 async fn follow(
     question: &Question,
     lines: &mut Lines,
@@ -180,8 +177,8 @@ async fn follow(
             },
         };
         let Some(line) = line else { return Err(TapError::CutOff(question.server.clone())) };
-        match Line::read(&line) {
-            Some(Line::Record(record)) => {
+        match TapLine::read(&line) {
+            Some(TapLine::Record(record)) => {
                 seen.requests += 1;
                 seen.lost += record.lost;
                 sink.put(&line, &record)?;
@@ -189,11 +186,11 @@ async fn follow(
                     return Ok(());
                 }
             }
-            Some(Line::Note(note)) if note.note == "no_domain" => {
-                // As with the summary.
+            Some(TapLine::Note(note)) if note.note == "no_domain" => {
+                // As for the summary.
                 let _ = writeln!(io::stderr(), "weir: {}", no_domain(question, note.nearest.as_deref()));
             }
-            Some(Line::Note(note)) => {
+            Some(TapLine::Note(note)) => {
                 seen.lost += note.lost;
                 match note.reason.as_deref() {
                     Some("time") => {
@@ -204,7 +201,7 @@ async fn follow(
                     _ => {}
                 }
             }
-            Some(Line::Header(_)) | None => {
+            Some(TapLine::Header(_)) | None => {
                 let start: String = line.chars().take(100).collect();
                 let reason = format!("a line is no record: {}", printable(&start));
                 return Err(TapError::NotATap(question.server.clone(), reason));
@@ -213,20 +210,20 @@ async fn follow(
     }
 }
 
-/// When this process ends a tap of that length by itself. The server ends one of whole seconds, and tells what was lost since the
-/// last record.
+/// When this process ends a tap of this length. The server ends a tap of whole seconds itself, with a note of what was lost, so
+/// it gets more time.
 fn ends_after(length: Duration) -> Duration {
     if length.subsec_nanos() == 0 { length + LAST_NOTE } else { length }
 }
 
-/// What is noted where no policy has the domain: requests of it can come all the same, and so can a policy.
+/// The note if no policy has the domain. Requests of the domain can come, and so can a policy.
 fn no_domain(question: &Question, nearest: Option<&str>) -> String {
     let domain = question.domain.as_deref().unwrap_or_default();
     let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
     format!("warning: no policy of {} has the domain {domain:?}{meant}", question.server)
 }
 
-/// The signals by which the user ends it.
+/// The signals that end the tap.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -246,12 +243,12 @@ impl Signals {
     }
 }
 
-/// How many requests came.
+/// The requests so far.
 #[derive(Debug, Default)]
 struct Seen {
     requests: u64,
     lost: u64,
-    /// The server ended it because its time was over.
+    /// The server ended the tap because its time was over.
     is_server_done: bool,
 }
 
@@ -267,7 +264,7 @@ impl Seen {
     }
 }
 
-/// Where records go.
+/// The output of records.
 enum Sink {
     Text(Table),
     Json,
@@ -304,7 +301,7 @@ fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
 }
 
-/// The path that asks for it.
+/// The path and query of the tap.
 fn path(question: &Question) -> String {
     let Question { domain, rule, verdict, entries, sample, length, values, .. } = question;
     let mut path = "/tap?notes=true".to_owned();
@@ -326,19 +323,10 @@ fn path(question: &Question) -> String {
         add("sample", &sample.to_string());
     }
     if let Some(length) = length {
-        // The server may end it a little later than this process does.
+        // Rounded up: the server ends the tap later than this process.
         add("seconds", &(length.as_secs() + u64::from(length.subsec_nanos() > 0)).to_string());
     }
     path
-}
-
-/// A text as part of a query.
-fn encoded(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
 }
 
 #[cfg(test)]
@@ -348,7 +336,7 @@ mod tests {
     #[test]
     fn the_server_ends_a_tap_of_whole_seconds_and_has_time_for_its_last_note() {
         assert!(ends_after(Duration::from_secs(1)) > Duration::from_secs(2));
-        // The server would end it later than was asked for.
+        // The server would end it later than requested.
         assert_eq!(ends_after(Duration::from_millis(1_500)), Duration::from_millis(1_500));
     }
 }

@@ -1,6 +1,6 @@
-//! `weir test`: runs the tests of policies below paths, and reports how they ended.
+//! `weir test`: runs tests of policies, and reports the results.
 //!
-//! Not here: parsing of arguments (args.rs), reading tests (policies) and running them (testing).
+//! Not here: parsing of arguments (args.rs), reading tests (policies), and running them (lab).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,27 +16,27 @@ use weir_store::redis::Endpoint;
 /// The option that names the Redis.
 const URL: &str = "--redis-url";
 
-/// What to run, and how to report it.
+/// The tests to run, and the form of the report.
 pub struct Tests {
     /// Directories with tests, and files of tests.
     pub paths: Vec<PathBuf>,
-    /// The Redis to decide by; none for the memory store.
+    /// The Redis that decides; none for the memory store.
     pub redis_url: Option<Secret>,
-    /// What the name of a case must hold.
+    /// Only cases whose name contains this text.
     pub filter: Option<String>,
-    /// How the report is written.
-    pub format: Format,
+    /// The form of the report.
+    pub format: TestFormat,
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
-    /// What becomes of steps that test nothing.
+    /// How steps that test nothing are treated.
     pub strictness: Strictness,
-    /// The least percentage of rules that tests must meet.
+    /// The smallest percentage of rules that tests must meet.
     pub fail_under: Option<Percentage>,
 }
 
-/// How the report of tests is written.
+/// The form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum TestFormat {
     /// For people, as `cargo test` does.
     Text,
     /// JUnit's XML.
@@ -45,21 +45,21 @@ pub enum Format {
     Json,
 }
 
-/// How the tests ended.
+/// The result of all tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Every case passed or was skipped, and enough rules were met.
     Passed,
-    /// Some did not, or too few rules were met.
+    /// Some cases failed, or too few rules were met.
     Failed,
-    /// Some could not be run.
+    /// Some cases could not be run.
     Broken,
 }
 
 /// Why no test was run, or why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTests {
-    /// Files of tests, paths or options are wrong, or Redis does not answer. Reports for programs have these problems.
+    /// Files of tests, paths or options are wrong, or Redis does not answer. Reports for programs list these problems.
     #[error("{}", in_lines(.0))]
     NotRun(Vec<Problem>),
     /// The report cannot be written.
@@ -76,18 +76,18 @@ fn not_run(subject: impl Into<String>, text: impl Into<String>) -> NoTests {
     NoTests::NotRun(vec![Problem { subject: subject.into(), text: text.into() }])
 }
 
-/// Runs all tests and writes the report. All files are read before the first case is run. If the reader of the report goes, the
-/// tests are run to their end, and the verdict is the same.
+/// Runs all tests and writes the report. All files are read before the first case is run. All tests are run, even if the report
+/// is not read to its end.
 ///
 /// # Errors
-/// When a file is wrong, no test is found, Redis does not answer, or the report cannot be written.
+/// If a file is wrong, no test is found, Redis does not answer, or the report cannot be written.
 pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let result = run_all(tests, out).and_then(|verdict| out.flush().map(|()| verdict).map_err(NoTests::from));
     if let Err(NoTests::NotRun(problems)) = &result {
         match tests.format {
-            Format::Text => {}
-            Format::Junit => out.write_all(junit::of_problems(problems).as_bytes())?,
-            Format::Json => writeln!(out, "{:#}", json::of_problems(problems))?,
+            TestFormat::Text => {}
+            TestFormat::Junit => out.write_all(junit::of_problems(problems).as_bytes())?,
+            TestFormat::Json => writeln!(out, "{:#}", json::of_problems(problems))?,
         }
     }
     result
@@ -104,7 +104,7 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let mut reports = Vec::with_capacity(files.len());
     for file in &files {
         let report = runner.run(file);
-        if tests.format == Format::Text && (!report.cases.is_empty() || tests.filter.is_none()) {
+        if tests.format == TestFormat::Text && (!report.cases.is_empty() || tests.filter.is_none()) {
             text::file(&report, out)?;
         }
         reports.push(report);
@@ -116,10 +116,10 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let covered = Covered { coverage: &coverage, least: tests.fail_under };
     let wanted = tests.coverage || tests.fail_under.is_some();
     match tests.format {
-        Format::Text if wanted => text::coverage(covered, out)?,
-        Format::Text => {}
-        Format::Junit => out.write_all(junit::document(&reports, covered).as_bytes())?,
-        Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(covered)))?,
+        TestFormat::Text if wanted => text::coverage(covered, out)?,
+        TestFormat::Text => {}
+        TestFormat::Junit => out.write_all(junit::document(&reports, covered).as_bytes())?,
+        TestFormat::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(covered)))?,
     }
     Ok(verdict(&reports, covered.is_reached() != Some(false)))
 }
@@ -132,7 +132,7 @@ fn verdict(reports: &[FileReport], is_covered: bool) -> Verdict {
     }
 }
 
-/// Reads every file of tests, each once.
+/// Reads all files of tests, each once.
 fn read(paths: &[PathBuf]) -> Result<Vec<TestFile>, NoTests> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut problems: Vec<Problem> = Vec::new();

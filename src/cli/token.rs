@@ -1,6 +1,6 @@
-//! The token by which a command may do what the server's `admin.token_file` keeps from others.
+//! The token that a command sends to a server with `admin.token_file`.
 //!
-//! Not here: what needs one (http/token.rs).
+//! Not here: which requests need one (http/token.rs).
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,10 +14,10 @@ const BYTES_MAX: u64 = 4_096;
 pub struct Token(Option<String>);
 
 impl Token {
-    /// That of a file, without the blanks around it; none without a file.
+    /// Reads the token from a file, without blanks around it; none without a file.
     ///
     /// # Errors
-    /// With the flag and the path, when the file has none.
+    /// If the file has no token. The message has the flag and the path.
     pub fn of_file(path: Option<&Path>) -> Result<Self, String> {
         let Some(path) = path else { return Ok(Self(None)) };
         let unusable = |reason: &dyn std::fmt::Display| format!("--token-file {}: {reason}", path.display());
@@ -43,7 +43,7 @@ impl Token {
         self.0.as_deref()
     }
 
-    /// What to do where a server refuses what was sent with it.
+    /// Advice if a server refuses the token.
     #[must_use]
     pub const fn advice(&self) -> &'static str {
         match self.0 {

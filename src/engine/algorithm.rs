@@ -1,9 +1,9 @@
 //! The algorithms: one file for each kind of state, and the tables of them.
 //!
-//! An [`Algorithm`] is what a policy names. With anchor and refill it determines a [`StateKind`], once, when the limit is
-//! made. Everything else goes through that: what a store keeps ([`State`]), what a charge finds ([`Observed`]) and what it
-//! leaves. The Lua scripts make the same transition, and return what they found; all that follows from it is derived
-//! here.
+//! An [`Algorithm`] is what a policy names. With anchor and refill it determines a [`StateKind`], once, when the limit
+//! is made. The kind has the rest: the state that a store keeps ([`State`]), the state that a charge finds
+//! ([`Observed`]), and the state that it leaves. The Lua scripts make the same transition and return the state that
+//! they found. Everything else is derived here.
 
 #[macro_use]
 pub mod counting;
@@ -27,7 +27,7 @@ use std::fmt::{self, Debug};
 use smallvec::{SmallVec, smallvec};
 
 use self::counting::Written;
-pub use self::counting::{Change, CountedWindow, Effect, Format, Numbers, Receipt, Summary, UndoScript};
+pub use self::counting::{Change, CountedWindow, Effect, Receipt, StateNumbers, StoredFormat, Summary, UndoScript};
 pub use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
 use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};
@@ -37,28 +37,28 @@ use super::descriptor::Hits;
 use super::time::{Bounds, Duration, Micros, Window};
 
 algorithms! {
-    /// Counts in windows; admits at most twice the limit over any span of one window.
+    /// Counts in windows. Admits at most twice the limit over any span of one window.
     FixedWindow {
         /// Where the windows begin.
         anchor: Anchor,
     } = "fixed_window",
-    /// Two windows, the earlier one weighted.
+    /// Counts in two windows and weights the earlier one.
     SlidingWindowCounter = "sliding_window_counter",
-    /// A window in sub-buckets; never admits more than the limit over any span of one window.
+    /// Counts in the sub-buckets of a window. Never admits more than the limit over any span of one window.
     SlidingWindow {
         /// The length of a sub-bucket: divides the window into at most 256.
         precision: Precision,
     } = "sliding_window",
-    /// Every charge remembered; at most 10,000 hits.
+    /// Keeps every charge; at most 10,000 hits.
     SlidingWindowLog = "sliding_window_log",
-    /// A steady rate with a purse.
+    /// A steady rate. Unused tokens are saved for a burst.
     TokenBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
         /// How it is refilled.
         refill: Refill,
     } = "token_bucket",
-    /// Pacing: admits what `gcra` does, and tells each request its turn. [lb-1]
+    /// Admits what `gcra` admits, and gives each admitted request the wait until its turn. [lb-1]
     LeakyBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
@@ -68,16 +68,18 @@ algorithms! {
         /// The most hits at one instant, at least 1.
         burst: u32,
     } = "gcra",
+    /// Requests in flight: each holds a permit, from its start until its receipt takes it out or the window is over. [cc-1]
+    Concurrency = "concurrency",
 }
 
 impl Algorithm {
-    /// A fixed window aligned to the clock: what a policy gives by default.
+    /// A fixed window aligned to the clock, the default of policies.
     pub const FIXED_WINDOW: Self = Self::FixedWindow { anchor: Anchor::Clock };
 
-    /// The kind of state that a limit of so many hits per window has, with its numbers.
+    /// The kind of state of a limit with this many hits per window, with its numbers.
     ///
     /// # Errors
-    /// When a bound of the algorithm is broken; 0 requests skip those bounds, since nothing is ever admitted. [lm-2]
+    /// When a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
     pub(super) fn kind(self, requests: u32, window: Window) -> Result<StateKind, LimitError> {
         use anchored_window::AnchoredWindow;
         let pacing = |pace, burst| match Pacing::new(pace, requests, window, burst) {
@@ -113,6 +115,11 @@ impl Algorithm {
             }
             Self::LeakyBucket { burst } => pacing(Pace::LeakyBucket, burst)?,
             Self::Gcra { burst } => pacing(Pace::Gcra, burst)?,
+            Self::Concurrency => {
+                let precision = Self::default_precision(window);
+                let permits = sliding_window::SlidingWindow::of_permits(requests, window, precision);
+                StateKind::SlidingWindow(permits.ok_or(LimitError::PermitWindow { us: window.us() })?)
+            }
         })
     }
 
@@ -142,11 +149,12 @@ impl Algorithm {
                 smallvec![burst(most), set("refill", ParameterValue::Word(refill), is_default)]
             }
             Self::LeakyBucket { burst: most } | Self::Gcra { burst: most } => smallvec![burst(most)],
-            Self::SlidingWindowCounter | Self::SlidingWindowLog => SmallVec::new(),
+            Self::SlidingWindowCounter | Self::SlidingWindowLog | Self::Concurrency => SmallVec::new(),
         }
     }
 
-    /// Whether hits are counted in windows with a beginning and an end, so that a share can be crossed once in each. [al-2]
+    /// Whether the algorithm counts in windows with a beginning and an end. Only then can a share be crossed once in
+    /// each. [al-2]
     #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow { .. })
@@ -158,7 +166,14 @@ impl Algorithm {
         matches!(self, Self::FixedWindow { .. } | Self::SlidingWindow { .. })
     }
 
-    /// Whether usage can be reported after the fact: a log would grow with every report, without a bound. [dc-5]
+    /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
+    #[must_use]
+    pub const fn counts_permits(self) -> bool {
+        matches!(self, Self::Concurrency)
+    }
+
+    /// Whether usage can be reported after the fact. A log cannot: it would grow with every report, without a bound. A
+    /// permit cannot: it is taken before. [dc-5]
     #[must_use]
     pub const fn takes_reports(self) -> bool {
         match self {
@@ -168,11 +183,26 @@ impl Algorithm {
             | Self::TokenBucket { .. }
             | Self::LeakyBucket { .. }
             | Self::Gcra { .. } => true,
-            Self::SlidingWindowLog => false,
+            Self::SlidingWindowLog | Self::Concurrency => false,
         }
     }
 
-    /// Where windows begin: at the clock's for all but some fixed ones.
+    /// Whether a part of a charge can be given back later, whatever came between: a receipt names the window that the hits
+    /// are in. Debts drain without a record of whose hits drained, and a log would have to write each later charge anew. [hd-1]
+    #[must_use]
+    pub const fn takes_holds(self) -> bool {
+        match self {
+            Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
+            // Permits are held without a word: see `Limit::hold`.
+            Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. }
+            | Self::Concurrency => false,
+        }
+    }
+
+    /// Where windows begin. Only some fixed windows begin elsewhere than at the clock's multiples.
     #[must_use]
     pub const fn anchor(self) -> Anchor {
         match self {
@@ -181,8 +211,8 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm for other hits and another window. A burst that is not given keeps its ratio to the hits, and sub-buckets
-    /// stay as they are unless the window changes. None for a burst where there is none. [ov-1]
+    /// The algorithm with other hits and another window. Without a new burst, the burst keeps its ratio to the hits.
+    /// Sub-buckets stay as they are unless the window changes. None for a burst of an algorithm that has none. [ov-1]
     pub(super) fn resized(self, from: (u32, Window), to: (u32, Window), burst: Option<u32>) -> Option<Self> {
         let scaled = |old: u32| {
             let scaled = (u64::from(old) * u64::from(to.0)).checked_div(u64::from(from.0)).unwrap_or(u64::from(to.0));
@@ -199,11 +229,12 @@ impl Algorithm {
             Self::FixedWindow { .. }
             | Self::SlidingWindowCounter
             | Self::SlidingWindow { .. }
-            | Self::SlidingWindowLog => self,
+            | Self::SlidingWindowLog
+            | Self::Concurrency => self,
         })
     }
 
-    /// The sub-buckets that a sliding window has where a policy does not say: 60, or the most below that divide it.
+    /// The default number of sub-buckets: 60, or the largest smaller number that divides the window.
     #[must_use]
     pub fn default_precision(window: Window) -> Precision {
         const BUCKETS: u64 = 60;
@@ -229,10 +260,15 @@ pub enum LimitError {
         /// The window, in microseconds.
         window_us: u64,
     },
-    /// A log keeps every charge, so that its limit is bounded.
+    /// A log keeps every charge, so its limit is bounded.
     LogTooLong {
         /// The hits asked for.
         requests: u32,
+    },
+    /// The window of a limit on requests in flight is out of its bounds.
+    PermitWindow {
+        /// The window, in microseconds.
+        us: u64,
     },
 }
 
@@ -264,25 +300,30 @@ impl fmt::Display for LimitError {
                 "a log of {requests} hits is too long: at most {LOG_REQUESTS_MAX} \
                  (sliding_window has the same bound in constant memory)"
             ),
+            Self::PermitWindow { us } => write!(
+                f,
+                "a window of {}: the longest time that a request of concurrency may take is 1s to 1h, in whole milliseconds",
+                Duration(us)
+            ),
         }
     }
 }
 
 impl std::error::Error for LimitError {}
 
-/// What happens to a key.
+/// What an effect makes of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It stays as it was, rolled or not; so does the time at which it expires.
+    /// The state and its expiry stay as they were, even if the charge saw it rolled.
     Kept(Option<State>),
-    /// It is this from now on.
+    /// The key has this state now.
     Put(State),
-    /// It is empty, so that it can go.
+    /// The state is empty, so the store can delete the key.
     Gone,
 }
 
 impl Next {
-    /// The same change for a caller who holds the state.
+    /// The same change, for a caller that holds the state.
     fn of(change: Change, state: Option<State>) -> Self {
         match (change, state) {
             (Change::Kept, state) => Self::Kept(state),
@@ -291,7 +332,7 @@ impl Next {
         }
     }
 
-    /// The state that the key has then.
+    /// The state that the key has afterwards.
     #[must_use]
     pub fn into_state(self) -> Option<State> {
         match self {
@@ -310,8 +351,8 @@ trait Variant: Counting {
     fn observed(observed: &Observed) -> Option<&Self::Observed>;
 }
 
-/// The part of a state or of an observation that is of the limit's own kind: the one place where another kind could be
-/// met. Only a bug can bring it here, because keys hold the kind.
+/// The part of a state or an observation that is of the limit's own kind. Only a bug can bring another kind here,
+/// because keys contain the kind.
 fn own<C: Variant, T>(counting: &C, part: Option<T>) -> T {
     part.unwrap_or_else(|| unreachable!("{counting:?} met a state of another kind"))
 }
@@ -344,7 +385,7 @@ fn apply<C: Variant>(
     put::<C>(state, written)
 }
 
-/// Takes one charge back. A charge that no longer stands leaves the state as it was, rolled or not.
+/// Takes one charge back. If the charge no longer counts, the state stays as it was.
 fn undo<C: Variant>(
     counting: &C,
     state: &mut Option<State>,
@@ -378,29 +419,29 @@ fn put<C: Variant>(state: &mut Option<State>, written: Written<C::State>) -> Cha
 crate::kind_rows!(kinds);
 
 impl StateKind {
-    /// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied
-    /// hits count. [lm-5]
+    /// Whether the limit keeps no state at all. A limit of 0 counts nothing, except a fixed window, which counts denied
+    /// hits. [lm-5]
     #[must_use]
     pub fn is_stateless(&self) -> bool {
         !self.counts_denied() && self.requests() == 0
     }
 
-    /// What an effect makes of a key, whose state the caller holds.
+    /// The result of an effect on a key; the caller holds its state.
     #[must_use]
     pub fn apply(&self, mut state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.apply_in_place(&mut state, effect, bounds, now);
         Next::of(change, state)
     }
 
-    /// The state without the one charge that the receipt proves, as far as it still stands. [un-1]
+    /// The state without the charge that the receipt proves, as far as that charge still counts. [un-1]
     #[must_use]
     pub fn undone(&self, mut state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.undo_in_place(&mut state, receipt, bounds, now);
         Next::of(change, state)
     }
 
-    /// The window of a state that counts in one window after the other; none for every other kind, whose hits leave it one by
-    /// one. [al-2]
+    /// The window of a state that counts in one window after the other. None for every other kind: there hits leave one
+    /// by one. [al-2]
     #[must_use]
     pub fn counted(&self, observed: &Observed, now: Micros) -> Option<CountedWindow> {
         match (self, observed) {
@@ -435,7 +476,7 @@ impl StateKind {
         }
     }
 
-    /// When hits would fit again, after a charge left this behind: 0 where they do, nothing where they never will.
+    /// The time until hits would fit again after a charge left this state: 0 if they fit now, None if they never fit.
     #[must_use]
     pub fn fits_after(&self, left: &Observed, hits: Hits, now: Micros) -> Option<Micros> {
         if hits > self.capacity() {

@@ -3,11 +3,11 @@
 /// `(floor(a * b / c), a * b mod c)`, exact for every input whose quotient fits 64 bits. [ar-1]
 ///
 /// # Panics
-/// When `c` is 0: a rate of nothing per period is decided before any arithmetic.
+/// When `c` is 0. A limit of 0 is decided before any arithmetic.
 ///
 /// ```
 /// use weir_engine::arith::mul_div;
-/// // Seven a second: the third hit costs 3 * 1,000,000 / 7 us, and 4/7 of a microsecond are kept.
+/// Seven a second: three hits cost 3 * 1,000,000 / 7 us, which is 428,571 us and 3/7 of a microsecond.
 /// assert_eq!(mul_div(3, 1_000_000, 7), (428_571, 3));
 /// ```
 #[inline]
@@ -37,12 +37,12 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// How many digits may stand after the decimal point.
+    /// The most digits after the decimal point.
     pub const DECIMALS_MAX: usize = 9;
     /// 10 to the power of the decimals.
     const UNITS: u32 = 1_000_000_000;
 
-    /// So many percent, at most 100.
+    /// This many percent, at most 100.
     #[must_use]
     pub const fn percent(percent: u32) -> Self {
         let percent = if percent > 100 { 100 } else { percent };

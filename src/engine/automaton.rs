@@ -1,6 +1,6 @@
 //! Regular expressions and wildcards as one automaton, which reads each byte of a value once. [mt-9]
 //!
-//! The automaton is made whole when policies load, so that its size and its cost are known then. Not here: in which order
+//! The automaton is built whole when policies load, so its size and cost are known then. Not here: the order in which
 //! the forms of values are tried (branch.rs).
 
 use std::fmt;
@@ -23,22 +23,22 @@ pub const REGEX_AUTOMATON_BYTES_MAX: usize = 1 << 20;
 pub const AUTOMATON_BYTES_MAX: usize = 8 << 20;
 /// The most bytes in all automata of a policy set.
 pub const AUTOMATA_BYTES_MAX: usize = 128 << 20;
-/// How deep a regular expression nests.
+/// The deepest nesting in a regular expression.
 const NESTING_MAX: u32 = 64;
 
-/// A regular expression that is known to compile. The whole value must match.
+/// A regular expression that compiles. The whole value must match.
 #[derive(Clone, Debug)]
 pub struct Regex {
     text: Box<str>,
     parsed: Hir,
 }
 
-/// Why a text is no regular expression.
+/// Why a text is not a regular expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegexError {
     /// What is wrong.
     pub message: String,
-    /// At which of its characters, from 1; none if all of it is meant.
+    /// The position of the mistake in characters, from 1; none if it concerns the whole text.
     pub at: Option<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Regex {
     /// Reads a regular expression in the syntax of the crate `regex`.
     ///
     /// # Errors
-    /// When it is none, is too long, or needs too large an automaton.
+    /// When the text is not a regular expression, is too long, or needs too large an automaton.
     pub fn new(text: &str) -> Result<Self, RegexError> {
         let whole = |message: String| RegexError { message, at: None };
         if text.len() > REGEX_BYTES_MAX {
@@ -96,7 +96,7 @@ impl Regex {
         &self.text
     }
 
-    /// Whether the whole value matches. Makes an automaton each time: for people, not for decisions.
+    /// Whether the whole value matches. Builds an automaton each time: for people, not for decisions.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let automaton = Automaton::new(&[Source::Regex(self)], REGEX_AUTOMATON_BYTES_MAX);
@@ -104,7 +104,7 @@ impl Regex {
     }
 }
 
-/// What an automaton is made of.
+/// A source of an automaton.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source<'a> {
     Wildcard(&'a Pattern),
@@ -112,7 +112,7 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// What has to match from the beginning of a value.
+    /// The part that must match from the beginning of a value.
     fn parsed(self) -> Hir {
         match self {
             Self::Regex(regex) => Hir::concat(vec![regex.parsed.clone(), Hir::look(Look::End)]),
@@ -121,8 +121,8 @@ impl Source<'_> {
                 let literals: Vec<&str> = pattern.literals().collect();
                 for (i, literal) in literals.iter().enumerate() {
                     let is_last = i + 1 == literals.len();
-                    // After a star at the end anything may follow. Without the rest of the value, the automaton can leave out
-                    // what comes later in the file, which keeps it small.
+                    // A star at the end matches any rest. If the automaton does not read the rest, it can leave out
+                    // later patterns, and stays small.
                     if is_last && literal.is_empty() {
                         return Hir::concat(parts);
                     }
@@ -144,7 +144,7 @@ impl Source<'_> {
 pub(super) struct Automaton(dense::DFA<Vec<u32>>);
 
 impl Automaton {
-    /// None where it would need more bytes.
+    /// None if it would need more bytes.
     pub(super) fn new(sources: &[Source<'_>], bytes_max: usize) -> Option<Self> {
         let parsed: Vec<Hir> = sources.iter().map(|source| source.parsed()).collect();
         let config =
@@ -152,19 +152,19 @@ impl Automaton {
         let nfa = thompson::Compiler::new().configure(config).build_many_from_hir(&parsed).ok()?;
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
-            // Of all patterns that match, the first counts.
+            // The first of all matching patterns counts.
             .match_kind(MatchKind::LeftmostFirst)
             .dfa_size_limit(Some(bytes_max))
-            // States of many patterns each take the most time to make, and are large; so an automaton that becomes too
-            // large is given up early.
+            // States of many patterns take the most time to build, and are large. So weir stops early if an automaton
+            // becomes too large.
             .determinize_size_limit(Some(bytes_max / 4));
         dense::Builder::new().configure(config).build_from_nfa(&nfa).ok().map(Self)
     }
 
-    /// Which of the sources is the first that the whole value matches.
+    /// The first source that the whole value matches.
     pub(super) fn first(&self, value: &str) -> Option<usize> {
         let input = Input::new(value).anchored(Anchored::Yes);
-        // The only errors are of automata made otherwise.
+        // Only automata built with other options return errors.
         let found = self.0.try_search_fwd(&input).ok()??;
         Some(found.pattern().as_usize())
     }
@@ -179,30 +179,30 @@ impl Automaton {
         Some(Progress { at, found: None })
     }
 
-    /// One byte further.
+    /// The state after one more byte.
     pub(super) fn read(&self, reading: Progress, byte: u8) -> Progress {
         self.reached(self.0.next_state(reading.at, byte), reading.found)
     }
 
-    /// Which of the sources is the first that the value matches, if it ends here.
+    /// The first source that the value matches if it ends here.
     pub(super) fn end(&self, reading: Progress) -> Option<usize> {
         let found = self.reached(self.0.next_eoi_state(reading.at), reading.found).found;
         found.map(|found| found as usize)
     }
 
     fn reached(&self, at: StateID, found: Option<u32>) -> Progress {
-        // A match that is found later is of an earlier source.
+        // A later match is of an earlier source.
         let found = if self.0.is_match_state(at) { Some(self.0.match_pattern(at, 0).as_u32()) } else { found };
         Progress { at, found }
     }
 
-    /// The class of a byte: bytes of one class lead from each state to the same one.
+    /// The class of a byte. Bytes of one class lead from each state to the same state.
     pub(super) fn byte_class(&self, byte: u8) -> u8 {
         self.0.byte_classes().get(byte)
     }
 }
 
-/// What an automaton knows of the beginning of a value: its state, and the first source that the beginning matches.
+/// The state of an automaton after the beginning of a value, and the first source that this beginning matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Progress {
     at: StateID,

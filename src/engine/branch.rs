@@ -1,7 +1,7 @@
 //! Which descriptor of one key a value meets. [mt-2]
 //!
-//! A text is found in a hash map, a network by the lengths of networks, wildcards and regular expressions by one automaton:
-//! none of it goes through all of them. Not here: levels of descriptors, and the order of keys (policy.rs).
+//! A hash map finds a text, the lengths of networks find a network, and one automaton finds wildcards and regular
+//! expressions: weir never tries all of them. Not here: levels of descriptors, and the order of keys (policy.rs).
 
 use std::borrow::Cow;
 
@@ -12,28 +12,29 @@ use super::matcher::Matcher;
 use super::network::{Network, Networks};
 use super::pattern::{Pattern, SharedBy};
 
-/// So many wildcards are compared one after the other, which takes no longer than an automaton.
+/// Up to this many wildcards are compared one after the other, which takes no longer than an automaton.
 const COMPARED_MAX: usize = 8;
 
-/// Where one entry led, for `explain`.
+/// Where one entry leads, for `explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'p> {
-    /// Key and value are written so in the policy.
+    /// To the descriptor with exactly this key and value.
     Exact,
-    /// The value is in the list of this name.
+    /// To the list of this name, which has the value.
     Listed(&'p str),
-    /// The longest network that the value is in, with the name of the descriptor's networks.
+    /// To the longest network that contains the value, with the name of the descriptor's networks.
     Network(&'p Network, &'p str),
-    /// The pattern of the key that the value repeats as written, else the first in file order that it matches.
+    /// To a pattern of the key: the one that the value repeats as written, else the first in file order that matches
+    /// it.
     Pattern(&'p Pattern),
-    /// The first in file order that it matches is the regular expression of this name.
+    /// To the regular expression of this name: the first in file order that matches the value.
     Regex(&'p str),
-    /// The key alone.
+    /// To the key alone.
     KeyAlone,
 }
 
 impl<'p> Step<'p> {
-    /// What stands for the value where all values that lead here share a state.
+    /// The text that stands for the value, if all values that lead here share a state.
     #[must_use]
     pub const fn shared_by(self) -> Option<SharedBy<'p>> {
         match self {
@@ -44,7 +45,7 @@ impl<'p> Step<'p> {
     }
 }
 
-/// What a value of a key can be met by. A value meets the first that has it.
+/// What can match a value of a key. The first that matches counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead<'p> {
     /// This text, alone or in a list, or as the text of a wildcard.
@@ -57,12 +58,12 @@ pub enum Lead<'p> {
     KeyAlone,
 }
 
-/// Why descriptors of one key do not fit beside each other.
+/// Why descriptors of one key cannot be together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// The first regular expression among these needs too large an automaton together with its neighbours.
+    /// Together with its neighbours, the first of these regular expressions needs too large an automaton.
     TooLarge,
-    /// More wildcards and regular expressions than there may be.
+    /// More wildcards and regular expressions than the bound.
     TooMany,
 }
 
@@ -70,16 +71,16 @@ pub(super) enum Unfit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLarge;
 
-/// What a policy says about one key at one place.
+/// The part of a policy about one key at one place.
 #[derive(Debug)]
 pub(super) struct Branch<N> {
     by_value: HashMap<Box<str>, Leaf<N>>,
-    /// Those for many values each, in file order.
+    /// The descriptors for many values each, in file order.
     groups: Vec<Group<N>>,
     networks: Option<Box<Networks>>,
     patterns: Patterns,
     alone: Option<Box<N>>,
-    /// The groups by their names, which are in keys of shared states.
+    /// The groups by their names, which are in the keys of shared states.
     by_name: HashMap<Box<str>, u32>,
 }
 
@@ -96,18 +97,18 @@ impl<N> Default for Branch<N> {
     }
 }
 
-/// What a text in the map stands for.
+/// The meaning of a text in the map.
 #[derive(Debug)]
 enum Leaf<N> {
     Own(N),
-    /// One of a list, which is this group.
+    /// It is in a list, which is this group.
     Listed(u32),
 }
 
 /// A descriptor for many values.
 #[derive(Debug)]
 struct Group<N> {
-    /// Its place among all descriptors of the level.
+    /// Its position among all descriptors of the level.
     order: u32,
     matcher: Matcher,
     name: Box<str>,
@@ -119,21 +120,21 @@ struct Group<N> {
 struct Patterns {
     wildcards: Vec<(u32, Pattern)>,
     regexes: usize,
-    /// None where the wildcards are compared one after the other.
+    /// None if the wildcards are compared one after the other.
     automaton: Option<Automaton>,
     /// The group of each pattern of the automaton.
     numbers: Vec<u32>,
 }
 
-/// A descriptor that a value leads to, and its place among all descriptors of the level.
-pub(super) struct Found<'p, N> {
+/// A descriptor that a value leads to, and its position among all descriptors of the level.
+pub(super) struct FoundPattern<'p, N> {
     pub(super) order: u32,
     pub(super) step: Step<'p>,
     pub(super) node: &'p N,
 }
 
 impl<N> Branch<N> {
-    /// Adds a descriptor; false where one for a same value, or of the same name, is here already.
+    /// Adds a descriptor. False if a descriptor with an equal value or name is here already.
     pub(super) fn insert(&mut self, matcher: Option<Matcher>, order: u32, node: N) -> bool {
         let Some(matcher) = matcher else {
             return self.alone.replace(Box::new(node)).is_none();
@@ -165,7 +166,7 @@ impl<N> Branch<N> {
         is_new
     }
 
-    /// Makes what is needed to find groups. Takes the bytes of an automaton from those that are left.
+    /// Builds what finding groups needs. Takes the bytes of an automaton from the remaining ones.
     pub(super) fn seal(&mut self, bytes_left: &mut usize) -> Result<(), Unfit> {
         if let Some(networks) = &mut self.networks {
             networks.seal();
@@ -190,7 +191,7 @@ impl<N> Branch<N> {
         }
         let bytes_max = AUTOMATON_BYTES_MAX.min(*bytes_left);
         let automaton = Automaton::new(&sources, bytes_max);
-        // One that becomes too large takes as long to make, so it takes as many bytes from the others.
+        // An automaton that becomes too large takes as long to build, so it takes as many of the remaining bytes.
         *bytes_left -= automaton.as_ref().map_or(bytes_max, Automaton::bytes).min(*bytes_left);
         if has_regex && automaton.is_none() {
             return Err(Unfit::TooLarge);
@@ -225,23 +226,23 @@ impl<N> Branch<N> {
         Some((Step::Pattern(&self.patterns.wildcards[at].1), &self.group(number).node))
     }
 
-    /// The descriptor with the longest network that the value is in.
+    /// The descriptor with the longest network that contains the value.
     pub(super) fn network(&self, value: &str) -> Option<(Step<'_>, &N)> {
         let (network, number) = self.networks.as_ref()?.find(value)?;
         let group = self.group(number);
         Some((Step::Network(network, &group.name), &group.node))
     }
 
-    /// The first wildcard or regular expression that the value matches.
-    pub(super) fn pattern(&self, value: &str) -> Option<Found<'_, N>> {
+    /// The first wildcard or regular expression that matches the value.
+    pub(super) fn pattern(&self, value: &str) -> Option<FoundPattern<'_, N>> {
         self.source(match &self.patterns.automaton {
             Some(automaton) => automaton.first(value)?,
             None => self.patterns.wildcards.iter().position(|(_, pattern)| pattern.matches(value))?,
         })
     }
 
-    /// The wildcard or regular expression that stands in this place among those of the automaton.
-    pub(super) fn source(&self, place: usize) -> Option<Found<'_, N>> {
+    /// The wildcard or regular expression at this position of the automaton.
+    pub(super) fn source(&self, place: usize) -> Option<FoundPattern<'_, N>> {
         let number = match &self.patterns.automaton {
             Some(_) => *self.patterns.numbers.get(place)?,
             None => self.patterns.wildcards.get(place)?.0,
@@ -252,10 +253,10 @@ impl<N> Branch<N> {
             Ok(at) => Step::Pattern(&self.patterns.wildcards[at].1),
             Err(_) => Step::Regex(&group.name),
         };
-        Some(Found { order: group.order, step, node: &group.node })
+        Some(FoundPattern { order: group.order, step, node: &group.node })
     }
 
-    /// The automaton of the wildcards and regular expressions; of few wildcards it is made here.
+    /// The automaton of the wildcards and regular expressions. For few wildcards it is built here.
     ///
     /// # Errors
     /// When it would be too large.
@@ -271,7 +272,7 @@ impl<N> Branch<N> {
         }
     }
 
-    /// The texts that values are compared with before all else, in no particular order.
+    /// The texts that values are compared with first, in no particular order.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         let wildcards = self.patterns.wildcards.iter().map(|(_, pattern)| pattern.as_str());
         self.by_value.keys().map(|text| &**text).chain(wildcards)
@@ -282,7 +283,7 @@ impl<N> Branch<N> {
         self.networks.iter().flat_map(|networks| networks.longest_first()).map(|(network, _)| *network)
     }
 
-    /// All that a value can be met by, in the order in which it is.
+    /// Everything that can match a value, in the order of the search.
     pub(super) fn leads(&self) -> Vec<(Lead<'_>, &N)> {
         let mut leads: Vec<(Lead<'_>, &N)> = Vec::new();
         for (text, leaf) in &self.by_value {
@@ -308,7 +309,7 @@ impl<N> Branch<N> {
         self.alone.as_deref()
     }
 
-    /// The descriptor for many values of that name.
+    /// The descriptor for many values with this name.
     pub(super) fn named(&self, name: &str) -> Option<(Step<'_>, &N)> {
         let group = self.group(*self.by_name.get(name)?);
         let step = match &group.matcher {

@@ -1,10 +1,10 @@
-//! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc-1]
+//! A charge: one limit's part of a decision, with the hits that it consumes, refunds or reports. [dc-1]
 
 use super::descriptor::Hits;
 use super::limit::Limit;
 use super::time::Bounds;
 
-/// The most charges that one decision can hold: 64 descriptors of 8 limits. [dc-1]
+/// The most charges of one decision: 64 descriptors with 8 limits each. [dc-1]
 pub const CHARGES_MAX: usize = 512;
 
 /// What a charge does to the state. [dc-1]
@@ -12,11 +12,11 @@ pub const CHARGES_MAX: usize = 512;
 pub enum Operation {
     /// Consumes this many hits if they fit; 1 or more.
     Consume(Hits),
-    /// Charges nothing and reports what 1 hit would get.
+    /// Charges nothing, and has the verdict of 1 hit.
     Peek,
     /// Gives this many hits back, and is never over.
     Refund(Hits),
-    /// Charges this many hits with any verdict: usage that has already happened.
+    /// Charges this many hits with any verdict: the usage has already happened.
     Report(Hits),
 }
 
@@ -38,14 +38,14 @@ impl Operation {
 pub enum Role {
     /// It denies.
     Enforced,
-    /// It only tells.
+    /// It never denies.
     Shadow,
-    /// It denies when every limit of this role is over.
+    /// It denies if every limit of this role is over.
     Quota,
 }
 
 impl Role {
-    /// The role of a rule with these marks: one that only watches denies nothing, quota or not.
+    /// The role of a rule with these two settings. A rule in shadow mode denies nothing, even if it is a quota.
     #[must_use]
     pub const fn of(shadow_mode: bool, quota_mode: bool) -> Self {
         match (shadow_mode, quota_mode) {
@@ -55,7 +55,7 @@ impl Role {
         }
     }
 
-    /// The word for it where policies are shown.
+    /// Its name where policies are shown.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,12 +66,12 @@ impl Role {
     }
 }
 
-/// How the limits of one decision hang together. [dc-4]
+/// How the limits of one decision depend on each other. [dc-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// All or nothing: a denied decision charges no limit.
     Atomic,
-    /// Each limit for itself, denied hits counted by fixed windows: as envoyproxy/ratelimit charges.
+    /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
     Independent,
 }
 
@@ -81,7 +81,7 @@ impl Mode {
     /// Their names, in the same order.
     pub const NAMES: [&'static str; 2] = [Self::Atomic.name(), Self::Independent.name()];
 
-    /// The word for it in policies and settings, where it is the value of `charging`.
+    /// Its name in policies and settings, as the value of `charging`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Mode {
         }
     }
 
-    /// The one of that name.
+    /// The mode with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
@@ -100,24 +100,24 @@ impl Mode {
 /// One limit's part of a decision.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
-    /// Where the state is; see [`super::key`].
+    /// The key of the state; see [`super::key`].
     pub key: &'a str,
     /// The limit.
     pub limit: &'a Limit,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Which descriptor of the request, by position.
+    /// The descriptor of the request, by position.
     pub group: u16,
-    /// What being over means.
+    /// What the limit does if it is over.
     pub role: Role,
-    /// Whose portion of a bounded store the state uses: its rule.
+    /// The rule in whose portion of a bounded store the state is.
     pub owner: u32,
     /// The boundaries of a calendar window; none for every other limit.
     pub bounds: Option<Bounds>,
 }
 
 impl<'a> Charge<'a> {
-    /// A charge that is a whole decision.
+    /// A charge that is a whole decision by itself.
     #[must_use]
     pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
         Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }

@@ -1,12 +1,15 @@
-//! Classes: the values of a key at one level, in finitely many parts that are met alike, each with a value that stands for it.
+//! Classes divide the values of a key at one level into finitely many parts. All values of a class meet the same, and
+//! one value stands for each.
 //!
-//! The levels can be of several policies (`N`: two to compare, one to look for what nothing meets). Parts are: each text that a
-//! level names, each network without those within it, each combination of the patterns that values match first (a walk through all
-//! automata at once), and the rest. The witness is a shortest value, in printable characters where it can be, and
-//! [`PolicySet::find`](super::PolicySet::find) confirms it: `met` is what the engine finds for it.
+//! The levels can be of several policies (`N`: two to compare, one to find descriptors that nothing meets). Classes
+//! are: each text that a level names, each network without the networks in it, each combination of the patterns that
+//! values match first (a walk through all automata at once), and the rest. The witness of a class is a shortest value,
+//! in printable characters if possible. [`PolicySet::find`](super::PolicySet::find) confirms it: `met` is what the
+//! engine finds for it.
 //!
-//! An address of IPv6, and a network, has many texts. Where patterns stand beside networks, a class of such texts can be one that no value is
-//! in: it has no witness. Past a budget there are no classes ([`GivenUp`]). Not here: what the difference of two rules is (comparison).
+//! An address of IPv6, and a network, has many texts. If a key has patterns and networks, a class of such texts may
+//! have no value: then it has no witness. Beyond a budget there are no classes ([`GivenUp`]). Not here: how two rules
+//! differ (comparison).
 
 mod addresses;
 mod texts;
@@ -29,40 +32,40 @@ use super::network::Network;
 use super::pattern::Pattern;
 use super::policy::Place;
 
-/// Entries that are met alike in each of several policies.
+/// Entries that meet the same in each of several policies.
 #[derive(Clone, Debug)]
 pub struct Class<'p, const N: usize> {
     /// The key.
     pub key: String,
-    /// A value that is in it; none where it is not known whether any is.
+    /// A value of the class; none if it is not known whether there is one.
     pub witness: Option<String>,
-    /// What separates it from other classes.
+    /// What distinguishes it from other classes.
     pub kind: ClassKind,
     /// Where its entries lead in each policy.
     pub met: [Option<Place<'p>>; N],
 }
 
-/// What separates a class from others.
+/// What distinguishes a class from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassKind {
-    /// It has one value, which a policy names, also as the text of a wildcard.
+    /// It has one value, which a policy names, perhaps as the text of a wildcard.
     Text,
     /// Addresses in a network.
     Network,
-    /// All other values: those of patterns, and those that only the key alone is for.
+    /// All other values: those that patterns match, and those for the key alone.
     Other,
 }
 
-/// The keys that are written at a level of one of the policies, in order.
+/// The keys that one of the policies has at a level, in order.
 #[must_use]
 pub fn keys<'p, const N: usize>(places: &[Option<Place<'p>>; N]) -> BTreeSet<&'p str> {
     places.iter().flatten().flat_map(|place| place.keys()).collect()
 }
 
-/// The classes of a key that is written at the level of one of the policies. Classes that are met nowhere are left out.
+/// The classes of a key that one of the policies has at the level. Classes that meet nothing are left out.
 ///
 /// # Errors
-/// When the budget does not last.
+/// When the budget is used up.
 pub fn classes<'p, const N: usize>(
     places: &[Option<Place<'p>>; N],
     key: &str,
@@ -71,10 +74,10 @@ pub fn classes<'p, const N: usize>(
     classes_of(Values::All, places, key, budget)
 }
 
-/// The same, of some values only.
+/// The same, for some values only.
 ///
 /// # Errors
-/// When the budget does not last.
+/// When the budget is used up.
 pub fn classes_of<'p, const N: usize>(
     values: Values,
     places: &[Option<Place<'p>>; N],
@@ -84,11 +87,11 @@ pub fn classes_of<'p, const N: usize>(
     Level::new(places, key)?.classes(values, budget)
 }
 
-/// The classes of all keys that are written at the level of no policy: by keys with a `*`, in policies that are read as those of
-/// envoyproxy/ratelimit. Classes that are met nowhere are left out.
+/// The classes of all keys that no policy has at the level: keys with a `*` can match them, in policies that are read
+/// as those of envoyproxy/ratelimit. Classes that meet nothing are left out.
 ///
 /// # Errors
-/// When the budget does not last.
+/// When the budget is used up.
 pub fn classes_of_other_keys<'p, const N: usize>(
     places: &[Option<Place<'p>>; N],
     budget: &mut Budget,
@@ -172,7 +175,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         texts.sort_unstable();
         let of_networks = self.networks.with_inner();
         budget.take((1 + texts.len() + of_networks.len()) as u64)?;
-        // The text of a wildcard is the least telling of its values.
+        // The text of a wildcard is the least clear of its values.
         let (of_wildcards, texts): (Vec<&str>, Vec<&str>) = texts.into_iter().partition(|text| text.contains('*'));
         let of_text = |text: &str| self.class(text.to_owned(), ClassKind::Text);
         let mut classes: Vec<_> = texts.into_iter().map(of_text).collect();
@@ -186,7 +189,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         } else {
             others.push(self.class(self.any_other_value(), ClassKind::Other));
         }
-        // A class can have been found by several values: the first is kept.
+        // Several values can find one class; the first is kept.
         let mut outcomes = HashSet::new();
         let found = others.into_iter().chain(unknown);
         classes.extend(found.filter(|class| outcomes.insert(class.outcome())));
@@ -195,7 +198,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Ok(classes)
     }
 
-    /// Adds a class for each region of the patterns, and those of which it is not known whether they have a value.
+    /// Adds a class for each region of the patterns, and classes for which it is not known whether they have a value.
     fn add_regions(
         &self,
         values: Values,
@@ -226,7 +229,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Ok(())
     }
 
-    /// The class of values that match these patterns first and are in this network: perhaps there are none.
+    /// The class of values that match these patterns first and are in this network. It may have no value.
     fn perhaps(&self, firsts: &Firsts, network: Option<&Network>) -> Class<'p, N> {
         let mut firsts = firsts.iter().copied();
         let mut met = [None; N];
@@ -240,7 +243,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Class { key: self.key.to_owned(), witness: None, kind, met }
     }
 
-    /// Values in a network and in none within it, which patterns can tell apart.
+    /// Values that are in a network and in no smaller one, if patterns can distinguish them.
     fn values_in<'v>(&'v self, network: &Network, inner: &[Network]) -> impl Iterator<Item = String> + 'v {
         let address = network.address_beside(inner).map(|address| address.spellings()).unwrap_or_default();
         let values = address.into_iter().chain(network.spellings());
@@ -255,20 +258,20 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
     }
 }
 
-/// What the values of a wildcard or a regular expression meet beside other matchers.
+/// What the values of a wildcard or a regular expression meet, beside other matchers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// A value that meets the matcher itself, besides the text of a wildcard; none where there is none.
+    /// A value that meets the matcher itself, other than the text of a wildcard; none if there is none.
     pub own: Option<String>,
-    /// The matchers that some of its values meet in its place, in order, each with such a value.
+    /// The matchers that some of its values meet instead, in order, each with such a value.
     pub by: Vec<(usize, String)>,
 }
 
-/// What the values of one of several matchers of a key meet, which stand in the order of the file. Where the matcher is no wildcard
-/// and no regular expression, it is empty.
+/// What the values of one of several matchers of a key meet; the matchers are in the order of the file. Empty if the
+/// matcher is neither a wildcard nor a regular expression.
 ///
 /// # Errors
-/// When the budget does not last.
+/// When the budget is used up.
 pub fn taken(matchers: &[&Matcher], which: usize, budget: &mut Budget) -> Result<Taken, GivenUp> {
     let wildcards: Vec<Option<Pattern>> = matchers.iter().map(|matcher| wildcard(matcher)).collect();
     let mut sources = Vec::new();
@@ -360,7 +363,7 @@ mod tests {
         compiled(values.into_iter().map(|value| node("a", value)).collect())
     }
 
-    /// The classes in words: `witness: rule before > rule now`.
+    /// The classes as text: `witness: rule before > rule now`.
     fn told(old: &PolicySet, new: &PolicySet, key: Option<&str>) -> Vec<String> {
         let places = [old, new].map(|set| set.domain("shop").map(Domain::top));
         let mut budget = Budget::default();
@@ -462,7 +465,7 @@ mod tests {
         let places = [set.domain("shop").map(Domain::top)];
         let found = classes(&places, "a", &mut Budget::of(10));
         assert_eq!(found.err(), Some(GivenUp::Steps));
-        // Texts that are looked for anywhere in any order have as many states as they have subsets.
+        // An automaton that searches texts anywhere and in any order has a state for each subset of them.
         let many = |first: char| (0..8).map(move |n| Some(format!("*{n}{first}*{n}{first}{first}*").into()));
         let (old, new) = (of_key(many('a')), of_key(many('b')));
         let places = [&old, &new].map(|set| set.domain("shop").map(Domain::top));

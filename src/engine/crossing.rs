@@ -1,15 +1,14 @@
-//! Which shares of its limits a decision crossed: it follows from the state that each charge found. [al-1]
+//! Which shares of its limits a decision crossed. The state that each charge found shows it. [al-1]
 //!
-//! One decision takes the count of a window from below a share to the share or above it, whichever replica makes it. So no
-//! script and no state has a part in this.
-//! Not here: where a crossing is reported (the observer).
+//! Exactly one decision raises the count of a window from below a share to the share or above it, on whichever replica.
+//! So no script and no stored state is needed. Not here: where a crossing is reported (the observer).
 
 use super::algorithm::{CountedWindow, Effect};
 use super::charge::{Charge, Mode, Operation};
 use super::decision::{Decision, Outcome};
 use super::descriptor::Hits;
 
-/// What a decision did to the count of one key.
+/// The effect of a decision on the count of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rise {
     /// The hits in the window before the decision.
@@ -19,7 +18,7 @@ pub struct Rise {
 }
 
 impl Rise {
-    /// What one charge did that is the only one on its key, of a decision that stands as its outcome shows it.
+    /// The effect of a charge that is the only one on its key, for a decision that stands as its outcome shows.
     #[must_use]
     pub fn of_outcome(charge: &Charge<'_>, outcome: &Outcome) -> Option<Self> {
         let kind = charge.limit.kind();
@@ -27,22 +26,22 @@ impl Rise {
         Some(Self::between(before, kind.counted(&outcome.state, outcome.now)?))
     }
 
-    /// What a decision did to the count of the key of `charges[at]`; `places` are those of
-    /// [`key_indices`](super::decision::key_indices). None for another algorithm than windows, and where an earlier charge
-    /// is on the same key: that one has the rise of both.
+    /// The effect of a decision on the count of the key of `charges[at]`; `places` are those of
+    /// [`key_indices`](super::decision::key_indices). None if the algorithm has no windows, and if an earlier charge is
+    /// on the same key: that charge has the rise of both.
     #[must_use]
     pub fn of_key(charges: &[Charge<'_>], places: &[u16], decision: &Decision, mode: Mode, at: usize) -> Option<Self> {
         let kind = charges[at].limit.kind();
         let first = &decision.outcomes[at];
         let before = kind.counted(&first.before, first.now)?;
-        // A key that two stores have is two states, with two clocks.
+        // A key in two stores has two states and two clocks.
         let is_same = |i: usize| places[i] == places[at] && decision.outcomes[i].now == first.now;
         if (0..at).any(is_same) {
             return None;
         }
         let mut same = (at..charges.len()).filter(|&i| is_same(i));
         if decision.denied && mode == Mode::Atomic {
-            // Outcomes show the state before the decision then, and some charges stand all the same. [dc-4] [dc-7]
+            // Then outcomes show the state before the decision, although some charges stand. [dc-4] [dc-7]
             let count =
                 same.fold(before.count, |count, i| written_when_denied(&charges[i], &decision.outcomes[i], count));
             let written = kind.left(&first.before, Effect::Add(count - before.count), first.now)?;
@@ -53,12 +52,12 @@ impl Rise {
     }
 
     fn between(before: CountedWindow, after: CountedWindow) -> Self {
-        // A refund can end a window that began with its first hit, and the next charge begins another.
+        // A refund can end a window from the first hit, and then the next charge begins another window.
         let from = if before.start == after.start { before.count } else { 0 };
         Self { from, window: after }
     }
 
-    /// The shares that were crossed.
+    /// The crossed shares.
     pub fn shares(&self, charge: &Charge<'_>) -> impl Iterator<Item = u8> {
         charge.limit.alert_at.crossed(charge.limit.requests(), self.from, self.window.count)
     }

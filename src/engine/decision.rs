@@ -1,8 +1,8 @@
-//! A decision over several charges: the order of its steps, and what each charge learns. [dc-2]
+//! A decision over several charges: the order of its steps, and the outcome of each charge. [dc-2]
 //!
-//! [`decide`] is the whole of it for a store that can call the engine under its own lock. A store that runs the
-//! transition elsewhere (the scripts in lua/) sends back each charge's state as that charge found it, and
-//! [`settle`] derives the rest.
+//! [`decide`] makes the whole decision, for a store that calls the engine under its own lock. A store that makes the
+//! transition elsewhere (the scripts in lua/) returns the state that each charge found, and [`settle`] derives the
+//! rest.
 
 use smallvec::SmallVec;
 
@@ -11,14 +11,14 @@ use super::charge::{Charge, Mode, Operation, Role};
 use super::descriptor::Hits;
 use super::time::Micros;
 
-/// What a limit says to a charge.
+/// The answer of a limit to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It fits.
     Within,
     /// It does not fit now.
     Over {
-        /// The wait in microseconds until it would, all else equal; exact.
+        /// The exact wait in microseconds until it would fit if no other request came.
         retry_after: Micros,
     },
     /// It can never fit: more hits than the limit can hold.
@@ -33,16 +33,16 @@ impl Verdict {
     }
 }
 
-/// What one charge learns.
+/// The outcome of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether it fits.
     pub verdict: Verdict,
-    /// The most hits that would have been admitted just before this charge.
+    /// The most hits that were admissible just before this charge.
     pub remaining_before: Hits,
     /// The most hits that would be admitted in [`Outcome::state`].
     pub remaining: Hits,
-    /// The clock of the store that made the decision, which the times count from.
+    /// The clock of the store that made the decision; the times count from it.
     pub now: Micros,
     /// The state at the key before the decision.
     pub before: Observed,
@@ -50,15 +50,17 @@ pub struct Outcome {
     pub wait: Micros,
     /// The time in microseconds until [`Outcome::state`] equals an empty one.
     pub reset_after: Micros,
-    /// The state that the charge shows: after it; for a denied atomic decision, before the decision. [dc-7]
+    /// The state that the charge shows: the state after it, or for a denied atomic decision the state before the
+    /// decision. [dc-7]
     pub state: Observed,
-    /// Proof of what was added, if anything was.
+    /// Proof of the added hits, if any were added.
     pub receipt: Option<Receipt>,
 }
 
 impl Outcome {
-    /// Shows the state before the decision, as a denied atomic decision does, where another part of the same request
-    /// was denied after this one had been made. Consumed hits were taken back then; reported hits stand. [dc-7] [dc-4]
+    /// Changes the outcome to that of a denied atomic decision, because another part of the request was denied after
+    /// this part was charged. It then shows the state before the decision: consumed hits were taken back, reported hits
+    /// stand. [dc-7] [dc-4]
     pub fn show_before(&mut self, charge: &Charge<'_>) {
         let limit = charge.limit;
         if !matches!(charge.operation, Operation::Report(_)) {
@@ -71,45 +73,45 @@ impl Outcome {
     }
 }
 
-/// What a decision says.
+/// The answer of a decision.
 #[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request may not pass.
     pub denied: bool,
     /// The store's clock when it was made.
     pub now: Micros,
-    /// One for each charge, in the same order. Room for one: an outcome is large, and a decision is moved several times.
+    /// One for each charge, in the same order. One is stored inline: an outcome is large, and a decision is moved
+    /// several times.
     pub outcomes: SmallVec<[Outcome; 1]>,
 }
 
-/// What one charge found.
+/// The state that one charge found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundState {
     /// The state just before the charge.
     pub before: Observed,
-    /// The state just after it, where that does not follow from the state before: of a summary.
+    /// The state just after the charge, if it cannot be computed from the state before: for a summary.
     pub after: Option<Observed>,
 }
 
-impl Found {
-    /// What stands for a charge on a limit that does not apply now: an empty state, which it leaves as it is. [te-1]
+impl FoundState {
+    /// The replacement for a charge on a limit that does not apply now: an empty state, which stays as it is. [te-1]
     #[must_use]
     pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
-        // Those that a calendar's charge brings need not hold the clock.
+        // The boundaries of a calendar's charge need not hold the clock.
         let bounds = charge.limit.calendar().map(|_| [now, now + 1, now + 1, now + 1]);
         Self { before: charge.limit.kind().observe(None, charge.operation.asked(), bounds, now), after: None }
     }
 }
 
-/// A decision that was not made: a calendar charge whose bounds do not hold the store's clock. [cl-3]
+/// A decision that was not made, because the boundaries of a calendar charge do not hold the store's clock. [cl-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleBounds;
 
-/// Which distinct key each charge is on, numbered by first use: `places[i]` for charge `i`.
+/// The distinct key of each charge, numbered by first use: `places[i]` for charge `i`.
 pub type KeyIndices = SmallVec<[u16; 4]>;
 
-/// Numbers the distinct keys of a decision. Returns the place of each charge's key, and the charge that used each place
-/// first.
+/// Numbers the distinct keys of a decision. Returns the place of each charge's key, and the first charge of each place.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
 pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
@@ -126,11 +128,11 @@ pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
     (places, firsts)
 }
 
-/// Makes a decision over states as read, one for each key. Says what each charge does to its state, in order; the
-/// store applies that with [`apply`](super::algorithm::StateKind::apply). [dc-2]
+/// Decides over states as read, one for each key. Returns the effect of each charge on its state, in order; the store
+/// applies it with [`apply`](super::algorithm::StateKind::apply). [dc-2]
 ///
 /// # Errors
-/// When the bounds of a calendar charge do not hold `now`; then nothing may be changed.
+/// When the boundaries of a calendar charge do not hold `now`. Then the store must change nothing.
 pub fn decide<'s>(
     charges: &[Charge<'_>],
     places: &[u16],
@@ -138,11 +140,11 @@ pub fn decide<'s>(
     mode: Mode,
     now: Micros,
 ) -> Result<(Decision, SmallVec<[Effect; 4]>), StaleBounds> {
-    let mut found = SmallVec::<[Found; 4]>::new();
+    let mut found = SmallVec::<[FoundState; 4]>::new();
     let mut effects = SmallVec::<[Effect; 4]>::new();
     let mut verdicts = SmallVec::<[Verdict; 4]>::new();
-    // A charge of no hits may still have to rewrite what it finds; where several share a key, what one finds
-    // depends on the others, so that this is left to `StateKind::apply`.
+    // A charge of no hits may still have to rewrite the state. If several charges share a key, the result depends on
+    // all of them, so `StateKind::apply` decides.
     let rewrite = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
         (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Rewrite,
         (Effect::Nothing, Some(state)) if charges[i].limit.kind().is_stale(state, charges[i].bounds, now) => {
@@ -150,11 +152,11 @@ pub fn decide<'s>(
         }
         (effect, _) => effect,
     };
-    // Copies of the states that more than one charge is on; a single charge needs none.
+    // Copies of the states of keys with more than one charge. A single charge needs none.
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         if !charge.limit.applies_at(now) {
-            found.push(Found::nothing(charge, now));
+            found.push(FoundState::nothing(charge, now));
             effects.push(Effect::Nothing);
             verdicts.push(Verdict::Within);
             continue;
@@ -176,7 +178,7 @@ pub fn decide<'s>(
                 None => copies.push((place, next)),
             }
         }
-        found.push(Found { before, after });
+        found.push(FoundState { before, after });
         effects.push(effect);
         verdicts.push(verdict);
     }
@@ -188,9 +190,9 @@ pub fn decide<'s>(
     Ok((settle(charges, places, &found, mode, now), effects))
 }
 
-/// Derives a decision from what each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
+/// Derives a decision from the state that each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
 #[must_use]
-pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
+pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
     let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict), now);
@@ -200,11 +202,11 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
     outcomes.reserve_exact(charges.len());
     for (i, charge) in charges.iter().enumerate() {
         let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
-        let Found { before, after } = found[i];
+        let FoundState { before, after } = found[i];
         let applies = charge.limit.applies_at(now);
         let effect = if applies { effect(charge, verdict, mode, denied) } else { Effect::Nothing };
         let left = after.or_else(|| kind.left(&before, effect, now)).unwrap_or(before);
-        // A charge on the same key whose limit does not apply has not seen the state.
+        // If its limit does not apply, a charge on the same key has not read the state.
         let is_first = |(place, other): (&u16, &Charge<'_>)| *place == places[i] && other.limit.applies_at(now);
         let first = if applies { places.iter().zip(charges).position(is_first).unwrap_or(i) } else { i };
         let at_first = found[first].before;
@@ -229,13 +231,13 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
     Decision { denied, now, outcomes }
 }
 
-/// What the limit says to a charge that finds this state, and how many hits would have fitted. [dc-6] [dc-9]
+/// The verdict of the limit for a charge that finds this state, and the most hits that fit. [dc-6] [dc-9]
 fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let kind = charge.limit.kind();
     let remaining = kind.remaining(observed, now);
     let over = |hits: Hits| {
         let own = (hits <= kind.capacity()).then(|| kind.retry_after(observed, hits, now));
-        // A limit that ends before is not waited for. [te-3]
+        // No request waits for a limit longer than until its end. [te-3]
         match own.into_iter().chain(charge.limit.ends_after(now)).min() {
             Some(retry_after) => Verdict::Over { retry_after },
             None => Verdict::Never,
@@ -246,7 +248,7 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     }
     let verdict = match charge.operation {
         Operation::Refund(_) => Verdict::Within,
-        // The verdict of a report is about one hit: the hits are charged in any case.
+        // The verdict of a report is that of one hit, because its hits are charged in any case.
         Operation::Consume(_) | Operation::Report(_) => {
             let hits = charge.operation.asked();
             if hits <= remaining { Verdict::Within } else { over(hits) }
@@ -285,7 +287,7 @@ pub fn deny(limits: impl Iterator<Item = (Role, bool)>) -> bool {
     quotas > 0 && quotas == quotas_over
 }
 
-/// What a charge does, given its own verdict and the decision's. [dc-4]
+/// The effect of a charge, given its own verdict and the decision's. [dc-4]
 fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Effect {
     let limit = charge.limit;
     if limit.kind().is_stateless() {

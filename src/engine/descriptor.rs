@@ -1,4 +1,4 @@
-//! What a request asks about: entries and hits.
+//! The content of a request: entries and hits.
 
 /// The most hits of one charge.
 pub type Hits = u32;
@@ -6,9 +6,9 @@ pub type Hits = u32;
 /// One key and value of a descriptor, borrowed from the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The key, never empty in a policy; a caller may send anything.
+    /// The key. Never empty in a policy; a caller may send any text.
     pub key: &'a str,
-    /// The value; empty where the caller sent none.
+    /// The value; empty if the caller sent none.
     pub value: &'a str,
 }
 
@@ -18,7 +18,7 @@ pub struct Entry<'a> {
 /// comma and `\\` a backslash.
 ///
 /// # Errors
-/// With the reason, when it is not of that form.
+/// With the reason, if the text does not have that form.
 pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut entries = Vec::new();
     for entry in split_at_commas(text)? {

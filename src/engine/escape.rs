@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Whether a byte stands for itself in a key. Bytes above ASCII do: keys are UTF-8.
+/// Whether a key has this byte unescaped. Bytes above ASCII are unescaped: keys are UTF-8.
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut byte = 0;
@@ -20,9 +20,9 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Appends `text`, with every byte that has a meaning in keys written as `%XX`. [ky-2]
+/// Appends `text`, with `%XX` for every byte that has a meaning in keys. [ky-2]
 pub(super) fn escape(out: &mut String, text: &str) {
-    // Nearly always all bytes are plain. This is known sooner than the place of the first one that is not.
+    // Nearly always no byte needs an escape. Checking that is faster than finding the first one that does.
     if text.bytes().fold(true, |is_plain, byte| is_plain & PLAIN[usize::from(byte)]) {
         out.push_str(text);
     } else {

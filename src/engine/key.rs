@@ -11,7 +11,7 @@ use super::escape::escape;
 use super::limit::Limit;
 use super::pattern::SharedBy;
 
-/// What every key starts with; a change of the stored formats changes it. [ky-5]
+/// The beginning of every key. It changes when the stored formats change. [ky-5]
 pub const VERSION: &str = "w1:";
 /// A tag longer than this, in bytes, is cut and hashed. [ky-3]
 pub const TAG_BYTES_MAX: usize = 256;
@@ -22,8 +22,8 @@ const TAG_HASH_BYTES: usize = 16;
 
 /// Appends the key of `limit` for a descriptor to `out`.
 ///
-/// `shared` has, by position, the entries for which a wildcard or a name stands in the key in place of the value, so that
-/// all values of the descriptor share one state.
+/// `shared` has, by position, the entries whose values share one state. The key has a wildcard or a name in place of
+/// such a value.
 pub fn write_key<'a>(
     out: &mut String,
     domain: &str,
@@ -35,7 +35,7 @@ pub fn write_key<'a>(
     out.push_str(limit.id());
 }
 
-/// Appends `w1:{<tag>}`, which all limits of one descriptor share and which keeps them in one slot.
+/// Appends `w1:{<tag>}`. All limits of one descriptor have it, so they are in one slot.
 pub fn write_tag<'a>(
     out: &mut String,
     domain: &str,
@@ -52,7 +52,7 @@ pub fn write_tag<'a>(
         escape(out, entry.key);
         out.push('=');
         match shared.next_if(|(at, _)| *at == position) {
-            // A value has no `=` of its own: that is escaped.
+            // A value has no `=`, because it is escaped.
             Some((_, SharedBy::Name(name))) => {
                 out.push('=');
                 escape(out, name);
@@ -74,7 +74,7 @@ pub fn write_tag<'a>(
     out.push('}');
 }
 
-/// Cuts the tag that starts at `start` to what people can read and a hash of the whole. [ky-3]
+/// Cuts the tag that starts at `start` to a readable beginning and a hash of the whole. [ky-3]
 fn shorten(out: &mut String, start: usize) {
     let hash = Sha256::digest(&out.as_bytes()[start..]);
     let mut end = start + TAG_BYTES_KEPT;
@@ -88,29 +88,38 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
+/// A number that stands for a key in a receipt: the first 64 bits of its SHA-256, so that no caller can choose a value that
+/// shares its number with another caller's key. The operator's prefix is no part of a key. [hd-4]
+#[must_use]
+pub fn number(key: &str) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&Sha256::digest(key.as_bytes())[..8]);
+    u64::from_be_bytes(first)
+}
+
 /// The value of an entry in a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedValue {
-    /// That of the request, or the wildcard that stands for it.
+    /// The value of the request, or the wildcard in its place.
     Text(String),
-    /// The name that stands for it.
+    /// The name in its place.
     Name(String),
 }
 
-/// A key, read back.
+/// A key that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedKey<'k> {
     /// The domain.
     pub domain: String,
-    /// Keys and values of the descriptor. The last value is cut where the key is.
+    /// Keys and values of the descriptor. If the key is cut, so is the last value.
     pub entries: Vec<(String, ParsedValue)>,
-    /// Whether the descriptor was too long for a key, so that the key has its beginning and a hash. [ky-3]
+    /// Whether the descriptor was too long, so the key has its beginning and a hash. [ky-3]
     pub is_hashed: bool,
-    /// The id of the limit; empty where only the tag was read.
+    /// The id of the limit; empty if only the tag was read.
     pub limit_id: &'k str,
 }
 
-/// Reads what [`write_key`] or [`write_tag`] wrote; none where the text is no such key.
+/// Reads a key of [`write_key`] or a tag of [`write_tag`]; none if the text is neither.
 #[must_use]
 pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let (tag, limit_id) = key.strip_prefix(VERSION)?.strip_prefix('{')?.split_once('}')?;
@@ -121,7 +130,7 @@ pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let mut parts = tag.split('|');
     let domain = unescape(parts.next()?)?;
     let entry = |part: &str| {
-        // Where a long tag is cut, the last part may lack its value.
+        // If a long tag is cut, its last part may lack the value.
         let (key, value) = part.split_once('=').or_else(|| is_hashed.then_some((part, "")))?;
         let value = match value.strip_prefix('=') {
             Some(name) => ParsedValue::Name(unescape(name)?),
@@ -133,7 +142,7 @@ pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     Some(ParsedKey { domain, entries, is_hashed, limit_id })
 }
 
-/// Reverses [`escape`]. An escape that is cut off, as in a long tag, is left out.
+/// Reverses [`escape`]. Leaves out an escape that is cut off, as in a long tag.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -185,7 +194,7 @@ mod tests {
             value
         };
         assert_eq!(read(&"x".repeat(300)), "x".repeat(TAG_BYTES_KEPT - "shop|user=".len()));
-        // Cut at each place inside of an escape.
+        // Cuts at each position inside of an escape.
         for blanks in 0..3 {
             let value = format!("{}{}", "x".repeat(blanks), " ".repeat(300));
             let kept = read(&value);

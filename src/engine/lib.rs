@@ -1,7 +1,7 @@
-//! What a decision is: pure functions over limits, states, hits and a time that arrives as an argument.
+//! Decisions: pure functions of limits, states, hits and a time that is an argument.
 //!
-//! Deliberately absent: async, I/O, a clock, serde, floats, time zones and anything that can fail for a reason
-//! outside the arguments. A rule cited as `[fw-3]` is one of the numbered rules of docs/semantics.md.
+//! Deliberately absent: async, I/O, a clock, serde, floats, time zones and anything that can fail for a reason outside
+//! the arguments. `[fw-3]` cites one of the numbered rules of docs/semantics.md.
 
 pub mod algorithm;
 pub mod arith;

@@ -1,32 +1,36 @@
-//! A limit: how many hits, per how long, by which algorithm; checked once, when it is made.
+//! A limit: the number of hits, the window and the algorithm. [`Limit::new`] checks them once.
 //!
-//! Not here: where a limit hangs (policy.rs) and what has been used of it (algorithm.rs).
+//! Not here: the place of a limit in a policy (policy.rs), and its used hits (algorithm.rs).
 
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
+use super::descriptor::Hits;
 use super::escape::escape;
 use super::lease::Lease;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
-/// A limit whose numbers have been checked. Two limits of equal shape share states, also if their numbers differ.
+/// A limit with checked numbers. Two limits of equal shape share states, even if their numbers differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     requests: u32,
     window: Window,
     algorithm: Algorithm,
-    /// A name for people and for `replaces`; part of the key only where [`Limit::keyed_by_name`] says so.
+    /// A name for people and for `replaces`. It is part of the key only after [`Limit::keyed_by_name`].
     pub name: Option<Box<str>>,
-    /// A denied charge takes what this limit has left. [dc-4]
+    /// A denied charge consumes the remaining hits of this limit. [dc-4]
     pub drain: bool,
-    /// It is on trial beside the limits of its rule: charged and counted; it denies nothing, and callers do not see it. [tr-1]
+    /// The limit is on trial: it is charged and counted, but denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
+    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any [hd-1]. Permits
+    /// are always held [cc-5].
+    pub hold: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
     /// For how long a process may admit by hits that it took ahead, if it may. [ls-1]
     pub lease: Option<Lease>,
     post_paid: bool,
-    /// When it applies, if not always. In a box, since few limits have one. [te-1]
+    /// The term, if it does not always apply. In a box, because few limits have one. [te-1]
     pub term: Option<Box<Term>>,
     /// The kind of its states, with the numbers of this limit.
     kind: StateKind,
@@ -40,7 +44,7 @@ impl Limit {
     /// A limit of `requests` hits per `window`.
     ///
     /// # Errors
-    /// When a bound of the algorithm is broken; 0 requests skip those bounds, since nothing is ever admitted. [lm-2]
+    /// When a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
     pub fn new(requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
         let kind = algorithm.kind(requests, window)?;
         let limit = Self {
@@ -50,6 +54,7 @@ impl Limit {
             name: None,
             drain: false,
             shadow: false,
+            hold: algorithm.counts_permits(),
             alert_at: Shares::default(),
             lease: None,
             post_paid: false,
@@ -62,7 +67,8 @@ impl Limit {
         Ok(limit.with_id())
     }
 
-    /// The same limit with other numbers. The state is the same where the window and the parameters of the algorithm are.
+    /// The same limit with other numbers. It keeps its state if the window and the parameters of the algorithm are the
+    /// same.
     ///
     /// # Errors
     /// As [`Limit::new`].
@@ -73,7 +79,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// A fixed window of one unit: what a limit in the request is, and what a policy gives by default.
+    /// A fixed window of one unit: the form of a limit of the request, and the default of policies.
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         match Self::new(requests, unit.window(), Algorithm::FIXED_WINDOW) {
@@ -82,7 +88,7 @@ impl Limit {
         }
     }
 
-    /// Gives a calendar's windows a time zone, by its IANA name. Without one they are UTC's.
+    /// Sets the time zone of a calendar's windows, by its IANA name. The default is UTC.
     #[must_use]
     pub fn in_zone(mut self, zone: &str) -> Self {
         self.zone = zone.into();
@@ -95,7 +101,7 @@ impl Limit {
         &self.zone
     }
 
-    /// Makes the name part of the key: one list holds limits of equal shape, told apart by their names.
+    /// Makes the name part of the key: one list has limits of equal shape, which only their names distinguish.
     #[must_use]
     pub fn keyed_by_name(mut self) -> Self {
         self.is_keyed_by_name = true;
@@ -130,13 +136,13 @@ impl Limit {
         self.algorithm
     }
 
-    /// The kind of its states, with the numbers of this limit: what a charge finds and leaves.
+    /// The kind of its states, with the numbers of this limit.
     #[must_use]
     pub const fn kind(&self) -> &StateKind {
         &self.kind
     }
 
-    /// Whether it applies at this instant. Otherwise a decision is made as if it were not there. [te-1]
+    /// Whether it applies at this instant. If not, decisions ignore it. [te-1]
     #[inline]
     #[must_use]
     pub fn applies_at(&self, now: Micros) -> bool {
@@ -146,7 +152,7 @@ impl Limit {
         }
     }
 
-    /// How long it still applies, if it ends.
+    /// The time until it ends, if it ends.
     #[must_use]
     pub fn ends_after(&self, now: Micros) -> Option<Micros> {
         let until = self.term.as_ref()?.until();
@@ -162,25 +168,36 @@ impl Limit {
         }
     }
 
-    /// Usage is reported after the fact: every charge is a report. [dc-5]
+    /// Whether usage is reported after the fact: every charge is a report. [dc-5]
     #[must_use]
     pub const fn post_paid(&self) -> bool {
         self.post_paid
     }
 
-    /// Says whether usage is reported after the fact.
+    /// Sets whether usage is reported after the fact.
     pub fn set_post_paid(&mut self, post_paid: bool) {
         self.post_paid = post_paid;
         self.kind = self.kind.with_post_paid(post_paid);
     }
 
-    /// The most hits that this limit can hold at one instant: more than that is never admitted. [lm-4]
+    /// The most hits that this limit can hold at one instant. It never admits more at once. [lm-4]
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
     }
 
-    /// The part of the key that says which shape of state is kept. Limits with one id share states.
+    /// The hits that a charge of so many consumes: one permit [cc-3]; of a hold at most what the limit can hold, so that no
+    /// estimate is too large to be admitted. A limit of 0 still admits none. [hd-2]
+    #[must_use]
+    pub fn consumed(&self, hits: Hits) -> Hits {
+        match self.hold {
+            _ if self.algorithm.counts_permits() => 1,
+            true => hits.min(self.capacity().max(1)),
+            false => hits,
+        }
+    }
+
+    /// The part of the key that has the shape of the state. Limits with one id share states.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

@@ -1,6 +1,6 @@
-//! What a descriptor of a policy asks of the value of its key: a text, a list, networks or a regular expression. [mt-2]
+//! The values that a descriptor of a policy is for: a text, a list, networks or a regular expression. [mt-2]
 //!
-//! Not here: which of several matchers a value meets (branch.rs).
+//! Not here: which of several matchers matches first (branch.rs).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ impl From<String> for Matcher {
 }
 
 impl Matcher {
-    /// Its name in the paths of rules, and in the keys of shared states: no two of one key at one level have the same. A list is
-    /// named by its first item, so that it keeps its name when items are added.
+    /// Its name in the paths of rules and in the keys of shared states. At one level a key has each name once. A list
+    /// has the name of its first item, so new items at its end do not change the name.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         match self {
@@ -53,7 +53,7 @@ impl Matcher {
         }
     }
 
-    /// The one value that it is for, if it is for one only.
+    /// Its value, if it is for only one.
     #[must_use]
     pub fn exact(&self) -> Option<&str> {
         match self {
@@ -62,13 +62,13 @@ impl Matcher {
         }
     }
 
-    /// Whether many values can share one state of it.
+    /// Whether it can be for many values that share one state.
     #[must_use]
     pub fn is_of_many(&self) -> bool {
         self.exact().is_none()
     }
 
-    /// Whether the value matches. Compares with one after the other: for people, not for decisions.
+    /// Whether the value matches. Compares one after the other: for people, not for decisions.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         match self {

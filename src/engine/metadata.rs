@@ -1,4 +1,4 @@
-//! What a policy gives along with an answer: values that weir carries and does not interpret.
+//! Metadata of a policy for the answer. weir passes its values on and does not interpret them.
 //!
 //! The shape is that of a `google.protobuf.Struct`. Not here: reading it from a policy, and writing it to the wire.
 
@@ -10,7 +10,7 @@ pub type Fields = BTreeMap<Box<str>, Value>;
 /// One value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing.
+    /// No value.
     Null,
     /// True or false.
     Bool(bool),
@@ -24,7 +24,7 @@ pub enum Value {
     Map(Fields),
 }
 
-/// Adds fields to others. A field that both have keeps its first value, except that two mappings are merged in the same
+/// Adds fields to others. If both have a field, the first value stays, except that two mappings are merged in the same
 /// way.
 pub fn merge(into: &mut Fields, from: &Fields) {
     for (name, value) in from {

@@ -1,12 +1,12 @@
-//! Networks of IP addresses: how they are written, and which is the longest that an address is in. [mt-8]
+//! Networks of IP addresses: their texts, and the longest network that contains an address. [mt-8]
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hashbrown::{HashMap, HashSet};
 
-/// The most lookups in a hash map that one address costs, with any number of networks: the depth of a binary search over
-/// the 129 lengths that a network of IPv6 can have.
+/// The most lookups in a hash map for one address, with any number of networks: the depth of a binary search over the
+/// 129 lengths of an IPv6 network.
 pub const LOOKUPS_MAX: u32 = 8;
 
 /// A range of addresses that begin with the same bits. IPv4 within IPv6 (`::ffff:10.0.0.0/104`) is IPv4.
@@ -18,28 +18,28 @@ pub struct Network {
     length: u8,
 }
 
-/// Why a text is no network.
+/// Why a text is not a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
     /// It does not begin with an address.
     NoAddress,
-    /// What stands after the slash is no length.
+    /// The text after the slash is not a length.
     NoLength,
-    /// The length is larger than an address of this kind has bits.
+    /// The length is larger than the number of bits of such an address.
     TooLong {
-        /// How many it has.
+        /// That number of bits.
         bits: u8,
     },
-    /// A netmask stands in place of the length.
+    /// It has a netmask in place of the length.
     Netmask {
-        /// The same with a length.
+        /// The same network with a length.
         meant: Network,
     },
     /// The address has bits after those of the network.
     HostBits {
-        /// The network of that length that the address is in.
+        /// The network of that length that contains the address.
         meant: Network,
-        /// The address alone.
+        /// The single address.
         host: Network,
     },
 }
@@ -65,10 +65,10 @@ impl fmt::Display for NetworkError {
 }
 
 impl Network {
-    /// Reads a network as policies have it; an address alone is the network of this address.
+    /// Reads a network of a policy; a single address is a network of one.
     ///
     /// # Errors
-    /// When the text is none, with what was probably meant.
+    /// When the text is not a network, with the text that was probably meant.
     pub fn parse(text: &str) -> Result<Self, NetworkError> {
         let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
         let address: IpAddr = address.parse().map_err(|_| NetworkError::NoAddress)?;
@@ -101,7 +101,7 @@ impl Network {
         if let Ok(address) = value.parse::<IpAddr>() {
             return Some(Self::of_address(address));
         }
-        // Nothing else that has a slash, such as a path, is read twice.
+        // Avoids parsing twice a text that has a slash, such as a path.
         let starts_so = value.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':');
         if starts_so && value.contains('/') { Self::parse(value).ok() } else { None }
     }
@@ -111,23 +111,23 @@ impl Network {
         Self { is_v6: address.is_ipv6(), bits: left(address), length }.unmapped()
     }
 
-    /// The same network as IPv4, where it is IPv4 within IPv6.
+    /// The same network as IPv4, if it is IPv4 within IPv6.
     fn unmapped(self) -> Self {
         let is_mapped = self.is_v6 && self.length >= 96 && self.bits >> 32 == 0xffff;
         if is_mapped { Self { is_v6: false, bits: self.bits << 96, length: self.length - 96 } } else { self }
     }
 
-    /// The network of that length around this one, which is not shorter.
+    /// The network of that length that contains this one, which is not shorter.
     fn cut(self, length: u8) -> Self {
         Self { bits: cut(self.bits, length), length, ..self }
     }
 
-    /// The first address as IPv4, and how many of its bits all addresses have; none for IPv6.
+    /// The first address as IPv4, and the number of bits that all addresses share; none for IPv6.
     pub(super) const fn v4(&self) -> Option<(u32, u8)> {
         if self.is_v6 { None } else { Some(((self.bits >> 96) as u32, self.length)) }
     }
 
-    /// An address that is in this network and in none of the others; none if they have all of it.
+    /// An address in this network and in none of the others; none if they cover all of it.
     pub(super) fn address_beside(&self, others: &[Self]) -> Option<Self> {
         let inside: Vec<Self> = others.iter().filter(|other| self.covers(other)).copied().collect();
         if inside.contains(self) {
@@ -135,7 +135,7 @@ impl Network {
         }
         let most = if self.is_v6 { 128 } else { 32 };
         if inside.is_empty() {
-            // The second address of a network is a host more often than the first.
+            // The second address of a network is more often a host than the first.
             let bits = if self.length < most { self.bits | 1 << (128 - most) } else { self.bits };
             return Some(Self { bits, length: most, ..*self });
         }
@@ -144,7 +144,7 @@ impl Network {
         zero.address_beside(&inside).or_else(|| one.address_beside(&inside))
     }
 
-    /// Texts of an address or of a network, the usual one first. All of them are read as the same network.
+    /// Texts of an address or a network, the usual one first. All of them parse to the same network.
     pub(super) fn spellings(&self) -> Vec<String> {
         let mut texts = Vec::new();
         if let Some((bits, length)) = self.v4() {
@@ -188,9 +188,9 @@ fn left(address: IpAddr) -> u128 {
     }
 }
 
-/// The first bits, and zeros in place of the others.
+/// The first bits, with zeros in place of the others.
 fn cut(bits: u128, length: u8) -> u128 {
-    // A shift by all 128 bits is none.
+    // A shift by all 128 bits overflows; then no bit is kept.
     bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
@@ -205,7 +205,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Networks, each with a number of the caller's.
+/// Networks, each with a number that the caller gives.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
     all: Vec<(Network, u32)>,
@@ -214,19 +214,19 @@ pub(super) struct Networks {
     v6: Family,
 }
 
-/// The networks of one kind of addresses: a binary search over the lengths that exist, with a lookup in a hash map for each
-/// step. A step to longer networks must be known to be worth it, so shorter beginnings of a network are in the map too: those
-/// of the lengths that the search for it goes through.
+/// The networks of one kind of addresses: a binary search over the existing lengths, with a lookup in a hash map for
+/// each step. The search must know whether longer networks can follow. So the map also has shorter beginnings of each
+/// network, for the lengths that its search visits.
 #[derive(Debug, Default)]
 struct Family {
     /// In ascending order.
     lengths: Box<[u8]>,
-    /// By length and bits: which of all networks is the longest around these.
+    /// For a length and bits, the longest network that contains them.
     longest: HashMap<(u8, u128), Option<u32>>,
 }
 
 impl Networks {
-    /// Adds a network; false if it is here already.
+    /// Adds a network. False if it is here already.
     pub(super) fn push(&mut self, network: Network, number: u32) -> bool {
         self.all.push((network, number));
         self.known.insert(network)
@@ -247,7 +247,7 @@ impl Networks {
         all
     }
 
-    /// The longest network that the value is in, and its number.
+    /// The longest network that contains the value, and its number.
     pub(super) fn find(&self, value: &str) -> Option<(&Network, u32)> {
         let value = Network::of_value(value)?;
         let family = if value.is_v6 { &self.v6 } else { &self.v4 };
@@ -259,7 +259,7 @@ impl Networks {
 
 impl Family {
     fn of(all: &[(Network, u32)], is_v6: bool) -> Self {
-        // From short to long, so that the longest around each is known before it is asked for.
+        // From short to long, so the longest network around each is known before it is needed.
         let mut sorted: Vec<(Network, u32)> = Vec::new();
         for (index, (network, _)) in (0u32..).zip(all) {
             if network.is_v6 == is_v6 {
@@ -415,7 +415,7 @@ mod tests {
             deepest += 1;
         }
         assert_eq!(deepest, LOOKUPS_MAX);
-        // What is in the maps besides the networks themselves is bounded by the steps too.
+        // The steps also bound the entries of the maps that are not networks themselves.
         assert!(networks.v6.longest.len() <= networks.all.len() * LOOKUPS_MAX as usize);
         assert_eq!(networks.find("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe").map(|(_, number)| number), Some(127));
         assert_eq!(networks.find("7fff::").map(|(_, number)| number), Some(0));

@@ -1,4 +1,4 @@
-//! The one way in which engine, store and limiter tell what happened; telemetry implements it.
+//! The interface by which engine, store and limiter report events. Telemetry implements it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::time::{Micros, Unit};
 
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
 pub trait Observer: Send + Sync {
-    /// Called before new policies are in force. The tally that this returns receives the events of their rules.
+    /// Called before new policies come into force. Returns the tally for the events of their rules.
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
 
     /// Receives whole requests. Usually empty; then nothing is copied.
@@ -20,52 +20,51 @@ pub trait Observer: Send + Sync {
         None
     }
 
-    /// Which lane of a tally's counters the runtime of this observer adds to ([`Tally::decided`]).
+    /// The lane of a tally's counters to which the runtime of this observer adds ([`Tally::decided`]).
     fn lane(&self) -> usize {
         0
     }
 
-    /// A decision was made, or could not be. How long that took is found out only if it is asked for.
+    /// A decision was made or failed. `took` is computed only if it is called.
     fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration) {
         let _ = (result, took);
     }
 
-    /// A request could not be read, so that nothing is known of what it asks. It is also told as a decision that is
+    /// A request could not be read, so its content is unknown. [`Observer::decided`] is called too, with
     /// [`DecisionResult::Invalid`].
     fn unreadable(&self) {}
 
-    /// A request named a domain that no policy has, with so many descriptors. It is also told as a decision that is
-    /// [`DecisionResult::UnknownDomain`].
+    /// A request named a domain that no policy has, with this many descriptors. [`Observer::decided`] is called too,
+    /// with [`DecisionResult::UnknownDomain`].
     fn unknown_domain(&self, domain: &str, descriptors: usize) {
         let _ = (domain, descriptors);
     }
 
-    /// The decision that [`Observer::decided`] was just called for belongs to a sampled trace: an exemplar for the metrics.
+    /// The decision of the last call of [`Observer::decided`] belongs to a sampled trace: an exemplar for the metrics.
     fn sampled(&self, result: DecisionResult, took: Duration, ids: TraceIds) {
         let _ = (result, took, ids);
     }
 
-    /// A store answered from elsewhere, or failed to, after so long; no time where it was not even asked. `error` names the
-    /// failure in one word.
+    /// A store outside of this process answered or failed after this time; without a time it was not asked. `error` is
+    /// the failure in one word.
     fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
         let _ = (error, took);
     }
 
-    /// The store of a descriptor gave no answer, for the reason that `kind` names in one word, and the policies say what
-    /// becomes of it. [st-4]
+    /// The store of a descriptor gave no answer, and `on_error` decides. `kind` is the reason in one word. [st-4]
     fn fell_back(&self, action: OnError, kind: &'static str) {
         let _ = (action, kind);
     }
 
-    /// A request passed only because the setting `shadow_mode` lets all of them pass.
+    /// A request passed only because of the setting `shadow_mode`.
     fn shadowed(&self) {}
 
-    /// A request asked more of a limit than it had. [`Tally::charged`] receives it too.
+    /// A request asked for more hits than a limit had left. [`Tally::charged`] is called too.
     fn over(&self, charged: &Charged<'_>) {
         let _ = charged;
     }
 
-    /// Charges of a request that was denied elsewhere were taken back, or that could not be confirmed in time. [st-3]
+    /// Charges were taken back because another part denied the request, or that could not be confirmed in time. [st-3]
     fn undone(&self, confirmed: bool) {
         let _ = confirmed;
     }
@@ -80,15 +79,25 @@ pub trait Observer: Send + Sync {
         let _ = (kind, hits);
     }
 
-    /// The memory store dropped a state that still mattered, with so many hits in it.
+    /// This became of so many holds. [hd-8]
+    fn holds(&self, result: HoldResult, count: u64) {
+        let _ = (result, count);
+    }
+
+    /// Holds moved so many hits. [hd-8]
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        let _ = (kind, hits);
+    }
+
+    /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;
     }
 }
 
-/// Counts what happens to the rules of one policy set, so that an answer is never counted to another load's rules.
+/// Counts the events of the rules of one policy set, so no event is counted for the rules of another load.
 pub trait Tally: Send + Sync {
-    /// A limit was charged, or denied without being asked.
+    /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>) {
         let _ = charged;
     }
@@ -98,9 +107,9 @@ pub trait Tally: Send + Sync {
         let _ = crossed;
     }
 
-    /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met no
-    /// rule. [`Observer::decided`] is called too. `lane` is [`Observer::lane`]: cores that add to different
-    /// lanes share no cache line.
+    /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met
+    /// no rule. [`Observer::decided`] is called too. `lane` is [`Observer::lane`]: cores that add to different lanes
+    /// share no cache line.
     fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
         let _ = (domain, lane, result, unmatched);
     }
@@ -112,7 +121,7 @@ pub trait Tap: Send + Sync {
     fn answered(&self, request: &dyn AnsweredRequest);
 }
 
-/// A request with its answer. Each part is gathered only when it is asked for.
+/// A request with its answer. Each method computes its part only when it is called.
 pub trait AnsweredRequest {
     /// The domain.
     fn domain(&self) -> &str;
@@ -126,39 +135,39 @@ pub trait AnsweredRequest {
     /// The entries of a descriptor.
     fn entries(&self, at: usize) -> &[Entry<'_>];
 
-    /// The rule that it met.
+    /// The rule that a descriptor met.
     fn rule(&self, at: usize) -> Option<&Rule>;
 
-    /// The rest that is known of it.
+    /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
 }
 
-/// What was asked of one descriptor, and what came of it.
+/// The operation on one descriptor, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnsweredDescriptor {
-    /// What was asked.
+    /// The operation.
     pub operation: Operation,
-    /// The limit that came with the request.
+    /// The limit of the request.
     pub limit: Option<(Hits, Unit)>,
-    /// None where no limit was met, and where the store failed.
+    /// None if no limit was met, and if the store failed.
     pub verdict: Option<DescriptorVerdict>,
     /// The most hits that would be admitted after the decision.
     pub remaining: Option<Hits>,
 }
 
-/// What came of one descriptor.
+/// The result for one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorVerdict {
     /// Within its limits.
     Ok,
     /// Over a limit that denies.
     Over,
-    /// Over a limit, which denies nothing in shadow mode.
+    /// Over a limit that denies nothing, because it is in shadow mode.
     Shadow,
 }
 
 impl DescriptorVerdict {
-    /// The word for it.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -178,7 +187,8 @@ pub struct TraceIds {
     pub span: u64,
 }
 
-/// Hears how one decision is made that belongs to a sampled trace. Decisions without one have none and pay nothing.
+/// Receives the events of one decision that belongs to a sampled trace. Other decisions have no such object and cost
+/// nothing more.
 pub trait Trace: Send + Sync {
     /// The trace and the span of the decision.
     fn ids(&self) -> TraceIds;
@@ -186,16 +196,16 @@ pub trait Trace: Send + Sync {
     /// A descriptor matched this rule, or no rule.
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
 
-    /// A limit was charged, or denied without being asked.
+    /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>);
 
-    /// A store ended one call.
+    /// A call to a store ended.
     fn store_called(&self, call: StoreCall);
 
-    /// The store of a descriptor gave no answer, and the policies decide what follows. [st-4]
+    /// The store of a descriptor gave no answer, and `on_error` decides. [st-4]
     fn fell_back(&self, action: OnError, kind: &'static str);
 
-    /// The decision was made, or could not be.
+    /// The decision was made or failed.
     fn decided(&self, result: DecisionResult);
 }
 
@@ -204,39 +214,39 @@ pub trait Trace: Send + Sync {
 pub struct StoreCall {
     /// The store's name in settings.
     pub store: &'static str,
-    /// Where the store is, `HOST:PORT` or a path, where that is one place outside of this process.
+    /// The address of the store, `HOST:PORT` or a path, if it is one place outside of this process.
     pub place: Option<String>,
     /// The charges of the call.
     pub charges: usize,
-    /// The failure in one word; none where the store answered.
+    /// The failure in one word; none if the store answered.
     pub error: Option<&'static str>,
-    /// How long the call took, the wait for its turn included.
+    /// The time of the call, with its wait in the queue.
     pub took: Duration,
-    /// Whether the store is in this process, so that the call was no round trip.
+    /// Whether the store is in this process, so the call was no round trip.
     pub is_immediate: bool,
 }
 
-/// One limit's part of a decision, for counting.
+/// One limit's part of a decision, for counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Charged<'a> {
-    /// Whose limit it is.
+    /// The owner of the limit.
     pub limit: LimitOf<'a>,
     /// The descriptor that met it, as the request has it.
     pub entries: &'a [Entry<'a>],
     /// How the request is charged.
     pub mode: Mode,
-    /// What was asked.
+    /// The operation.
     pub charge: &'a Charge<'a>,
-    /// What came of it.
+    /// The result.
     pub outcome: &'a Outcome,
     /// Who gave the answer.
     pub by: AnsweredBy,
 }
 
-/// A share of a limit that its use has crossed.
+/// A share of a limit that a decision crossed.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossed<'a> {
-    /// Whose limit it is.
+    /// The owner of the limit.
     pub limit: LimitOf<'a>,
     /// The charge that crossed it.
     pub charge: &'a Charge<'a>,
@@ -248,14 +258,14 @@ pub struct Crossed<'a> {
     pub at: Micros,
 }
 
-/// Whose limit was charged.
+/// The owner of a limit.
 #[derive(Clone, Copy, Debug)]
 pub enum LimitOf<'a> {
-    /// A rule's, by its position in the rule.
+    /// A rule, with the limit's position in it.
     Rule(&'a Rule, usize),
-    /// One that came with the request.
+    /// The request itself.
     Request {
-        /// The domain of the request, which is one of the policies'.
+        /// The domain of the request; a policy has it.
         domain: &'a str,
     },
 }
@@ -265,7 +275,7 @@ pub enum LimitOf<'a> {
 pub enum AnsweredBy {
     /// A store.
     Store,
-    /// The cache of denials, which had a denial of this limit.
+    /// The cache of denials, which has a denial of this limit.
     Cache,
     /// A lease, whose hits the store has charged before. [ls-5]
     Lease,
@@ -307,25 +317,25 @@ impl LeaseHits {
     pub const NAMES: [&'static str; 5] = ["leased", "used", "given_back", "ended", "lost"];
 }
 
-/// How a decision ended, for counting.
+/// The result of a decision, for counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionResult {
     /// The request may pass.
     Ok,
     /// The request is over a limit.
     OverLimit,
-    /// The request was not one that can be decided.
+    /// The request was invalid.
     Invalid,
-    /// The domain is not one of the policies'.
+    /// No policy has the domain.
     UnknownDomain,
     /// No policies were loaded yet.
     NoPolicies,
-    /// The store did not answer in time or at all.
+    /// The store did not answer, or not in time.
     StoreFailed,
 }
 
 impl DecisionResult {
-    /// The word for it in metrics and traces.
+    /// Its name in metrics and traces.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -339,7 +349,41 @@ impl DecisionResult {
     }
 }
 
-/// Hears nothing.
+/// What became of holds, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldResult {
+    /// An admitted request opened a hold.
+    Opened,
+    /// A settle has charged what was used in its place.
+    Settled,
+    /// A settle came without a receipt.
+    Reported,
+    /// A settle could not settle a hold, or found it nowhere.
+    Lost,
+}
+
+impl HoldResult {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 4] = ["opened", "settled", "reported", "lost"];
+}
+
+/// The hits of holds, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldHits {
+    /// Charged when holds were opened.
+    Held,
+    /// Given back by settles.
+    GivenBack,
+    /// Charged by settles beyond what was held.
+    Excess,
+}
+
+impl HoldHits {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+}
+
+/// Ignores all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -1,7 +1,7 @@
 //! Overrides: the numbers that an operator sets for one descriptor, in place of those of its rule, until an instant. [ov-1]
 //!
-//! Overrides are fitted to a policy set once, when either of them changes. A decision then finds those of a key by its tag.
-//! Not here: where overrides are kept and how they are written (limiter/overrides.rs).
+//! Overrides are fitted to a policy set when either changes. A decision then finds the override of a key by its tag.
+//! Not here: where overrides are stored and how they are written (limiter/overrides.rs).
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub const OVERRIDES_MAX: usize = 10_000;
 /// Keys and values of a descriptor, in order.
 pub type Entries = Box<[(Box<str>, Box<str>)]>;
 
-/// What an operator has set for one descriptor.
+/// The numbers that an operator has set for one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The domain.
@@ -42,7 +42,7 @@ pub struct Numbers {
     pub requests: u32,
     /// The window, or the period of the rate.
     pub window: Window,
-    /// The most hits at one instant. None: the policy's, by the ratio of the hits.
+    /// The most hits at one instant. None: the policy's burst times the ratio of the hits.
     pub burst: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Numbers {
 }
 
 impl Override {
-    /// Its descriptor as a request has it.
+    /// Its descriptor in the form of a request.
     #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
@@ -69,28 +69,29 @@ impl Override {
 pub enum Misfit {
     /// There is no such domain.
     NoDomain,
-    /// The descriptor meets no rule. So many of its entries are met.
+    /// The descriptor meets no rule.
     NoRule {
-        /// Entries, from the first.
+        /// How many of its entries are matched, from the first.
         met: usize,
     },
     /// The rule has no limit.
     Unlimited,
-    /// The rule has several limits, and the override names none. Their names.
+    /// The rule has several limits, and the override names none. It has their names.
     Unnamed(Vec<String>),
-    /// No limit of the rule has this name. The names that there are.
+    /// No limit of the rule has this name. It has the existing names.
     NoLimit(String, Vec<String>),
-    /// Two of the numbers are for one limit.
+    /// Two of the numbers are for the same limit.
     Twice,
-    /// The windows of a limit are those of a calendar, and the override has another length.
+    /// The windows of a limit are those of a calendar, and the override has a length in their place.
     Calendar(&'static str),
     /// A burst for an algorithm that has none.
     NoBurst(&'static str),
     /// The numbers break a bound of the algorithm.
     Limit(LimitError),
-    /// Two limits would have one state.
+    /// Two limits would have the same state.
     SameShape,
-    /// Another override is for the same state: a rule with `share_threshold` has one for many descriptors. Its descriptor.
+    /// Another override is for the same state: with `share_threshold` many descriptors share one. It has that
+    /// descriptor.
     Taken(String),
 }
 
@@ -127,11 +128,11 @@ impl fmt::Display for Misfit {
 /// The overrides that fit a policy set, ready for decisions.
 #[derive(Debug, Default)]
 pub struct Overrides {
-    /// By the id of a rule, whether it has any.
+    /// For each rule id, whether the rule has an override.
     of_rule: Box<[bool]>,
     /// By the tag of the keys.
     by_tag: HashMap<Box<str>, Fitted>,
-    /// One for each override that was given: the id of its rule, or why it has none.
+    /// For each given override, the id of its rule, or why it has none.
     places: Vec<Result<u32, Misfit>>,
 }
 
@@ -140,12 +141,12 @@ pub struct Overrides {
 struct Fitted {
     limits: Box<[Limit]>,
     until: Micros,
-    /// The position of the override among those that were given.
+    /// The position of the override among the given ones.
     number: usize,
 }
 
 impl Overrides {
-    /// Fits overrides to a policy set. Of those past [`OVERRIDES_MAX`] none is taken.
+    /// Fits overrides to a policy set. Ignores those past [`OVERRIDES_MAX`].
     #[must_use]
     pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
         let mut of_rule = vec![false; policies.rules().len()];
@@ -164,37 +165,37 @@ impl Overrides {
         Self { of_rule: of_rule.into(), by_tag, places }
     }
 
-    /// Whether none of them has an effect.
+    /// Whether no override has an effect.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_tag.is_empty()
     }
 
-    /// How many have an effect.
+    /// How many overrides have an effect.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_tag.len()
     }
 
-    /// Whether a rule of the policy set has any.
+    /// Whether a rule of the policy set has an override.
     #[must_use]
     pub fn concern(&self, rule: &Rule) -> bool {
         self.of_rule.get(rule.id as usize).copied().unwrap_or(false)
     }
 
-    /// The limits of the keys with this tag, in place of those of their rule; none where there is no override, or where it has
-    /// ended. `now` is asked only if there is one. [ov-2]
+    /// The limits of the keys with this tag, in place of those of their rule. None if there is no override, or if it
+    /// has ended. `now` is called only if there is one. [ov-2]
     pub fn limits(&self, tag: &str, now: impl FnOnce() -> Micros) -> Option<&[Limit]> {
         self.by_tag.get(tag).filter(|fitted| now() < fitted.until).map(|fitted| &*fitted.limits)
     }
 
-    /// The position, among those that were given, of the override of these keys, and its limits. Its end does not matter.
+    /// The position of the override of these keys among the given ones, and its limits, even if it has ended.
     #[must_use]
     pub fn at(&self, tag: &str) -> Option<(usize, &[Limit])> {
         self.by_tag.get(tag).map(|fitted| (fitted.number, &*fitted.limits))
     }
 
-    /// For each override that was given, the id of its rule, or why it has no effect.
+    /// For each given override, the id of its rule, or why it has no effect.
     pub fn places(&self) -> &[Result<u32, Misfit>] {
         &self.places
     }
@@ -215,8 +216,8 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
     Ok((rule, tag, limits))
 }
 
-/// The descriptors that share the state of this one by `share_threshold`, and so its override: `*` stands for any text, and the
-/// name of a matcher for its values. None where it has a state of its own.
+/// The descriptors that share the state of this one by `share_threshold`, and so its override: `*` is any text, and the
+/// name of a matcher is any of its values. None if the descriptor has a state of its own.
 #[must_use]
 pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     let domain = policies.domain(&one.domain)?;
@@ -248,7 +249,7 @@ fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
     Ok(limits)
 }
 
-/// Which limit of a rule is meant.
+/// The limit of a rule that the numbers are for.
 fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
     let names = || rule.limits.iter().map(|limit| limit.name.as_deref().unwrap_or(limit.id()).to_owned()).collect();
     match (name, &*rule.limits) {
@@ -256,14 +257,14 @@ fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
         (None, [_]) => Ok(0),
         (None, _) => Err(Misfit::Unnamed(names())),
         (Some(name), limits) => {
-            // One without a name is known by its id.
+            // The id names a limit without a name.
             let is_it = |limit: &Limit| limit.name.as_deref().unwrap_or(limit.id()) == name;
             limits.iter().position(is_it).ok_or_else(|| Misfit::NoLimit(name.to_owned(), names()))
         }
     }
 }
 
-/// A limit with other numbers, and all else as it was.
+/// A limit with other numbers; the rest stays.
 fn with_numbers(limit: &Limit, numbers: &Numbers) -> Result<Limit, Misfit> {
     let Numbers { requests, window, burst, .. } = *numbers;
     if let Anchor::Calendar(unit) = limit.algorithm().anchor()
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(requests("w1:{shop|user=ann}", 999), Some(50));
         assert_eq!(requests("w1:{shop|user=ann}", 1_000), None, "the end is exact");
         assert_eq!(requests("w1:{shop|user=bob}", 0), None);
-        // The shape is the rule's, so that the state is too.
+        // The shape is that of the rule, so the state is the same.
         assert_eq!(overrides.at("w1:{shop|user=ann}").unwrap().1[0].id(), policies.rules()[0].limits[0].id());
     }
 

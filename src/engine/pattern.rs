@@ -1,13 +1,13 @@
-//! Patterns: values of a policy with a star in them [mt-3], and what stands for values that share a state.
+//! Patterns: values of a policy with a star in them [mt-3], and texts that replace values which share a state.
 
-/// A value with `*` in it; each `*` stands for any text, also for none. [mt-3]
+/// A value with `*` in it; each `*` matches any text, also the empty one. [mt-3]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
 }
 
 impl Pattern {
-    /// The pattern, where the text has a `*` in it.
+    /// The pattern, if the text has a `*` in it.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
@@ -19,7 +19,7 @@ impl Pattern {
         &self.text
     }
 
-    /// What stands between the stars: at least two texts, which may be empty.
+    /// The texts between the stars: at least two, which may be empty.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.text.split('*')
     }
@@ -36,7 +36,7 @@ impl Pattern {
         let Some(mut rest) = rest.strip_suffix(last) else {
             return false;
         };
-        // The leftmost place for each literal leaves the most room for the next, so that no step needs undoing.
+        // The leftmost match of each literal leaves the most text for the next, so no step must be undone.
         for literal in literals {
             let Some(at) = rest.find(literal) else {
                 return false;
@@ -47,7 +47,7 @@ impl Pattern {
     }
 }
 
-/// What stands for a value in the key of a state that all values of a descriptor share. [ky-2]
+/// The text in place of a value, in the key of a state that all values of a descriptor share. [ky-2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedBy<'p> {
     /// The wildcard, as written.
@@ -57,7 +57,7 @@ pub enum SharedBy<'p> {
 }
 
 impl SharedBy<'_> {
-    /// The wildcard as written, or the name in parentheses. For people.
+    /// The wildcard as written, or the name in parentheses; for people.
     #[must_use]
     pub fn text(&self) -> String {
         match self {

@@ -1,7 +1,7 @@
 //! Policies: which rule a descriptor meets. [mt-1]
 //!
-//! Matching costs the depth of the descriptor (and the patterns written for the keys on its way), not the number of
-//! rules. Not here: reading YAML (package policies) and what a limit decides.
+//! The cost of matching depends on the depth of the descriptor and on the patterns of its keys, not on the number of
+//! rules. Not here: reading YAML (package policies), and deciding.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
-use super::branch::{Branch, Found, TooLarge, Unfit};
+use super::branch::{Branch, FoundPattern, TooLarge, Unfit};
 pub use super::branch::{Lead, Step};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
@@ -24,19 +24,19 @@ use super::pattern::{Pattern, SharedBy};
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
 
-/// What becomes of a charge that no store answers, because it is down, too slow or full. [st-4]
+/// What happens to a charge without an answer of its store, because the store is down, too slow or full. [st-4]
 ///
-/// Where the rules of one request differ: any `Error` fails the request and nothing else is evaluated; else any `Deny`
-/// denies it; else the limits of `Local` are decided together, and those of `Allow` pass.
+/// If the rules of one request differ: any `Error` fails the request, and nothing else is evaluated. Else any `Deny`
+/// denies it. Else the limits with `Local` are decided together, and limits with `Allow` pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The request fails, and its caller decides what that means.
+    /// The request fails, and its caller decides what to do.
     Error,
     /// It passes, and nothing is counted.
     Allow,
     /// It is over the limit.
     Deny,
-    /// The store embedded in this process carries on under the same rules, from what it knows.
+    /// The memory store of this process decides by the same rules, with the states that it has.
     Local,
 }
 
@@ -47,7 +47,7 @@ impl OnError {
     pub const NAMES: [&'static str; 4] =
         [Self::Error.name(), Self::Allow.name(), Self::Deny.name(), Self::Local.name()];
 
-    /// The word for it in policies, settings and metrics.
+    /// Its name in policies, settings and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,24 +58,24 @@ impl OnError {
         }
     }
 
-    /// The one of that name.
+    /// The action with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|on_error| on_error.name() == name)
     }
 }
 
-/// The part of a policy whose `on_error` applies to a charge that no store answers.
+/// The part of a policy that sets `on_error` for a charge without an answer of its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaidBy {
     /// The rule of the limit.
     Rule,
-    /// The domain, for all of its rules that do not say.
+    /// The domain, for all of its rules without `on_error`.
     Domain,
 }
 
 impl SaidBy {
-    /// The word for it.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,55 +90,55 @@ impl SaidBy {
 pub struct DomainSpec {
     /// The domain's name, not empty.
     pub name: String,
-    /// How its requests are charged; none where that is left to the setting `charging`.
+    /// How its requests are charged. None: by the setting `charging`.
     pub mode: Option<Mode>,
-    /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
+    /// What happens to its requests if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     /// The rules at the first level.
     pub descriptors: Vec<NodeSpec>,
 }
 
-/// One descriptor of a policy as written: a key, perhaps a value, perhaps a rule, and what hangs below.
+/// One descriptor of a policy as written: a key, perhaps a value, perhaps a rule, and the descriptors below it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSpec {
     /// The key, not empty.
     pub key: String,
-    /// The values that it is for. Absent, or an empty text: the key alone.
+    /// The values that it is for. None or an empty text: the key alone.
     pub value: Option<Matcher>,
-    /// A `*` in the key stands for any text too, as to envoyproxy/ratelimit: the pattern is `key_value`, or the key alone,
-    /// and it is compared with the key and the value of an entry, joined in the same way. [mt-3]
+    /// A `*` in the key matches any text too, as in envoyproxy/ratelimit. The pattern is `key_value`, or the key alone.
+    /// weir compares it with the key and the value of an entry, joined in the same way. [mt-3]
     pub key_pattern: bool,
     /// All its values share one state.
     pub share_threshold: bool,
-    /// The statistics of the rule here have a name of their own for each value that a request brings.
+    /// The statistics of this rule have a name for each value of requests.
     pub detailed_metric: bool,
-    /// The statistics of this rule and of rules below have the value of the request in this place of their name.
+    /// The statistics of this rule and of rules below have the value of the request at this place of their name.
     pub value_to_metric: bool,
-    /// What applies to a descriptor that ends here.
+    /// The rule for descriptors that end here.
     pub rule: Option<RuleSpec>,
     /// The next level.
     pub descriptors: Vec<NodeSpec>,
 }
 
-/// What a rule holds, as written.
+/// The content of a rule, as written.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
-    /// The limits, or none at all.
+    /// The limits, or that there are none.
     pub kind: RuleKind,
     /// What its limits do when they are over; see [`Role::of`].
     pub role: Role,
-    /// Its limits count among the quotas of a request. With [`Role::Shadow`] they count as quotas that are never over.
+    /// Its limits are among the quotas of a request. With [`Role::Shadow`] they are quotas that are never over.
     pub is_quota: bool,
     /// The names of limits that this one replaces, in one request.
     pub replaces: Vec<String>,
-    /// What becomes of its charges when the store does not answer; none where that is left to the domain.
+    /// What happens to its charges if the store does not answer. None: by the domain.
     pub on_error: Option<OnError>,
-    /// What the answer to a request that passes these limits can carry.
+    /// Metadata for the answer to a request that passes these limits.
     pub metadata: Option<Arc<Fields>>,
 }
 
 impl RuleSpec {
-    /// A rule that denies, and has nothing else.
+    /// A rule that denies, with nothing else set.
     #[must_use]
     pub const fn of(kind: RuleKind) -> Self {
         Self { kind, role: Role::Enforced, is_quota: false, replaces: Vec::new(), on_error: None, metadata: None }
@@ -152,30 +152,30 @@ pub enum RuleKind {
     Limits(Vec<Limit>),
     /// Passes everything and is never stored. [mt-4]
     Unlimited {
-        /// A name for people: nothing is left out by it. [mt-5]
+        /// A name for people: `replaces` does not apply to it. [mt-5]
         name: Option<Box<str>>,
     },
 }
 
-/// Why policies do not fit together. The loader finds these first, with file and line.
+/// Why policies contradict each other. The loader finds these first, with file and line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyError {
-    /// Two domains have one name.
+    /// Two domains have the same name.
     DuplicateDomain(String),
     /// Two descriptors at one level have the same key and value; the path is `domain|key=value`.
     DuplicateDescriptor(String),
-    /// Two limits of one rule have one shape and no names to tell them apart.
+    /// Two limits of one rule have the same shape and no names to distinguish them.
     SameShape(String),
-    /// More limits than a rule can hold, or none.
+    /// A rule has more limits than the bound, or none.
     LimitCount(String),
-    /// A regular expression needs too large an automaton together with its neighbours.
+    /// Together with its neighbours, a regular expression needs too large an automaton.
     TooLarge(String),
-    /// A key has too many wildcards and regular expressions at one level; the path is that of a regular expression.
+    /// A key has too many wildcards and regular expressions at one level. The path is that of a regular expression.
     TooManyPatterns(String),
 }
 
 impl PolicyError {
-    /// The path of the regular expression that does not fit, domain included.
+    /// The path of that regular expression, with its domain.
     #[must_use]
     pub fn regex_path(&self) -> Option<&str> {
         match self {
@@ -208,45 +208,45 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// What applies to the descriptors that match one node of a policy.
+/// The rule for the descriptors that match one node of a policy.
 #[derive(Debug)]
 pub struct Rule {
     /// The rule's position among all rules of its policy set: stable until the next load.
     pub id: u32,
-    /// The domain that it belongs to.
+    /// Its domain.
     pub domain: Box<str>,
-    /// Where it hangs: `key=value|key`. Made of the policy's words only, never of a caller's. A word's own separators are
-    /// escaped by a backslash, so that no two rules of a domain have one path.
+    /// Its place: `key=value|key`. It has only words of the policy, never of a caller. A separator in a word has a
+    /// backslash before it, so no two rules of a domain have the same path.
     pub path: Box<str>,
-    /// The limits, all of which apply; empty where the rule is unlimited.
+    /// The limits; all of them apply. Empty if the rule is unlimited.
     pub limits: Box<[Limit]>,
     /// Whether it passes everything.
     pub unlimited: bool,
-    /// The name of an unlimited rule, for people: nothing is left out by it. [mt-5]
+    /// The name of an unlimited rule, for people: `replaces` does not apply to it. [mt-5]
     pub unlimited_name: Option<Box<str>>,
     /// What its limits do when they are over.
     pub role: Role,
-    /// Its limits count among the quotas of a request. With [`Role::Shadow`] they count as quotas that are never over.
+    /// Its limits are among the quotas of a request. With [`Role::Shadow`] they are quotas that are never over.
     pub is_quota: bool,
     /// The names of limits that it replaces, in one request.
     pub replaces: Box<[Box<str>]>,
-    /// What becomes of its charges when the store does not answer; none where that is left to the domain.
+    /// What happens to its charges if the store does not answer. None: by the domain.
     pub on_error: Option<OnError>,
-    /// What the answer to a request that passes its limits can carry.
+    /// Metadata for the answer to a request that passes its limits.
     pub metadata: Option<Arc<Fields>>,
-    /// The descriptors on the way to it, its own last: one for each entry of a request that meets it.
+    /// The descriptors on the path to it, its own last: one for each entry of a request that meets it.
     pub levels: Box<[Arc<Level>]>,
 }
 
 impl Rule {
-    /// Whether it has one limit, besides those on trial: to callers it is the rule's. [tr-3]
+    /// Whether it has one limit that is not on trial. Callers see that limit under the rule's name. [tr-3]
     #[must_use]
     pub fn has_one_limit(&self) -> bool {
         self.limits.iter().filter(|limit| !limit.shadow).count() == 1
     }
 }
 
-/// One descriptor on the way to a rule, as far as statistics need it to name the rule.
+/// One descriptor on the path to a rule, with what statistics need for the rule's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     /// The key.
@@ -255,33 +255,33 @@ pub struct Level {
     pub value: Option<Matcher>,
     /// All its values share one state.
     pub share_threshold: bool,
-    /// Of the last level only: the rule's statistics have a name of their own for each value that a request brings.
+    /// Of the last level only: the rule's statistics have a name for each value of requests.
     pub detailed_metric: bool,
-    /// The name of the statistics has the value of the request in this place.
+    /// The name of the statistics has the value of the request at this place.
     pub value_to_metric: bool,
 }
 
-/// What a descriptor met.
+/// What a descriptor meets.
 #[derive(Debug)]
 pub struct Match<'p> {
-    /// The rule at exactly the descriptor's depth.
+    /// The rule at exactly the depth of the descriptor.
     pub rule: Option<&'p Rule>,
-    /// The entries, by position, whose values share one state, with what stands for them; seldom any.
+    /// The entries, by position, whose values share one state, with the texts in place of these values. Usually empty.
     pub shared: Vec<(usize, SharedBy<'p>)>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     by_key: HashMap<Box<str>, Branch<Self>>,
-    /// The descriptors whose key is a pattern, in file order; seldom any.
+    /// The descriptors with a pattern as key, in file order. Usually empty.
     key_patterns: Vec<KeyPattern>,
-    /// How many descriptors were hung below it.
+    /// The number of descriptors below it.
     children: u32,
     rule: Option<u32>,
     share_threshold: bool,
 }
 
-/// A descriptor whose key is a pattern. Its node hangs where its key is written.
+/// A descriptor with a pattern as key. Its node is where its key is written.
 #[derive(Debug)]
 struct KeyPattern {
     order: u32,
@@ -291,7 +291,7 @@ struct KeyPattern {
 }
 
 impl Node {
-    /// The branch that an entry takes: the most exact there is. [mt-2]
+    /// The most exact branch for an entry. [mt-2]
     fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
         let branch = self.by_key.get(entry.key);
         if branch.is_none() && self.key_patterns.is_empty() {
@@ -309,30 +309,30 @@ impl Node {
         branch?.alone().map(|node| (Step::KeyAlone, node))
     }
 
-    /// The first descriptor whose key is a pattern that matches.
-    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<Found<'_, Self>> {
+    /// The first descriptor with a key pattern that matches.
+    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<FoundPattern<'_, Self>> {
         let joined = format!("{}_{}", entry.key, entry.value);
         self.key_pattern(self.key_patterns.iter().position(|found| found.pattern.matches(&joined))?)
     }
 
-    /// The descriptor of the key pattern in this place.
-    fn key_pattern(&self, place: usize) -> Option<Found<'_, Self>> {
+    /// The descriptor of the key pattern at this position.
+    fn key_pattern(&self, place: usize) -> Option<FoundPattern<'_, Self>> {
         let found = self.key_patterns.get(place)?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
             None => branch.alone()?,
             Some(value) => branch.exact(value)?.1,
         };
-        Some(Found { order: found.order, step: Step::Pattern(&found.pattern), node })
+        Some(FoundPattern { order: found.order, step: Step::Pattern(&found.pattern), node })
     }
 }
 
-/// A place in the tree of a domain, for those who look at all that a descriptor could meet.
+/// A place in the tree of a domain, for code that looks at everything that a descriptor could meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'p>(&'p Node);
 
 impl<'p> Place<'p> {
-    /// The id of the rule that a descriptor meets which ends here.
+    /// The id of the rule for a descriptor that ends here.
     #[must_use]
     pub const fn rule(self) -> Option<u32> {
         self.0.rule
@@ -344,20 +344,20 @@ impl<'p> Place<'p> {
         self.0.child(entry).map(|(_, node)| Self(node))
     }
 
-    /// What values of a key can be met by, in the order in which they are, and where each leads; none where keys are patterns.
+    /// What can match values of a key, in the order of the search, and where each leads. None if keys are patterns.
     #[must_use]
     pub fn leads(self, key: &str) -> Option<Vec<(Lead<'p>, Self)>> {
         self.0.key_patterns.is_empty().then(|| self.written(key))
     }
 
-    /// What is written for a key, as it stands there: values are met by it in this order, but for keys that are patterns.
+    /// The matchers that are written for a key, in the order of the search, except keys that are patterns.
     #[must_use]
     pub fn written(self, key: &str) -> Vec<(Lead<'p>, Self)> {
         let leads = self.0.by_key.get(key).map(Branch::leads).unwrap_or_default();
         leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect()
     }
 
-    /// The descriptor that is written here with this key and these values, the key alone without any.
+    /// The descriptor that is written here with this key and these values; without values, the key alone.
     #[must_use]
     pub fn descriptor(self, key: &str, values: Option<&Matcher>) -> Option<Self> {
         let branch = self.0.by_key.get(key)?;
@@ -371,12 +371,12 @@ impl<'p> Place<'p> {
         Some(Self(node))
     }
 
-    /// The keys that are written here, in no particular order.
+    /// The keys at this level, in no particular order.
     pub fn keys(self) -> impl Iterator<Item = &'p str> {
         self.0.by_key.keys().map(|key| &**key)
     }
 
-    /// The texts that values of a key are compared with before all else, in no particular order.
+    /// The texts that values of a key are compared with first, in no particular order.
     pub(super) fn texts(self, key: &str) -> impl Iterator<Item = &'p str> {
         self.0.by_key.get(key).into_iter().flat_map(Branch::texts)
     }
@@ -400,8 +400,8 @@ impl<'p> Place<'p> {
         self.0.key_patterns.iter().map(|found| &found.pattern).collect()
     }
 
-    /// Where a value of a key leads that is in no list and no network: by the earlier of two patterns, one of the key in its
-    /// place and one of those for keys, else by the key alone.
+    /// Where a value of a key leads if no list and no network contains it: to the earlier of two patterns, one of the
+    /// key and one of the key patterns, by their positions; else to the key alone.
     pub(super) fn by_patterns(self, key: &str, of_key: Option<usize>, of_keys: Option<usize>) -> Option<Self> {
         let branch = self.0.by_key.get(key);
         let of_key = of_key.and_then(|place| branch?.source(place));
@@ -410,20 +410,20 @@ impl<'p> Place<'p> {
         first.map(|found| found.node).or_else(|| branch?.alone()).map(Self)
     }
 
-    /// Where the longest network leads that has this one.
+    /// Where the longest network that contains this one leads.
     pub(super) fn by_network(self, key: &str, network: &Network) -> Option<Self> {
         let (_, node) = self.0.by_key.get(key)?.network(&network.to_string())?;
         Some(Self(node))
     }
 
-    /// What no other place of these policies has.
+    /// A number that no other place of these policies has.
     #[must_use]
     pub fn address(self) -> usize {
         std::ptr::from_ref(self.0).addr()
     }
 }
 
-/// What stands for a descriptor whose key is a pattern.
+/// The text of a key pattern: the key, or key and value joined by `_`.
 fn joined(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"))
 }
@@ -435,22 +435,24 @@ pub struct Domain {
     pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
-    /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
+    /// How its requests are charged. None: by the setting `charging`; a domain with holds is always atomic. [dc-4] [hd-1]
     pub mode: Option<Mode>,
-    /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
+    /// Whether a limit of it is a hold.
+    pub has_holds: bool,
+    /// What happens to its requests if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
 }
 
 impl Domain {
-    /// Where descriptors begin.
+    /// The first level of descriptors.
     #[must_use]
     pub const fn top(&self) -> Place<'_> {
         Place(&self.root)
     }
 
-    /// What the policies say becomes of a charge that no store answers, and which part of them says it; nothing where
-    /// that is left to the server. Without a rule, the charge is one of a limit that came with the request. [st-4]
+    /// The `on_error` of a charge without an answer of its store, and the part of the policies that sets it. None: by
+    /// the setting. Without a rule, the charge is of a limit of the request. [st-4]
     #[must_use]
     pub fn on_error_of(&self, rule: Option<&Rule>) -> Option<(OnError, SaidBy)> {
         let of_rule = rule.and_then(|rule| rule.on_error).map(|on_error| (on_error, SaidBy::Rule));
@@ -469,7 +471,7 @@ impl PolicySet {
     /// Makes a policy set of domains as written.
     ///
     /// # Errors
-    /// When two things that must differ are the same, or a list of limits is empty or too long.
+    /// When two names or descriptors that must differ are equal, or a list of limits is empty or too long.
     pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut known: HashSet<&str> = HashSet::new();
         if let Some(twin) = specs.iter().find(|spec| !known.insert(&spec.name)) {
@@ -479,18 +481,25 @@ impl PolicySet {
         Self::compile_joined(specs)
     }
 
-    /// The same where several specs may be of one domain: their descriptors stand side by side, in the order given. `charging` and
-    /// `on_error` are those of the first spec that has them.
+    /// The same, but several specs may be of one domain: their descriptors are put together in the order given.
+    /// `charging` and `on_error` are those of the first spec that has them.
     ///
     /// # Errors
-    /// Those of [`PolicySet::compile`], except for a domain that is there twice.
+    /// Those of [`PolicySet::compile`], except for a domain that occurs twice.
     pub fn compile_joined(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut set = Self::default();
         let mut bytes_left = AUTOMATA_BYTES_MAX;
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
         }
-        // Several files can add to the first level of a domain, so that it is sealed after all of them.
+        for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
+            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.has_holds = true;
+                // [hd-1] [cc-7]
+                domain.mode.get_or_insert(Mode::Atomic);
+            }
+        }
+        // Several files can add to the first level of a domain, so it is sealed after all of them.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
         domains.sort_unstable_by_key(|domain| domain.id);
         for domain in domains {
@@ -509,6 +518,7 @@ impl PolicySet {
             id,
             name: name.clone(),
             mode: None,
+            has_holds: false,
             on_error: None,
             root: Node::default(),
         });
@@ -521,7 +531,7 @@ impl PolicySet {
         Ok(())
     }
 
-    /// The domain of that name.
+    /// The domain with this name.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
@@ -532,7 +542,7 @@ impl PolicySet {
         self.domains.values()
     }
 
-    /// All rules; a rule's place is its [`Rule::id`].
+    /// All rules. A rule's position is its [`Rule::id`].
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -540,9 +550,9 @@ impl PolicySet {
 
     /// The rule that a descriptor meets in a domain of this set. [mt-1]
     ///
-    /// At each level: key and value as written, alone or in a list (a wildcard's text too), else the longest network, else the
-    /// first wildcard or regular expression in file order, else the key alone; once a branch is taken there is no way back.
-    /// A rule counts only at the depth at which the descriptor ends.
+    /// At each level the search takes the first of these: key and value as written, alone or in a list (also a
+    /// wildcard's text); the longest network; the first wildcard or regular expression in file order; the key alone. It
+    /// never goes back to another branch. A rule counts only at the depth at which the descriptor ends.
     #[must_use]
     pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
         let mut node = &domain.root;
@@ -562,7 +572,7 @@ impl PolicySet {
         Match { rule, shared }
     }
 
-    /// The rule that a descriptor of a stored key meets, in which names can stand for values.
+    /// The rule for a descriptor of a stored key, which can have names in place of values.
     #[must_use]
     pub fn find_parsed<'p>(&'p self, domain: &'p Domain, entries: &[(String, ParsedValue)]) -> Option<&'p Rule> {
         let mut node = &domain.root;
@@ -576,7 +586,7 @@ impl PolicySet {
         node.rule.map(|id| &self.rules[id as usize])
     }
 
-    /// How each entry of a descriptor is met, up to the first that is not. For people, not for decisions.
+    /// How each entry of a descriptor matches, up to the first that does not. For people, not for decisions.
     #[must_use]
     pub fn trace<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Vec<Step<'p>> {
         let mut node = &domain.root;
@@ -592,16 +602,16 @@ impl PolicySet {
     }
 }
 
-/// What stands above a level of descriptors.
+/// The path above a level of descriptors.
 struct Above<'a> {
     domain: &'a str,
     path: &'a str,
     levels: &'a [Arc<Level>],
 }
 
-/// Makes the branches below a node ready for values.
+/// Builds what the branches below a node need to match values.
 fn seal(node: &mut Node, above: &Above<'_>, bytes_left: &mut usize) -> Result<(), PolicyError> {
-    // In an order of their own, so that the same policies always give the same result.
+    // In a fixed order, so the same policies always give the same result.
     let mut branches: Vec<_> = node.by_key.iter_mut().collect();
     branches.sort_unstable_by_key(|(key, _)| *key);
     for (key, branch) in branches {
@@ -631,15 +641,15 @@ pub fn path_below(above: &str, key: &str, value: Option<&Matcher>) -> String {
     path
 }
 
-/// What is added to while descriptors are hung below each other.
+/// Collects results while descriptors are added below each other.
 struct Tree<'t> {
     rules: &'t mut Vec<Rule>,
-    /// How much is left for automata.
+    /// The remaining bytes for automata.
     bytes_left: &'t mut usize,
 }
 
 impl Tree<'_> {
-    /// Hangs a level of descriptors below its parent.
+    /// Adds a level of descriptors below its parent.
     fn insert_all(&mut self, parent: &mut Node, above: &Above<'_>, specs: Vec<NodeSpec>) -> Result<(), PolicyError> {
         for spec in specs {
             self.insert(parent, above, spec)?;
@@ -685,7 +695,7 @@ impl Tree<'_> {
     }
 }
 
-/// Adds a word to a path, with a backslash before each of its characters that would be read as a separator.
+/// Adds a word to a path, with a backslash before each character that is a separator.
 fn push_word(path: &mut String, word: &str, separators: &[char]) {
     for c in word.chars() {
         if separators.contains(&c) {
@@ -831,7 +841,7 @@ mod tests {
             node("plain*", "", vec![]),
         ])
         .expect("compiles");
-        // Both stand before the key alone, and the first in file order is met.
+        // Both are before the key alone, and the first in file order matches.
         assert_eq!(met(&set, &[("user", "xy")]).as_deref(), Some("us*"));
         assert_eq!(met(&set, &[("usage", "")]).as_deref(), Some("us*"));
         assert_eq!(met(&set, &[("usage", "1"), ("b", "2")]).as_deref(), Some("us*|b"));

@@ -1,4 +1,4 @@
-//! Shares of a limit, in percent, at which its use is reported.
+//! Shares of a limit, in percent. weir reports when the use of the limit crosses one.
 //!
 //! Not here: which decision crossed a share (crossing.rs).
 
@@ -11,11 +11,11 @@ pub const SHARES_MAX: usize = 8;
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;
 
-/// Percent of a limit from 1 to 100, at most [`SHARES_MAX`], each larger than the one before.
+/// Percentages of a limit from 1 to 100, at most [`SHARES_MAX`], in rising order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares(Box<[u8]>);
 
-/// Why numbers are no shares.
+/// Why numbers are not shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharesError {
     /// More than [`SHARES_MAX`].
@@ -39,7 +39,7 @@ impl fmt::Display for SharesError {
 impl std::error::Error for SharesError {}
 
 impl Shares {
-    /// These shares.
+    /// The shares with these percentages.
     ///
     /// # Errors
     /// When there are too many, or one is out of range, or they do not rise.
@@ -71,17 +71,18 @@ impl Shares {
         self.0.iter().copied()
     }
 
-    /// The shares of a limit of `requests` hits that a count crosses which rises from `from` to `to`. [al-1] A limit of 0
-    /// has no shares.
+    /// The shares that a count crosses when it rises from `from` to `to`, for a limit of `requests` hits. [al-1] A
+    /// limit of 0 has no shares.
     pub fn crossed(&self, requests: Hits, from: Hits, to: Hits) -> impl Iterator<Item = u8> {
         self.iter().filter(move |&share| requests > 0 && (from..to).contains(&(hits_of(share, requests) - 1)))
     }
 }
 
-/// The least hits that are at least this share of `requests`, which is not 0: rounded up, so 1 or more. [al-1]
+/// The smallest number of hits that is at least this share of `requests`, which is not 0: rounded up, so 1 or more.
+/// [al-1]
 fn hits_of(share: u8, requests: Hits) -> Hits {
     let hits = (u64::from(share) * u64::from(requests)).div_ceil(u64::from(WHOLE));
-    // At most the whole of the limit.
+    // It is at most the whole limit.
     Hits::try_from(hits).unwrap_or(requests)
 }
 

@@ -1,4 +1,4 @@
-//! Times: the clock's microseconds, the lengths of windows, units, the boundaries of a calendar's windows, and the terms of limits.
+//! Times: microseconds of a clock, lengths of windows, units, boundaries of calendar windows, and terms of limits.
 //!
 //! Not here: a clock, and a time zone.
 
@@ -7,8 +7,8 @@ use std::fmt;
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
 
-/// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
-/// after, in microseconds. [cl-1]
+/// The boundaries of a calendar's windows around now: the starts of the previous, the current and the next window, and
+/// of the window after that, in microseconds. [cl-1]
 pub type Bounds = [Micros; 4];
 
 /// The time in which a limit applies: from one instant on, and until another. [te-1]
@@ -19,10 +19,10 @@ pub struct Term {
 }
 
 impl Term {
-    /// What stands for no end: later than every clock, and exact as a double. [ar-2]
+    /// The end of a term that never ends: later than every clock, and exact as a double. [ar-2]
     pub const NO_END: Micros = (1 << 53) - 1;
 
-    /// A term; none if it ends before it begins, or at once.
+    /// A term; none if it would be empty.
     #[must_use]
     pub const fn new(from: Micros, until: Micros) -> Option<Self> {
         if from < until { Some(Self { from, until }) } else { None }
@@ -34,7 +34,7 @@ impl Term {
         self.from
     }
 
-    /// The instant at which it is over; [`Term::NO_END`] if it never is.
+    /// The end; [`Term::NO_END`] if it never ends.
     #[must_use]
     pub const fn until(&self) -> Micros {
         self.until
@@ -51,7 +51,7 @@ impl Term {
 pub const WINDOW_US_MIN: u64 = 1_000;
 /// The longest window or period: 366 days, in microseconds. [lm-1]
 pub const WINDOW_US_MAX: u64 = 366 * 86_400 * 1_000_000;
-/// A unit of time as policies and Envoy name it; months have 30 days and years 365. [lm-3]
+/// A unit of time with the names of policies and Envoy. Months have 30 days and years 365. [lm-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s.
@@ -88,7 +88,7 @@ impl Unit {
         }
     }
 
-    /// The unit of that name, in any case.
+    /// The unit with this name, in upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
@@ -115,7 +115,7 @@ impl Unit {
 pub struct Window(u64);
 
 impl Window {
-    /// A window of so many microseconds.
+    /// A window of this many microseconds.
     ///
     /// # Errors
     /// When it is shorter than 1 ms or longer than 366 days.
@@ -135,7 +135,7 @@ impl Window {
         self.0
     }
 
-    /// The unit that is exactly so long, if there is one.
+    /// The unit of exactly this length, if there is one.
     #[must_use]
     pub fn unit(self) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.window() == self)
@@ -189,7 +189,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// What a calendar window is.
+/// The unit of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
     /// A local day, of 23 to 25 hours.
@@ -203,7 +203,7 @@ pub enum CalendarUnit {
 }
 
 impl CalendarUnit {
-    /// The unit whose name policies use.
+    /// Its name in policies.
     #[must_use]
     pub const fn unit(self) -> Unit {
         match self {

@@ -1,4 +1,5 @@
-//! Texts that people read: counts with their noun, shares in percent, and texts from elsewhere made safe for a terminal.
+//! Texts for people: counts with their noun, shares in percent, and texts of policies and requests made safe for a
+//! terminal.
 
 use std::fmt::Display;
 
@@ -21,7 +22,7 @@ pub fn counted(number: impl Display, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// A share in percent, rounded half up to one decimal. Only all is 100.0 %, and only nothing 0.0 %.
+/// A share in percent, rounded half up to one decimal. Only the whole is 100.0 %, and only nothing is 0.0 %.
 ///
 /// ```
 /// use weir_engine::words::percent;
@@ -31,7 +32,7 @@ pub fn counted(number: impl Display, noun: &str) -> String {
 /// ```
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
-    // Of no requests, none passed.
+    // If there are no requests, none passed.
     match rounded_tenths(part, whole) {
         0 if part > 0 => "<0.1 %".to_owned(),
         1_000.. if part < whole => ">99.9 %".to_owned(),
@@ -39,7 +40,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// The same share for other programs, in tenths of a percent. All is 1,000 and nothing 0; only these are.
+/// The same share for other programs, in tenths of a percent. Only the whole is 1,000, and only nothing is 0.
 ///
 /// ```
 /// use weir_engine::words::tenths_of_percent;
@@ -56,15 +57,15 @@ pub fn tenths_of_percent(part: u64, whole: u64) -> u64 {
     }
 }
 
-/// Rounded half up; 0 of nothing.
+/// Rounded half up; 0 if the whole is 0.
 fn rounded_tenths(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole));
     let tenths = (part * 2_000 + whole).checked_div(2 * whole).unwrap_or(0);
     u64::try_from(tenths).unwrap_or(u64::MAX)
 }
 
-/// A text of a policy or a request, with what would disturb a terminal or a line escaped. A backslash stays one, so that a printed
-/// descriptor can be typed.
+/// A text of a policy or a request, with characters escaped that would disturb a terminal or a line. A backslash is not
+/// escaped, so you can type a printed descriptor again.
 ///
 /// ```
 /// use weir_engine::words::printable;

@@ -10,9 +10,10 @@ use std::path::Path;
 
 pub use weir_grpc::fuzz::{frames, message};
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
+use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
 use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
-use weir_rls::json;
+use weir_rls::{json, receipts};
 use weir_settings::{Layer, Settings};
 pub use weir_store::redis::{map, replies};
 pub use weir_xds::discovery;
@@ -40,6 +41,20 @@ pub fn json(data: &[u8]) {
             assert!(!text.contains(char::is_control), "{text:?}");
         }
     }
+}
+
+/// The value of an entry that brings a receipt back.
+///
+/// # Panics
+/// When what was read is not what its own text says, or is past a bound.
+pub fn receipts(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Some(holds) = receipts::parse(&text) else { return };
+    assert!((1..=HOLDS_MAX).contains(&holds.len()));
+    assert!(holds.iter().all(|hold| hold.receipt.hits > 0));
+    let written = receipts::text(&holds);
+    assert!(written.len() <= receipts::TEXT_BYTES_MAX);
+    assert_eq!(receipts::parse(&written), Some(holds));
 }
 
 /// A policy file.
@@ -226,6 +241,11 @@ mod tests {
     #[test]
     fn json() {
         run("json", super::json);
+    }
+
+    #[test]
+    fn receipts() {
+        run("receipts", super::receipts);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
 use weir_policies::{Dialect, Sources, test_file, traffic_file};
-use weir_rls::{json, lenient};
+use weir_rls::{json, lenient, receipts};
 use weir_settings::Layer;
 use weir_telemetry::mapper::Mapper;
 use weir_xds::{Resource, TYPE_URL, resource};
@@ -90,6 +90,15 @@ fn json_requests() -> Vec<Vec<u8>> {
         many("{\"", "\u{7f}", "\":1}", most),
         many(&format!("{{\"descriptors\":[{}", "{},".repeat(64)), "[", "", most),
     ]
+}
+
+fn receipt(bytes: &[u8]) {
+    let _ = receipts::parse(text(bytes)).map(|holds| holds.len());
+}
+
+fn receipts() -> Vec<Vec<u8>> {
+    let smallest = "AAAAAAAAAAAAAQAA";
+    vec![many("1.", smallest, "", 16 * 64 + 2), many("1.", "A", "", receipts::TEXT_BYTES_MAX), many("1.", "A", "", MIB)]
 }
 
 fn resources(bytes: &[u8]) {
@@ -260,6 +269,7 @@ fn decoders() -> Vec<Decoder> {
     vec![
         Decoder { name: "a request by gRPC", decode: request, inputs: requests() },
         Decoder { name: "a request by `POST /json`", decode: json_request, inputs: json_requests() },
+        Decoder { name: "a receipt", decode: receipt, inputs: receipts() },
         Decoder { name: "the resources of an xDS response", decode: resources, inputs: resource_contents() },
         Decoder { name: "policy files", decode: policies, inputs: yaml(512 * KIB) },
         Decoder { name: "a file of tests or of traffic", decode: tests, inputs: yaml(512 * KIB) },

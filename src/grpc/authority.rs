@@ -3,12 +3,12 @@
 //! h2 resets a request whose `:authority` is no host name. Envoy sends the name of its cluster there, such as
 //! `outbound|8081||weir.default.svc.cluster.local`. weir needs no authority.
 //!
-//! The strategy. Each `:authority` value is overwritten in its place, in the bytes that the peer sent, before h2 reads them.
+//! Each `:authority` value is overwritten in place, in the bytes that the peer sent, before h2 reads them.
 //! The bytes that replace it have the same number of octets: `X` in a plain text, and the code of `X`, which has eight bits, in
 //! a text in Huffman's code. So no length changes, of a value or of a frame. The value in h2's dynamic table is
 //! no longer than that in the peer's, because encoders use Huffman's code only where it is shorter. So h2 keeps every entry
 //! that the peer keeps, and the indices of both agree (RFC 7541, section 4). A later request that names an entry gets the
-//! replaced value. Nothing is held: the values are overwritten as they come, however they are cut into frames and reads.
+//! replaced value. Nothing is buffered: the values are overwritten as they come, however they are cut into frames and reads.
 //!
 //! Not here: which bytes are a header block (frames.rs), and the decoder (h2). Two forms stay as they are, and h2 resets
 //! the stream: an empty value, and a name that is an index into the dynamic table. No encoder known to us sends either.
@@ -28,9 +28,9 @@ enum At {
     /// Before a field.
     #[default]
     Field,
-    /// In the further octets of a number that means nothing here: of an indexed field, or of a table size.
+    /// In the further octets of a number whose value does not matter: of an indexed field, or of a table size.
     Number,
-    /// In the further octets of the index of a name. It is not that of `:authority`.
+    /// In the further octets of the index of a name that is not `:authority`.
     NameIndex,
     /// Before the length of a name.
     NameLength,
@@ -56,7 +56,7 @@ pub(super) struct Authorities {
     name_octets: usize,
     /// Whether the text is in Huffman's code.
     is_huffman: bool,
-    /// Whether the name is `:authority`, or may still become it.
+    /// Whether the name is `:authority`, as far as it was read.
     is_authority: bool,
 }
 

@@ -1,37 +1,36 @@
-//! Which runtime the next connection goes to: the one with the least recent work.
+//! Chooses the runtime for the next connection: the one with the least recent work.
 //!
-//! Envoy opens few busy connections and probes open many idle ones, so a count of connections says
-//! nothing about work. What counts is the requests of the last seconds. Not here: accepting (grpc.rs) and counting
-//! (connection.rs).
+//! Envoy opens few busy connections and probes open many idle ones, so the number of connections says nothing about work. The
+//! requests of the last seconds do. Not here: accepting (lib.rs) and counting (connection.rs).
 
 use std::time::Duration;
 
 use super::connection::Load;
 
-/// How often the requests of all runtimes are looked at; with each look what was before counts half.
+/// How often the requests of all runtimes are counted. With each count the earlier requests count half.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Loads that differ by less than this count as equal. It is some hundred requests a second, a thousandth of what a core
-/// can do: below that, the connections that are there say more about what will come than the requests that came.
+/// Loads that differ by less count as equal. This is some hundred requests a second, a thousandth of what a core can do. Below it,
+/// the number of connections predicts the load better than recent requests.
 const ALIKE: u64 = 256;
 /// The weight of a new connection; it halves each second.
 const YOUNG: u64 = 256;
 
 /// Chooses runtimes for connections.
 ///
-/// The load of a runtime is its requests, those of each look counting half at the next, and a share for connections that are
-/// so young that their requests are still to come: without it, all that come at once would go to the same runtime. Such a
-/// connection is taken to bring as much as the mean runtime has, and half of that after a look, when half of
-/// its own requests are in the count. Among equals the one with the fewest connections is chosen, and then they take turns.
+/// The load of a runtime is its recent requests, and an estimate for young connections, whose requests are still to come. Without
+/// the estimate, connections that come at once would all go to the same runtime. A young connection counts as much as the mean
+/// runtime has, and half of that after each count. Among equal runtimes the one with the fewest connections is chosen, and among
+/// equal numbers they take turns.
 pub(super) struct Balance {
     runtimes: Vec<Share>,
-    /// Which runtime comes first where several are equal.
+    /// The runtime that comes first among equal ones.
     turn: usize,
 }
 
 /// The load of one runtime.
 struct Share {
     load: Load,
-    /// Its count of requests at the last look.
+    /// Its number of requests at the last count.
     counted: u64,
     /// Recent requests: twice its requests in a second, if they are steady.
     recent: u64,
@@ -56,7 +55,7 @@ impl Balance {
         }
     }
 
-    /// The runtime for a connection that has just come.
+    /// The runtime for a new connection.
     pub(super) fn choose(&mut self) -> usize {
         let count = self.runtimes.len();
         let mean = self.runtimes.iter().map(|runtime| runtime.recent).sum::<u64>() / count as u64;

@@ -1,7 +1,7 @@
 //! One connection, counted for as long as it is open, the frames that come on it, and the load of a runtime.
 //!
-//! A connection is generic over its stream, so that TLS and Unix sockets are served by the same code. Not here: what a
-//! connection may hold (held.rs) and for how long (peers.rs).
+//! A connection is generic over its stream, so that TLS and Unix sockets are served by the same code. Not here: the memory
+//! of a connection (memory.rs), and when it is closed (peers.rs).
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Meter;
-use super::held::Peer;
+use super::memory::Peer;
 use super::turns::{BYTES_AT_ONCE, FEW_BYTES_AT_ONCE, FEWEST_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
 use super::written::Written;
 
@@ -51,7 +51,7 @@ impl Load {
         self.0.requests.load(Relaxed)
     }
 
-    /// One more request. To be called on the runtime whose load this is and nowhere else: one writer needs no locked
+    /// Counts a request. Call it on the runtime whose load this is and nowhere else: one writer needs no locked
     /// addition.
     pub(super) fn count_request(&self) {
         self.0.requests.store(self.requests() + 1, Relaxed);
@@ -75,7 +75,7 @@ impl Drop for Counted {
     }
 }
 
-/// A socket on its way from the acceptor to a runtime; it belongs to none yet.
+/// A socket on its way from the acceptor to a runtime. It belongs to no runtime yet.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// TCP.
@@ -108,7 +108,7 @@ pub(super) struct Connection<S> {
     meter: Meter,
     written: Written,
     opening: Opening,
-    /// Whether all that was written so far are whole frames.
+    /// Whether all bytes written so far are whole frames.
     is_flushed: bool,
     _counted: Counted,
 }
@@ -119,7 +119,7 @@ struct Opening {
     bytes: [u8; OPENING_BYTES],
     /// How many were read from the peer.
     read: usize,
-    /// How many of these were read again, by HTTP/2.
+    /// How many of them HTTP/2 has read.
     taken: usize,
 }
 
@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { stream, peer, meter, written: Written::default(), opening, is_flushed: true, _counted: counted }
     }
 
-    /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.
+    /// Reads the first bytes of the connection. Until a peer has sent them, HTTP/2 allocates no buffers for it.
     ///
     /// # Errors
     /// When the peer closes the connection before, or does not speak HTTP/2.
@@ -139,7 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         poll_fn(|context| self.poll_open(context)).await
     }
 
-    /// HTTP/2 has written these bytes.
+    /// Reads the frames that HTTP/2 has written.
     fn wrote(&mut self, bytes: &[u8]) {
         let answers = self.written.observe(bytes, &self.peer);
         if answers > 0 {
@@ -168,9 +168,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Counts the frames in bytes that have just been read; false past the bound. Then the peer is sent a GOAWAY if that can be
-    /// written at once, and nothing more is read. The connection is closed a tick later (peers.rs): a peer whose connection
-    /// is closed at once opens the next one at once, which costs more than the frames did.
+    /// Counts the frames in bytes that have just been read. Returns false past the bound: then weir sends a GOAWAY if it can be
+    /// written at once, and reads nothing more. The connection is closed a tick later (peers.rs). A peer whose connection is
+    /// closed at once would open the next one at once, which costs more than the frames did.
     fn count(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> bool {
         let counted = self.meter.count(bytes, self.peer.core().tick(), self.peer.answers());
         self.peer.observe(self.meter.has_shaken_hands(), self.meter.is_in_header_block());
@@ -179,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.peer.condemn();
         if self.is_flushed {
-            // What does not fit into the socket's buffer now is not waited for: the peer may read nothing.
+            // Never waits for room in the socket's buffer: the peer may read nothing.
             let _ = Pin::new(&mut self.stream).poll_write(context, GOAWAY);
         }
         false
@@ -274,12 +274,12 @@ mod tests {
 
     use super::*;
     use crate::frames::IDLE_FRAMES_MAX;
-    use crate::held;
+    use crate::memory;
 
     #[tokio::test]
     async fn what_opens_a_connection_is_read_again() {
         let (here, mut there) = tokio::io::duplex(1 << 10);
-        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        let mut connection = Connection::new(here, memory::tests::peer(), Counted::new(&Load::default()));
         let sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", b"more"].concat();
         there.write_all(&sent[..10]).await.unwrap();
         {
@@ -297,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_does_not_speak_http2_is_refused_at_its_first_byte() {
         let (here, mut there) = tokio::io::duplex(1 << 10);
-        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        let mut connection = Connection::new(here, memory::tests::peer(), Counted::new(&Load::default()));
         there.write_all(b"G").await.unwrap();
         assert_eq!(connection.open().await.unwrap_err().to_string(), "not HTTP/2");
     }
@@ -306,7 +306,7 @@ mod tests {
     async fn a_connection_that_sends_much_lets_others_go_first() {
         const SENT: usize = 8 * BYTES_AT_ONCE;
         let (here, mut there) = tokio::io::duplex(SENT);
-        let peer = held::tests::peer();
+        let peer = memory::tests::peer();
         peer.mature();
         let mut connection = Connection::new(here, peer, Counted::new(&Load::default()));
         // The rest is the payload of one DATA frame.
@@ -337,11 +337,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_reads_little_before_its_first_answer_and_while_callers_hold_nearly_all_that_they_may() {
+    async fn a_connection_reads_little_before_its_first_answer_and_while_memory_is_nearly_used_up() {
         const TOTAL: usize = 1 << 20;
         let (here, mut there) = tokio::io::duplex(BYTES_AT_ONCE);
-        let core = held::Core::new(held::tests::bounds(TOTAL, TOTAL), std::sync::Arc::default());
-        let peer = held::Peer::new(&core);
+        let core = memory::Core::new(memory::tests::bounds(TOTAL, TOTAL), std::sync::Arc::default());
+        let peer = memory::Peer::new(&core);
         let mut connection = Connection::new(here, peer.clone(), Counted::new(&Load::default()));
         let frame = [&u32::try_from(BYTES_AT_ONCE).unwrap().to_be_bytes()[1..], &[0; 6]].concat();
         let mut sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", &frame].concat();
@@ -368,16 +368,16 @@ mod tests {
         let opening = PREFACE.len() + 9;
         assert_eq!(read_at_once(&mut connection).await, opening + FEW_BYTES_AT_ONCE);
         peer.mature();
-        let hold = held::Hold::new(&held::Peer::new(&core), TOTAL - TOTAL / 8).unwrap();
+        let reservation = memory::Reservation::new(&memory::Peer::new(&core), TOTAL - TOTAL / 8).unwrap();
         assert_eq!(read_at_once(&mut connection).await, FEW_BYTES_AT_ONCE);
-        drop(hold);
+        drop(reservation);
         assert_eq!(read_at_once(&mut connection).await, BYTES_AT_ONCE - opening - 2 * FEW_BYTES_AT_ONCE);
     }
 
     #[tokio::test]
     async fn too_many_frames_end_in_a_goaway_and_nothing_more_is_read() {
         let (here, mut there) = tokio::io::duplex(1 << 20);
-        let peer = held::tests::peer();
+        let peer = memory::tests::peer();
         let mut connection = Connection::new(here, peer.clone(), Counted::new(&Load::default()));
         let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
         for _ in 0..=IDLE_FRAMES_MAX {

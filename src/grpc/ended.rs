@@ -1,5 +1,5 @@
-//! What weir ends by itself: connections, and requests that HTTP/2 resets before they are decided. Each is counted by its reason,
-//! and logged now and then.
+//! Connections that weir closes, requests that HTTP/2 resets before they are decided, and requests that weir refuses because too much
+//! memory is reserved for their callers. Each is counted by its reason, and logged at most every 10 s.
 //!
 //! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
 
@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use strum::{IntoStaticStr, VariantArray};
 use weir_telemetry::complaint::Complaint;
 
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Why weir closed a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum CloseReason {
     /// Too many frames without requests, or of requests that were given up.
     Frames,
@@ -24,43 +26,15 @@ pub enum CloseReason {
     Headers,
     /// A response was not taken in time.
     Unread,
-    /// It held too much and made no progress.
-    Held,
+    /// Too much memory was reserved for it, and it made no progress.
+    #[strum(serialize = "held")]
+    Memory,
     /// It was idle, and the listener was full.
     Idle,
     /// It had completed no request, and too many others had not either.
     Unused,
     /// Its peer broke the rules of HTTP/2.
     Protocol,
-}
-
-impl CloseReason {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Frames,
-        Self::Handshake,
-        Self::Headers,
-        Self::Unread,
-        Self::Held,
-        Self::Idle,
-        Self::Unused,
-        Self::Protocol,
-    ];
-
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Frames => "frames",
-            Self::Handshake => "handshake",
-            Self::Headers => "headers",
-            Self::Unread => "unread",
-            Self::Held => "held",
-            Self::Idle => "idle",
-            Self::Unused => "unused",
-            Self::Protocol => "protocol",
-        }
-    }
 }
 
 /// The error codes of HTTP/2 (RFC 9113, section 7), and one for all others.
@@ -81,16 +55,17 @@ pub const CODES: [&str; 15] = [
     "http_1_1_required",
     "other",
 ];
-/// The codes that are no fault: the rest of a request is not needed, or its caller has given up.
+/// The codes that show no mistake: the rest of a request is not needed, or its caller has given up.
 const HARMLESS: [usize; 2] = [0, 8];
 
 /// The counts of all runtimes.
 #[derive(Debug)]
 pub(super) struct Ended {
-    closed: [AtomicU64; CloseReason::ALL.len()],
+    closed: [AtomicU64; CloseReason::VARIANTS.len()],
     reset: [AtomicU64; CODES.len()],
-    /// Of each reason, and at last of resets.
-    complaints: Mutex<[Complaint; CloseReason::ALL.len() + 1]>,
+    refused: AtomicU64,
+    /// One for each reason, then one for resets, and the last for refusals.
+    complaints: Mutex<[Complaint; CloseReason::VARIANTS.len() + 2]>,
 }
 
 impl Default for Ended {
@@ -98,7 +73,8 @@ impl Default for Ended {
         Self {
             closed: Default::default(),
             reset: Default::default(),
-            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::ALL.len() + 1]),
+            refused: AtomicU64::new(0),
+            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::VARIANTS.len() + 2]),
         }
     }
 }
@@ -114,12 +90,17 @@ impl Ended {
         self.reset[code].load(Relaxed)
     }
 
+    /// Requests that were refused because too much memory was reserved.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
     /// Counts a connection that is closed.
     pub(super) fn count_closed(&self, reason: CloseReason, peer: Option<IpAddr>) {
         let closed = self.closed[reason as usize].fetch_add(1, Relaxed) + 1;
         if self.is_due(reason as usize) {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(listener = "grpc", reason = reason.name(), peer, closed, "closed a connection");
+            tracing::warn!(listener = "grpc", reason = <&str>::from(reason), peer, closed, "closed a connection");
         }
     }
 
@@ -127,7 +108,7 @@ impl Ended {
     pub(super) fn count_reset(&self, code: u32, peer: Option<IpAddr>) {
         let code = usize::try_from(code).unwrap_or(usize::MAX).min(CODES.len() - 1);
         let reset = self.reset[code].fetch_add(1, Relaxed) + 1;
-        if !HARMLESS.contains(&code) && self.is_due(CloseReason::ALL.len()) {
+        if !HARMLESS.contains(&code) && self.is_due(CloseReason::VARIANTS.len()) {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(
                 listener = "grpc",
@@ -139,19 +120,22 @@ impl Ended {
         }
     }
 
+    /// Counts a request that is refused, of a connection for which so many bytes are reserved.
+    pub(super) fn count_refused(&self, peer: Option<IpAddr>, reserved: usize) {
+        let refused = self.refused.fetch_add(1, Relaxed) + 1;
+        if self.is_due(CloseReason::VARIANTS.len() + 1) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                listener = "grpc",
+                peer,
+                reserved,
+                refused,
+                "refused a request: too much memory is reserved for its caller"
+            );
+        }
+    }
+
     fn is_due(&self, what: usize) -> bool {
         self.complaints.lock()[what].failed(1).is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_are_in_the_order_of_their_numbers() {
-        for (i, reason) in CloseReason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, i, "{reason:?}");
-        }
     }
 }

@@ -1,11 +1,11 @@
-//! A count of the HTTP/2 frames that a peer sends, so that frames without requests have a bound.
+//! Counts the HTTP/2 frames that a peer sends, so that frames without requests have a bound.
 //!
-//! h2 reads the frames; this file reads only their headers of nine bytes, and finds header blocks. Not here: what happens past
-//! the bound (connection.rs), and what is read of header blocks (authority.rs).
+//! h2 reads the frames. This file reads only their headers of nine bytes, and finds header blocks. Not here: the effect of the
+//! bound (connection.rs), and the content of header blocks (authority.rs).
 
 use super::authority::Authorities;
 
-/// How many bytes open a connection before its first frame.
+/// The bytes of the preface, before the first frame.
 const PREFACE_BYTES: usize = 24;
 /// The header of a frame: length, type, flags, stream.
 const HEAD_BYTES: usize = 9;
@@ -16,24 +16,24 @@ const TINY_DATA_BYTES: usize = 64;
 /// client sends a few when it connects, and about two for each answer.
 pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick, while none of its requests has been
-/// answered. It is more where [`FRAMES_PER_STREAM`] for each request that may be in flight are more.
+/// answered; or [`FRAMES_PER_STREAM`] for each request that may be in flight, if that is more.
 pub(super) const REQUEST_FRAMES_MIN: u32 = 1_024;
-/// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send
-/// about 10,000 in a second.
+/// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send about
+/// 10,000 frames in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
 /// A client sends HEADERS, DATA in one or two frames, and RST_STREAM.
 const FRAMES_PER_STREAM: u32 = 4;
-/// With more frames of requests in one tick than this and the answered requests account for, a peer seems to cancel most of
-/// its requests. One that sends so many at once is read more slowly for a moment, and notices nothing.
+/// A peer that sends more frames of requests in one tick, beyond those of answered requests, seems to cancel most of its requests.
+/// weir then reads from it more slowly. A peer that only sends many requests at once does not notice that.
 const UNANSWERED_FRAMES_MAX: u32 = 64;
-/// Frames of each kind that every answered request adds to the bounds of its tick. Those of requests stay, up to
-/// [`REQUEST_FRAMES_MAX`].
+/// Frames of each kind that every answered request adds to the bounds of its tick. For frames of requests the addition lasts, up
+/// to [`REQUEST_FRAMES_MAX`].
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 
-/// Requests that a peer may give up in each tick, beyond as many as are answered in it.
+/// Requests that a peer may give up in each tick, beyond the number that is answered in it.
 const GIVEN_UP_PER_TICK: u32 = 512;
-/// Requests that a peer may give up beyond those, over any number of ticks: about twenty seconds in which none of 64 callers
-/// that give up after 20 ms is answered. It is more where [`GIVEN_UP_PER_STREAM`] for each request that may be in flight are more.
+/// Requests that a peer may give up beyond those, over any number of ticks: about twenty seconds in which none of 64 callers that
+/// give up after 20 ms is answered; or [`GIVEN_UP_PER_STREAM`] for each request that may be in flight, if that is more.
 const GIVEN_UP_MAX: u32 = 65_536;
 const GIVEN_UP_PER_STREAM: u32 = 8;
 
@@ -53,11 +53,11 @@ const PRIORITY_BYTES: u8 = 5;
 pub(super) struct Meter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
-    /// Whether they have a part of a header block.
+    /// Whether these bytes have a part of a header block.
     has_block: bool,
-    /// How many of the last of them are padding behind that part.
+    /// How many of these bytes are padding, behind that part.
     padding: u8,
-    /// How many bytes come before that part. The first of them is the length of the padding, if there is one.
+    /// How many bytes come before that part. The first is the length of the padding, if there is padding.
     before_block: u8,
     is_padded: bool,
     authorities: Authorities,
@@ -73,11 +73,11 @@ pub(super) struct Meter {
     answers_before: u32,
     /// The bound on frames of requests, while none is answered.
     requests_min: u32,
-    /// What the answers of earlier ticks have added to it.
+    /// What the answers of earlier ticks have added to that bound.
     earned: u32,
     idle: u32,
     requests: u32,
-    /// Requests that were given up, less those that the earlier ticks allow for.
+    /// Requests that were given up, less those that earlier ticks allow.
     given_up: u32,
     given_up_max: u32,
 }
@@ -87,7 +87,7 @@ pub(super) struct Meter {
 pub(super) struct TooManyFrames;
 
 impl Meter {
-    /// For a connection that may have so many requests in flight.
+    /// For a connection that may have `streams` requests in flight.
     pub(super) fn new(streams: u32) -> Self {
         Self {
             skip: PREFACE_BYTES,
@@ -112,7 +112,7 @@ impl Meter {
         }
     }
 
-    /// Whether the preface and the first frame have arrived whole.
+    /// Whether the whole preface and the whole first frame have arrived.
     pub(super) const fn has_shaken_hands(&self) -> bool {
         self.has_settings
     }
@@ -122,8 +122,8 @@ impl Meter {
         self.in_header_block
     }
 
-    /// Takes bytes as they were received, and overwrites the authorities in them. `tick` is the current second, and `answers`
-    /// counts the answered requests of this connection since its start; it may wrap.
+    /// Counts the frames in received bytes, and overwrites the authorities in them. `tick` is the current second, and `answers`
+    /// counts the answered requests of this connection since its start. It may wrap.
     ///
     /// # Errors
     /// The peer sent too many frames in this tick.
@@ -150,7 +150,7 @@ impl Meter {
                 }
                 continue;
             }
-            // Nearly always a header is there as a whole.
+            // Usually the whole header is there.
             if self.head_bytes == 0
                 && let Some(head) = bytes[read..].first_chunk::<HEAD_BYTES>()
             {
@@ -167,7 +167,7 @@ impl Meter {
         if is_within { Ok(()) } else { Err(TooManyFrames) }
     }
 
-    /// Whether the requests of this tick are not far more than those answered in it.
+    /// Whether most requests of this tick are answered in it.
     pub(super) const fn is_mostly_answered(&self, answers: u32) -> bool {
         self.requests <= UNANSWERED_FRAMES_MAX.saturating_add(self.extra(answers))
     }
@@ -211,7 +211,7 @@ impl Meter {
         self.has_preface = true;
     }
 
-    /// Takes what these bytes have of a header, and returns how many that are.
+    /// Takes a part of a header from these bytes, and returns its length.
     #[cold]
     fn part_of_head(&mut self, bytes: &[u8]) -> usize {
         let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len());
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_without_an_end_are_known() {
+    fn headers_without_an_end_are_detected() {
         let mut meter = open();
         meter.count(&mut frame(HEADERS, 0, 10), 0, 0).unwrap();
         assert!(meter.is_in_header_block());
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_answered_are_known_from_those_that_are_not() {
+    fn unanswered_requests_are_told_from_answered_ones() {
         let mut meter = open();
         for n in 1..=UNANSWERED_FRAMES_MAX {
             assert!(meter.is_mostly_answered(0), "{n}");
@@ -435,9 +435,9 @@ mod tests {
         assert!(meter.is_mostly_answered(0), "in the next tick");
     }
 
-    /// A peer that pauses, or has some requests answered, gets no more by it than those.
+    /// A peer gains only the answered requests if it pauses, or lets some be answered.
     #[test]
-    fn a_peer_that_gives_up_most_of_its_requests_for_long_is_not_saved_by_those_that_are_answered() {
+    fn a_peer_that_gives_up_most_of_its_requests_for_long_is_stopped_although_some_are_answered() {
         let reset = frame(RST_STREAM, 0, 4);
         // In the first of `every` ticks the peer gives up so many requests, and so many are answered.
         let closed_in = |resets: u32, answered: u32, every: u32| {
@@ -477,7 +477,7 @@ mod tests {
             }
         }
         assert_eq!(meter.count(&mut ping.clone(), 3, 0), Err(TooManyFrames));
-        // What was answered in an earlier tick adds nothing to a later one.
+        // Answers of an earlier tick add nothing to a later one.
         let mut meter = open();
         meter.count(&mut [], 1, 1_000).unwrap();
         for _ in 0..IDLE_FRAMES_MAX {

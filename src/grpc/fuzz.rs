@@ -16,12 +16,12 @@ use weir_rls::request::Request;
 use weir_rls::{lenient, spelling};
 
 use super::frames::Meter;
-use super::held::{Bounds, Core, Hold, Peer, STREAM_BYTES};
+use super::memory::{Bounds, Core, Peer, Reservation, STREAM_BYTES};
 use super::unary;
 
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// HTTP/2 frames, counted whole and in pieces; the first byte is the length of the pieces.
+/// Counts HTTP/2 frames whole and in pieces. The first byte is the length of the pieces.
 ///
 /// # Panics
 /// When the counts differ, or what h2 reads.
@@ -35,8 +35,8 @@ pub fn frames(data: &[u8]) {
     assert_eq!(count(usize::from(size).max(1)), count(bytes.len().max(1)));
 }
 
-/// The message of a call, received whole and in pieces, which come at once or one by one; the first byte is the length of
-/// the pieces.
+/// Receives the message of a call whole and in pieces, which come at once or one by one. The first byte is the length of the
+/// pieces.
 ///
 /// # Panics
 /// When the outcomes differ, or when a request is read otherwise than by the generated decoder.
@@ -97,10 +97,10 @@ async fn receive(body: Pieces) -> Result<Vec<u8>, Code> {
     let timeout = Duration::from_secs(60);
     let bounds = Bounds { streams: 8, receive_timeout: timeout, connection_bytes: 1 << 20, total_bytes: 1 << 20 };
     let peer = Peer::new(&Core::new(bounds, Arc::default()));
-    let mut hold = Hold::new(&peer, STREAM_BYTES).map_err(|status| status.code())?;
-    let received = unary::read(body, MESSAGE_BYTES_MAX, timeout, &mut hold).await;
-    drop(hold);
-    assert_eq!(peer.bytes(), 0, "bytes are held after a request has ended");
+    let mut reservation = Reservation::new(&peer, STREAM_BYTES).map_err(|status| status.code())?;
+    let received = unary::read(body, MESSAGE_BYTES_MAX, timeout, &mut reservation).await;
+    drop(reservation);
+    assert_eq!(peer.bytes(), 0, "memory is reserved after a request has ended");
     received.map(|received| received.message().to_vec()).map_err(|status| status.code())
 }
 

@@ -1,10 +1,10 @@
-//! The TLS handshakes of one runtime: which begins next, and which is given up where there are too many.
+//! The TLS handshakes of one runtime: which begins next, and which is given up when there are too many.
 //!
 //! The answer to a ClientHello costs weir a signature and tens of kilobytes, and its peer nothing. So a peer that has sent one
-//! waits for a turn. A handshake begins each time that the runtime has looked for new bytes of callers: requests and peers that
-//! go on with theirs come first. It is the newest of the peer with the fewest unfinished ones. The newest, because in a flood the
-//! others are given up before their peers can answer. Past a bound the oldest unfinished one is given up.
-//! Not here: connections that wait for a turn, which count as those without a request do, and the time for all of it (peers.rs).
+//! waits for a turn. One handshake begins each time that the runtime has polled for new bytes of callers, so requests and begun
+//! handshakes go first. The next one belongs to the peer with the fewest unfinished handshakes, and is its newest: in a flood
+//! the older ones are given up before their peers can answer. Past a bound the oldest unfinished one is given up.
+//! Not here: the bound on connections that wait for a turn, and the time for the whole handshake (peers.rs).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,16 +15,16 @@ use tokio::sync::{Notify, oneshot};
 use weir_lifecycle::give_way;
 use weir_tls::server::HandshakeFailure;
 
-/// Handshakes that have begun and are not finished, over all runtimes.
+/// The most handshakes that have begun and are not finished, over all runtimes.
 const HANDSHAKES_MAX: usize = 1_024;
 /// The same for one peer.
 const HANDSHAKES_OF_PEER_MAX: usize = 512;
-/// Each runtime may have this part of both, for any number of runtimes: fewer would be given up before honest peers answer.
+/// Each runtime has at least this part of both: handshakes of honest peers would be given up with fewer.
 const RUNTIMES_MAX: usize = 4;
 /// Entries of connections that have ended are removed when there are so many, or twice as many as after the last time.
 const WAITING_MIN: usize = 64;
 
-/// A peer, as far as handshakes are counted: an IPv4 address, a /64 of IPv6, or all that come through a Unix socket.
+/// The peer for which handshakes are counted: an IPv4 address, a /64 of IPv6, or all callers of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerNetwork(Option<IpAddr>);
 
@@ -41,7 +41,7 @@ impl PeerNetwork {
 /// The handshakes of one runtime.
 pub(super) struct Handshakes {
     lists: Mutex<Lists>,
-    /// There is one that waits.
+    /// Notified when a handshake waits.
     waits: Notify,
     most: usize,
     of_peer_most: usize,
@@ -53,7 +53,7 @@ struct Lists {
     waiting: Vec<(PeerNetwork, oneshot::Sender<Turn>)>,
     /// When entries of connections that have ended are removed.
     clean_at: usize,
-    /// Those that are not finished, oldest first.
+    /// Those that have begun and are not finished, oldest first.
     begun: VecDeque<Begun>,
     of_peers: HashMap<PeerNetwork, usize>,
     next_id: u64,
@@ -65,7 +65,7 @@ struct Begun {
     give_up: oneshot::Sender<HandshakeFailure>,
 }
 
-/// A handshake that has begun; it has ended when this is dropped.
+/// A handshake that has begun. Dropping this ends it.
 struct Turn {
     given_up: oneshot::Receiver<HandshakeFailure>,
     id: u64,
@@ -79,7 +79,7 @@ impl Drop for Turn {
 }
 
 impl Lists {
-    /// Removes the oldest that is meant.
+    /// Removes the oldest one that `is_meant` accepts.
     fn remove(&mut self, is_meant: impl Fn(&Begun) -> bool) -> Option<Begun> {
         let at = self.begun.iter().position(is_meant)?;
         let begun = self.begun.remove(at)?;
@@ -96,7 +96,7 @@ impl Lists {
         self.of_peers.get(&peer).copied().unwrap_or_default()
     }
 
-    /// The next that begins: the newest of the peer with the fewest that are not finished.
+    /// Takes the one that begins next: the newest of the peer with the fewest unfinished handshakes.
     fn choose(&mut self) -> Option<(PeerNetwork, oneshot::Sender<Turn>)> {
         if self.waiting.len() >= self.clean_at {
             self.waiting.retain(|(_, sender)| !sender.is_closed());
@@ -138,7 +138,7 @@ impl Handshakes {
         })
     }
 
-    /// Goes on with a handshake when it is its turn.
+    /// Runs a handshake when its turn comes.
     ///
     /// # Errors
     /// The handshake was given up, because there were too many.
@@ -162,7 +162,7 @@ impl Handshakes {
             self.waits.notified().await;
             while self.begin_next() {
                 give_way();
-                // The runtime looks for new bytes, and the tasks run that these wake.
+                // The runtime polls for new bytes, and runs the tasks that they wake.
                 tokio::task::yield_now().await;
             }
         }
@@ -186,10 +186,10 @@ impl Handshakes {
         *lists.of_peers.entry(peer).or_default() += 1;
         drop(lists);
         if let Some((Some(begun), reason)) = given_up {
-            // A handshake that has just ended needs no reason.
+            // Fails if that handshake has just ended.
             let _ = begun.give_up.send(reason);
         }
-        // One whose connection has ended ends here.
+        // Fails if the connection has ended.
         drop(sender.send(Turn { given_up: receiver, id, handshakes: self.clone() }));
         true
     }
@@ -209,7 +209,7 @@ mod tests {
         PeerNetwork::of(Some([10, 0, 0, last].into()))
     }
 
-    /// A handshake whose peer does not answer.
+    /// Starts a handshake whose peer does not answer.
     fn half_open(handshakes: &Arc<Handshakes>, peer: PeerNetwork) -> Ended {
         let handshakes = handshakes.clone();
         tokio::spawn(async move { handshakes.run(peer, pending()).await })
@@ -239,7 +239,7 @@ mod tests {
             let _ = task.await;
         }
         let lists = handshakes.lists.lock();
-        assert_eq!((lists.begun.len(), lists.of_peers.len()), (1, 1), "what has ended holds nothing");
+        assert_eq!((lists.begun.len(), lists.of_peers.len()), (1, 1), "ended handshakes are removed");
     }
 
     #[tokio::test]

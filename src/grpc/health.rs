@@ -1,6 +1,6 @@
-//! grpc.health.v1: what load balancers and kubelets ask before they send requests.
+//! grpc.health.v1, for load balancers and kubelets.
 //!
-//! It follows the phases of the process. Not here: what makes weir ready (app).
+//! Follows the phases of the process. Not here: readiness (app).
 
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
@@ -10,10 +10,10 @@ use weir_lifecycle::{Life, Phase};
 
 use super::service::SERVICE_NAME;
 
-/// What can be asked about: the server as a whole, its one service, and the name that envoyproxy/ratelimit has.
+/// The names: the whole server, its one service, and the name that envoyproxy/ratelimit has.
 const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
-/// The states that all runtimes' health services answer from.
+/// The states that the health services of all runtimes answer from.
 #[derive(Clone, Debug)]
 pub struct Health(HealthReporter);
 
@@ -42,14 +42,14 @@ impl Health {
             self.set(if is_fit { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
             tokio::select! {
                 () = life.reached(Phase::Leaving) => {}
-                // The other end is kept by the report that every listener has.
+                // Fails only if the sender is dropped. The report of all listeners has it.
                 Ok(()) = fit.changed() => {}
             }
         }
         self.set(ServingStatus::NotServing).await;
         life.reached(Phase::Draining).await;
-        // A watch holds a stream open, which would delay the drain until its grace is over. Removing
-        // a name ends its streams. Then the name is added again for single checks.
+        // A watch keeps a stream open, which would delay the drain until its grace is over. Removing a name ends its streams. Then
+        // the name is added again for single checks.
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }

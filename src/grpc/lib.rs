@@ -8,13 +8,14 @@ mod authority;
 mod balance;
 mod connection;
 pub mod ended;
+mod finishing;
 mod frames;
 pub mod fuzz;
 mod handshakes;
 pub mod health;
-mod held;
 mod lifetime;
 mod listener;
+mod memory;
 mod other;
 mod peers;
 mod service;
@@ -60,12 +61,12 @@ use self::connection::{Accepted, Connection, Counted, Socket};
 use self::ended::CloseReason;
 use self::handshakes::{Handshakes, PeerNetwork};
 use self::health::Health;
-pub use self::held::{Bounds as HeldBounds, Held};
-use self::held::{Core, Peer};
 pub use self::lifetime::MaxAge;
 use self::lifetime::{Lifetime, Lifetimes};
 use self::listener::Incoming;
 pub use self::listener::{Listener, SocketFile};
+pub use self::memory::{Bounds as MemoryBounds, Memory};
+use self::memory::{Core, Peer};
 use self::peers::{Peers, TICK};
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
@@ -74,14 +75,14 @@ pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
 pub const CONNECTIONS_MAX: usize = 16_384;
 /// The most bytes of headers in one request.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// Cancelled requests of one connection that may wait to be looked at. A weir that was stopped for 150 ms finds some
-/// hundreds, where 64 callers give up after 20 ms. Floods of them meet the bound on frames (frames.rs).
+/// The most cancelled requests of one connection that wait to be processed. After a stop of 150 ms weir finds some
+/// hundreds, if 64 callers give up after 20 ms. The bound on frames (frames.rs) limits floods of them.
 const PENDING_RESETS_MAX: usize = 2_048;
-/// How much h2 takes of the parts of one response before its peer makes room for them.
+/// How many bytes of one response h2 buffers before its peer makes room for them.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Connections that may wait for their runtime to take them over.
 const HANDOVER_MAX: usize = 1_024;
-/// The pause after accept failed because of the system, for example without free file descriptors.
+/// The pause after accept failed because of the system, for example because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about the same reason for not accepting connections.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -93,15 +94,15 @@ pub struct Options {
     pub cores: NonZeroUsize,
     /// The largest request in bytes.
     pub request_bytes: usize,
-    /// What a request may hold.
+    /// Bounds on a request.
     pub bounds: Bounds,
     /// What responses have beyond the statuses.
     pub extras: Extras,
-    /// What callers may make weir hold.
-    pub held: HeldBounds,
+    /// Bounds on the memory that is reserved for callers.
+    pub memory: MemoryBounds,
     /// TLS; cleartext if there is none.
     pub tls: Option<Arc<ServerTls>>,
-    /// How old connections may become; any age if there is none.
+    /// The greatest age of connections; none for no bound.
     pub max_age: Option<MaxAge>,
     /// Begins the traces of decisions, where they are traced.
     pub tracer: Option<Arc<Tracer>>,
@@ -109,15 +110,15 @@ pub struct Options {
 
 /// The running listener.
 pub struct Serving {
-    /// Ends of all threads and of the acceptor.
+    /// One for each thread, and one for the acceptor.
     pub done: Vec<Done>,
-    /// How many connections each runtime has, and what it had to do.
+    /// The connections and requests of each runtime.
     pub loads: Vec<Load>,
-    /// What is held for callers.
-    pub held: Held,
+    /// Memory that is reserved for callers.
+    pub memory: Memory,
     /// Connections that were closed as they came.
     pub shed: Arc<ShedCounts>,
-    /// One for each runtime, by which it shows that it still runs its tasks.
+    /// One for each runtime: whether it still runs its tasks.
     pub pulses: Vec<Pulse>,
 }
 
@@ -141,7 +142,7 @@ where
     let mut serving = Serving {
         done: Vec::new(),
         loads: Vec::new(),
-        held: Held::default(),
+        memory: Memory::default(),
         shed: Arc::default(),
         pulses: Vec::new(),
     };
@@ -155,7 +156,7 @@ where
         serving.pulses.push(pulse);
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
-        let held = Core::new(options.held, serving.held.0.clone());
+        let memory = Core::new(options.memory, serving.memory.0.clone());
         let options = options.clone();
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
@@ -164,13 +165,13 @@ where
                     bounds: options.bounds,
                     extras: options.extras,
                     request_bytes: options.request_bytes,
-                    receive_timeout: options.held.receive_timeout,
+                    receive_timeout: options.memory.receive_timeout,
                     tracer: options.tracer,
                 };
-                let peers = Peers::new(held.clone(), options.cores.get(), CONNECTIONS_MAX);
+                let peers = Peers::new(memory.clone(), options.cores.get(), CONNECTIONS_MAX);
                 let lifetimes = Lifetimes::new(options.max_age);
                 let tls = options.tls.map(|tls| Secured { tls, handshakes: Handshakes::new(options.cores.get()) });
-                let runtime = Runtime { load, held, peers, lifetimes, tls, heart };
+                let runtime = Runtime { load, memory, peers, lifetimes, tls, heart };
                 serve(limits, runtime, &health, accepted, life).await
             });
             // Dropping it would wait for tasks that block on a name server or a dead disk.
@@ -190,7 +191,7 @@ where
 /// The parts that each runtime has for itself.
 struct Runtime {
     load: Load,
-    held: Arc<Core>,
+    memory: Arc<Core>,
     peers: Peers,
     lifetimes: Lifetimes,
     tls: Option<Secured>,
@@ -218,7 +219,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let Runtime { load, held, mut peers, lifetimes, tls, mut heart } = runtime;
+    let Runtime { load, memory, mut peers, lifetimes, tls, mut heart } = runtime;
     let limiter = limits.limiter.clone();
     let services = Arc::new(Services {
         limits: Arc::new(limits),
@@ -232,14 +233,14 @@ async fn serve(
         .timer(TokioTimer::new())
         // No gRPC client reads it, and it would cost each response more than a decision in memory does.
         .auto_date_header(false)
-        .max_concurrent_streams(held.bounds.streams)
+        .max_concurrent_streams(memory.bounds.streams)
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES);
     if let Some(Secured { handshakes, .. }) = &tls {
         tokio::spawn(handshakes.clone().begin());
     }
-    let server = Server { http2, services, held, lifetimes, tls };
+    let server = Server { http2, services, memory, lifetimes, tls };
     let mut ticks = tokio::time::interval(TICK);
     // Time in which this runtime did not run does not count against peers.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -260,7 +261,7 @@ async fn serve(
             tracing::debug!(listener = "grpc", %error, "a connection was not taken over");
         }
     }
-    // A connection without a handshake has no request that could be waited for.
+    // A connection without a handshake has no request to finish.
     peers.close_strangers();
     let mut shutdown = std::pin::pin!(server.lifetimes.drain());
     loop {
@@ -270,7 +271,7 @@ async fn serve(
                 return Ok(());
             }
             reason = limiter.died() => return Err(reason),
-            // The grace is over: what is still on its way is dropped with this runtime.
+            // The grace is over: this runtime drops the rest.
             () = life.reached(Phase::Ending) => return Ok(()),
             _ = ticks.tick() => peers.look(),
             () = heart.beat() => {}
@@ -278,17 +279,17 @@ async fn serve(
     }
 }
 
-/// What the connections of one runtime are served with.
+/// The parts that serve the connections of one runtime.
 struct Server {
     http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
-    held: Arc<Core>,
+    memory: Arc<Core>,
     lifetimes: Lifetimes,
     tls: Option<Secured>,
 }
 
 impl Server {
-    /// Serves a connection on this runtime, as one of its peers.
+    /// Serves a connection on this runtime.
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
         let Accepted { socket, counted } = accepted;
         let address = match &socket {
@@ -296,7 +297,7 @@ impl Server {
             Socket::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
             Socket::Unix(_) => None,
         };
-        let peer = Peer::at(&self.held, address);
+        let peer = Peer::at(&self.memory, address);
         let task = match socket {
             Socket::Tcp(stream) => self.begin(TcpStream::from_std(stream)?, &peer, counted),
             Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, &peer, counted),
@@ -320,7 +321,7 @@ impl Server {
         let task = match self.tls.clone() {
             None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
             Some(secured) => tokio::spawn(async move {
-                // In a box: a connection keeps the room for it as long as it lasts.
+                // Boxed, so that an open connection does not keep the room for it.
                 let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(peer.address()), &peer));
                 if let Some(stream) = handshake.await {
                     session.serve(Connection::new(stream, peer, counted)).await;
@@ -332,7 +333,7 @@ impl Server {
 }
 
 impl Secured {
-    /// The stream inside of TLS; none if the handshake failed.
+    /// The decrypted stream; none if the handshake failed.
     async fn shake_hands<S>(&self, stream: S, network: PeerNetwork, peer: &Peer) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -349,7 +350,7 @@ impl Secured {
             }
             Err(too_many) => {
                 peer.count_closed(CloseReason::Handshake);
-                tracing::debug!(listener = "grpc", reason = too_many.name(), "TLS handshake given up");
+                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake given up");
                 too_many
             }
         };
@@ -358,7 +359,7 @@ impl Secured {
     }
 }
 
-/// What one connection is served with.
+/// The parts that serve one connection.
 struct Session {
     http2: http2::Builder<TokioExecutor>,
     connected: Connected,
@@ -412,7 +413,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Until draining begins; then the listener is closed.
+    /// Runs until draining begins, and then closes the listener.
     async fn run(mut self, life: Life) -> Result<(), String> {
         let mut draining = std::pin::pin!(life.reached(Phase::Draining));
         let mut looks = tokio::time::interval(LOOK_EVERY);

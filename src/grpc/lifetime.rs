@@ -1,7 +1,7 @@
-//! How long a connection lives: until weir drains, or until it is too old.
+//! The lifetime of a connection: it ends when weir drains, or when the connection is too old.
 //!
-//! In both cases the client gets GOAWAY, opens another connection for its next requests, and gets the answers of those on
-//! their way. Not here: connections that are closed for what their peers do (peers.rs).
+//! In both cases the client gets GOAWAY, opens another connection for its next requests, and gets the answers to requests in
+//! flight. Not here: connections that are closed because of their peers (peers.rs).
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -16,17 +16,17 @@ use tokio::time::{sleep, timeout};
 /// How old connections may become.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxAge {
-    /// The age at which the client is asked for a new connection, give or take a tenth: else connections that came
-    /// together would go together.
+    /// The age at which the client is asked for a new connection, plus or minus a tenth, so that connections that began together do
+    /// not end together.
     pub age: Duration,
-    /// How long requests on the connection may take after that; then it is closed.
+    /// How long requests may take after that before the connection is closed.
     pub grace: Duration,
 }
 
-/// The ages of connections are spread over so many steps.
+/// The number of steps over which ages are spread.
 const STEPS: u32 = 1_000;
-/// Successive connections are this many steps apart: near the golden ratio of [`STEPS`], and without a common divisor, so
-/// that the ages of any number of connections are spread evenly.
+/// The steps between two successive connections: near the golden ratio of [`STEPS`], and without a common divisor, so that the
+/// ages of any number of connections are spread evenly.
 const STRIDE: u32 = 617;
 
 /// The lifetimes of the connections of one runtime.
@@ -94,7 +94,7 @@ impl Lifetime {
         connection.as_mut().graceful_shutdown();
         match over {
             Over::Drained => connection.await,
-            // What is left is dropped with the connection.
+            // Dropping the connection drops the rest.
             Over::Aged(grace) => timeout(grace, connection).await.unwrap_or(Ok(())),
         }
     }
@@ -111,7 +111,7 @@ async fn over(drain: &mut watch::Receiver<bool>, max_age: Option<MaxAge>) -> Ove
         }
     };
     tokio::select! {
-        // An error: the runtime's lifetimes are dropped, and the runtime with them.
+        // Fails only when the runtime ends.
         _ = drain.wait_for(|drained| *drained) => Over::Drained,
         grace = aged => Over::Aged(grace),
     }

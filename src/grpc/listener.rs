@@ -1,6 +1,6 @@
 //! The socket on which gRPC listens: TCP, or a Unix socket with its file.
 //!
-//! Not here: what happens to a connection (grpc.rs, connection.rs).
+//! Not here: serving connections (lib.rs, connection.rs).
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -14,15 +14,15 @@ use tonic::transport::server::TcpIncoming;
 
 use super::connection::Socket;
 
-/// How long a connection may be silent before the kernel asks for a sign of life, so that peers that vanished go. HTTP/2
-/// pings would find the same peers and read the clock for every frame.
+/// How long a connection may be silent before the kernel probes it. This finds peers that vanished. HTTP/2 pings would find them
+/// too, but would read the clock for every frame.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-/// How long the kernel waits for that sign before it asks again.
+/// The time between two probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How often it asks; then the connection is closed.
+/// How many probes may stay unanswered before the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
 
-/// Callers of a Unix socket that the system keeps until they are accepted.
+/// The most callers of a Unix socket that wait in the system's queue.
 const BACKLOG: u32 = 1_024;
 
 /// A bound socket.
@@ -44,7 +44,7 @@ impl Listener {
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
         let file = SocketFile::new(path)?;
-        // Until the socket listens the system refuses every caller, so that none connects by the permissions of the umask.
+        // The system refuses every caller until the socket listens, so none connects by the permissions of the umask.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         let listener = socket.listen(BACKLOG)?;
         if !file.is_there() {
@@ -89,7 +89,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: another process may have replaced the file since.
+    /// Device and inode, to detect that another process has replaced the file.
     identity: (u64, u64),
 }
 
@@ -116,14 +116,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// The connections that come on a listener.
+/// The incoming connections of a listener.
 pub(super) enum Incoming {
     Tcp(TcpIncoming),
     Unix(UnixListener, #[expect(dead_code, reason = "dropping it removes the file")] SocketFile),
 }
 
 impl Incoming {
-    /// The next connection. Nothing is lost where the future is dropped before it is ready.
+    /// The next connection. Dropping the future before it is ready loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Socket> {
         match self {
             Self::Tcp(incoming) => match incoming.next().await {
@@ -202,7 +202,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file of somebody else").unwrap();
         drop(listener);
-        assert!(path.exists(), "it is not the listener's");
+        assert!(path.exists(), "the file is another one");
         let refused = Listener::bind_unix(&path, 0o660).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&path).unwrap(), "a file of somebody else");

@@ -1,6 +1,6 @@
-//! The bounds of health and reflection requests: their number, their bytes, and how long they may be idle.
+//! Bounds on health and reflection requests: their number, their bytes, and how long they may be idle.
 //!
-//! Their streams may last, unlike decisions. Not here: the services themselves, which tonic has.
+//! Unlike decisions, their streams can stay open. Not here: the services themselves (tonic).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,53 +14,53 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
 
-use super::held::{Hold, Peer, STREAM_BYTES};
+use super::memory::{Peer, Reservation, STREAM_BYTES};
 
-/// A service whose streams may last.
+/// A service whose streams can stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// grpc.health.v1: a `Watch` lasts as long as its caller likes.
+    /// grpc.health.v1: a `Watch` ends when its caller ends it.
     Health,
     /// Server reflection, in both versions.
     Reflection,
 }
 
 /// Bounds on the streams of one kind.
-struct Most {
+struct StreamBounds {
     name: &'static str,
     of_connection: u32,
     in_all: usize,
     /// Bytes that one stream may receive.
     request_bytes: usize,
-    /// What one stream counts as, among the bytes held for a connection.
-    held_bytes: usize,
+    /// Bytes that one stream reserves.
+    reserved_bytes: usize,
 }
 
 /// How long a reflection stream may wait for its next request.
 const REFLECTION_IDLE_MAX: Duration = Duration::from_secs(15);
 
 impl Kind {
-    const fn most(self) -> Most {
+    const fn bounds(self) -> StreamBounds {
         match self {
-            Self::Health => Most {
+            Self::Health => StreamBounds {
                 name: "health",
                 of_connection: 16,
                 in_all: 4_096,
                 request_bytes: 4 * 1_024,
-                held_bytes: 4 * STREAM_BYTES,
+                reserved_bytes: 4 * STREAM_BYTES,
             },
-            Self::Reflection => Most {
+            Self::Reflection => StreamBounds {
                 name: "reflection",
                 of_connection: 4,
                 in_all: 32,
                 request_bytes: 64 * 1_024,
-                held_bytes: 64 * 1_024,
+                reserved_bytes: 64 * 1_024,
             },
         }
     }
 }
 
-/// One stream among those of its kind, until this is dropped.
+/// One of the streams of a kind, until this is dropped.
 #[derive(Debug)]
 struct StreamSlot {
     peer: Arc<Peer>,
@@ -71,16 +71,19 @@ impl StreamSlot {
     /// # Errors
     /// There are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
-        let most = kind.most();
+        let bounds = kind.bounds();
         let slot = Self { peer: peer.clone(), kind };
         let of_connection = peer.streams[kind as usize].fetch_add(1, Relaxed);
         let in_all = peer.core().total().streams[kind as usize].fetch_add(1, Relaxed);
-        if of_connection >= most.of_connection {
-            let text = format!("{} requests on this connection, at most {}", most.name, most.of_connection);
+        if of_connection >= bounds.of_connection {
+            let text = format!("{} requests on this connection, at most {}", bounds.name, bounds.of_connection);
             return Err(Status::resource_exhausted(text));
         }
-        if in_all >= most.in_all {
-            return Err(Status::resource_exhausted(format!("{} requests in all, at most {}", most.name, most.in_all)));
+        if in_all >= bounds.in_all {
+            return Err(Status::resource_exhausted(format!(
+                "{} requests in all, at most {}",
+                bounds.name, bounds.in_all
+            )));
         }
         Ok(slot)
     }
@@ -93,10 +96,10 @@ impl Drop for StreamSlot {
     }
 }
 
-/// What a stream holds until its response has ended.
+/// The slot and the memory of a stream, until its response has ended.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) hold: Hold,
+    pub(super) reservation: Reservation,
     _slot: StreamSlot,
 }
 
@@ -104,10 +107,10 @@ impl Stream {
     /// A new stream.
     ///
     /// # Errors
-    /// There are too many of its kind, or too much is held.
+    /// There are too many of its kind, or too much memory is reserved.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
         let slot = StreamSlot::take(peer, kind)?;
-        Ok(Box::new(Self { hold: Hold::new(peer, kind.most().held_bytes)?, _slot: slot }))
+        Ok(Box::new(Self { reservation: Reservation::new(peer, kind.bounds().reserved_bytes)?, _slot: slot }))
     }
 }
 
@@ -128,7 +131,7 @@ impl Request {
             Kind::Reflection => REFLECTION_IDLE_MAX,
         };
         let timer = Box::pin(tokio::time::sleep(timeout));
-        Self { body, bytes_left: kind.most().request_bytes, kind, timer, timeout }
+        Self { body, bytes_left: kind.bounds().request_bytes, kind, timer, timeout }
     }
 }
 
@@ -137,7 +140,7 @@ impl HttpBody for Request {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let most = self.kind.most();
+        let bounds = self.kind.bounds();
         let frame = match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(Some(Err(_))) => {
@@ -147,14 +150,14 @@ impl HttpBody for Request {
             Poll::Pending => {
                 let timeout = self.timeout;
                 return self.timer.as_mut().poll(context).map(|()| {
-                    let text = format!("{}: no request within {timeout:?}", most.name);
+                    let text = format!("{}: no request within {timeout:?}", bounds.name);
                     Some(Err(Status::deadline_exceeded(text)))
                 });
             }
         };
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         let Some(left) = self.bytes_left.checked_sub(bytes) else {
-            let text = format!("{}: more than {} bytes of requests on one stream", most.name, most.request_bytes);
+            let text = format!("{}: more than {} bytes of requests on one stream", bounds.name, bounds.request_bytes);
             return Poll::Ready(Some(Err(Status::resource_exhausted(text))));
         };
         self.bytes_left = left;
@@ -174,21 +177,21 @@ impl HttpBody for Request {
 mod tests {
     use tonic::Code;
 
-    use super::super::held::tests::peer;
+    use super::super::memory::tests::peer;
     use super::*;
 
     #[test]
     fn streams_are_bounded_for_a_connection_and_in_all() {
         let one = peer();
-        let most = Kind::Reflection.most();
+        let bounds = Kind::Reflection.bounds();
         let open = |peer: &Arc<Peer>| Stream::open(peer, Kind::Reflection);
-        let streams: Vec<_> = (0..most.of_connection).map(|_| open(&one).unwrap()).collect();
+        let streams: Vec<_> = (0..bounds.of_connection).map(|_| open(&one).unwrap()).collect();
         assert_eq!(open(&one).unwrap_err().code(), Code::ResourceExhausted);
         Stream::open(&one, Kind::Health).expect("another kind has its own bound");
         drop(streams);
         assert_eq!(one.bytes(), 0);
         let mut streams = Vec::new();
-        while streams.len() < most.in_all {
+        while streams.len() < bounds.in_all {
             // Each on a connection of its own, of the same server.
             streams.push(open(&one.sibling()).unwrap());
         }

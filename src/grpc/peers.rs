@@ -1,6 +1,6 @@
 //! The connections of one runtime, and which of them are closed because of what their peers do.
 //!
-//! They are checked once a second, and when one is added. Not here: what is held for each (held.rs), and frames without
+//! They are checked once a second, and when one is added. Not here: the memory of each (memory.rs), and frames without
 //! requests (connection.rs).
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use weir_lifecycle::ThreadMemory;
 
 use super::ended::CloseReason;
-use super::held::{Core, Peer};
+use super::memory::{Core, Peer};
 
 /// How often connections are checked: the length of a tick.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -20,22 +20,22 @@ const HANDSHAKE_TICKS_MAX: u32 = 10;
 const CONDEMNED_TICKS: u32 = 2;
 /// How long the headers of a request may take from their first frame to their last, in ticks.
 const HEADERS_TICKS_MAX: u32 = 10;
-/// A connection without progress for so many ticks is closed where it holds more than its share and no room is left.
+/// When the total is used up, a connection above its share that makes no progress for so many ticks is closed.
 const STUCK_TICKS_MAX: u32 = 5;
-/// Connections that have completed no request, over all runtimes; then the oldest of them are closed.
+/// The most connections that have completed no request, over all runtimes. Past it the oldest of them are closed.
 pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
-/// Where the listener is full, connections without a request or a response for so many ticks are closed, longest idle first.
+/// When the listener is full, connections without a request or a response for so many ticks are closed, longest idle first.
 const IDLE_TICKS_MIN: u32 = 10;
-/// How many of those one runtime closes in one tick.
+/// How many idle connections one runtime closes in one tick.
 const IDLE_CLOSED_MAX: usize = 64;
-/// The connections that each runtime may have, for any number of runtimes.
+/// Each runtime may have so many of them, whatever the number of runtimes.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
 /// The open connections of one runtime, oldest first.
 pub(super) struct Peers {
     core: Arc<Core>,
     open: Vec<(Arc<Peer>, AbortHandle)>,
-    /// Those before this one have completed a request, or have ended.
+    /// Connections before this index have completed a request, or have ended.
     oldest_fresh: usize,
     fresh_max: usize,
     /// The most connections of the listener, over all runtimes.
@@ -64,7 +64,7 @@ impl Peers {
         }
     }
 
-    /// One tick later: closes what has run out of time.
+    /// Begins the next tick: closes connections whose time is over.
     pub(super) fn look(&mut self) {
         self.core.advance();
         let before = self.open.len();
@@ -117,7 +117,7 @@ impl Peers {
             return Some(CloseReason::Unread);
         }
         if is_full && peer.bytes() > share && peer.stuck_for() >= STUCK_TICKS_MAX {
-            return Some(CloseReason::Held);
+            return Some(CloseReason::Memory);
         }
         None
     }
@@ -130,8 +130,8 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::held::tests::bounds;
-    use super::super::held::{Hold, Piece, RESPONSE_TICKS_MAX};
+    use super::super::memory::tests::bounds;
+    use super::super::memory::{Piece, RESPONSE_TICKS_MAX, Reservation};
     use super::*;
 
     /// One runtime with connections that do nothing by themselves.
@@ -206,7 +206,7 @@ mod tests {
         let mut bench = Bench::new(1 << 30);
         let (peer, task) = bench.open();
         peer.observe(true, false);
-        let _piece = Piece::new("response".into(), Hold::new(&peer, 0).unwrap());
+        let _piece = Piece::new("response".into(), Reservation::new(&peer, 0).unwrap());
         bench.ticks(RESPONSE_TICKS_MAX - 1).await;
         assert!(!task.is_finished());
         bench.ticks(1).await;
@@ -237,10 +237,10 @@ mod tests {
         let mut bench = Bench::new(1 << 30);
         let (peer, _task) = bench.open();
         peer.observe(true, false);
-        let held = Hold::new(&peer, 1 << 20).unwrap();
+        let reservation = Reservation::new(&peer, 1 << 20).unwrap();
         bench.ticks(1).await;
         assert!(!bench.peers.memory.gives_back());
-        drop(held);
+        drop(reservation);
         bench.ticks(1).await;
         assert!(bench.peers.memory.gives_back());
     }
@@ -267,8 +267,8 @@ mod tests {
         for peer in [&greedy, &modest] {
             peer.observe(true, false);
         }
-        let _hold = Hold::new(&greedy, 1 << 20).unwrap();
-        let _modest = Hold::new(&modest, 1 << 16).unwrap();
+        let _reservation = Reservation::new(&greedy, 1 << 20).unwrap();
+        let _modest = Reservation::new(&modest, 1 << 16).unwrap();
         bench.ticks(STUCK_TICKS_MAX - 1).await;
         assert!(!greedy_task.is_finished());
         bench.ticks(1).await;
@@ -284,7 +284,7 @@ mod tests {
             peer.observe(true, false);
             peer.mature();
         }
-        let _request = Hold::new(&waiting, 100).unwrap();
+        let _request = Reservation::new(&waiting, 100).unwrap();
         bench.ticks(2 * IDLE_TICKS_MIN).await;
         assert!(!closed.is_finished(), "there is room");
         bench.peers.connections_max = 3;
@@ -299,10 +299,10 @@ mod tests {
         let mut bench = Bench::new(1 << 20);
         let (peer, task) = bench.open();
         peer.observe(true, false);
-        let _hold = Hold::new(&peer, 1 << 20).unwrap();
+        let _reservation = Reservation::new(&peer, 1 << 20).unwrap();
         for _ in 0..3 * STUCK_TICKS_MAX {
             bench.ticks(1).await;
-            let mut piece = Piece::part("response".into(), &_hold);
+            let mut piece = Piece::part("response".into(), &_reservation);
             prost::bytes::Buf::advance(&mut piece, 8);
         }
         assert!(!task.is_finished());

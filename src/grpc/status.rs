@@ -1,7 +1,7 @@
 //! The gRPC codes of errors. No other file chooses them.
 //!
-//! Never UNKNOWN: Envoy lets such a request pass. UNAVAILABLE only where nothing was charged for certain, since
-//! clients try again on it and would be charged twice.
+//! Never UNKNOWN: Envoy lets such a request pass. UNAVAILABLE only if certainly nothing was charged, because clients retry on it,
+//! and would be charged twice.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use weir_store::StoreError;
 /// Why a request got no decision.
 #[derive(Clone, Debug)]
 pub enum RequestError {
-    /// It was not a request that can be decided.
+    /// The request is invalid.
     Invalid(Invalid),
     /// There are no policies yet, or the store gave no decision.
     Undecided(Undecided),
@@ -28,7 +28,7 @@ impl fmt::Display for RequestError {
     }
 }
 
-/// The status that a caller gets.
+/// The status for the caller.
 #[must_use]
 pub fn status(error: &RequestError) -> Status {
     let text = error.to_string();

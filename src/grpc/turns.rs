@@ -1,13 +1,13 @@
 //! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
 //!
 //! A connection reads a few kilobytes at a turn of its task. It reads much less before its first request has been answered,
-//! while its peer cancels most of its requests, and while callers hold nearly all that they may. Between two turns the
-//! runtime looks for new bytes of other callers.
+//! while its peer cancels most of its requests, and while the memory for callers is nearly used up. Between two turns the
+//! runtime polls for new bytes of other callers.
 //!
-//! Wide requests have turns of their own. A runtime decides a request in one go; a caller may send thousands of wide ones at
-//! once, and they would all be decided before a narrow request that comes next. So a wide request waits: first behind the
-//! wide ones of its own connection, then behind one of each other connection. One is decided each time that the runtime
-//! looks for new bytes of callers. While a peer does not take the responses to its wide requests, the next ones wait.
+//! Wide requests have turns of their own. A runtime decides a request in one go. A caller can send thousands of wide ones at
+//! once, and without turns they would all be decided before the next narrow request. So a wide request waits: first for the
+//! earlier wide ones of its own connection, then for one of each other connection. One is decided each time that the runtime
+//! polls for new bytes. While a peer does not read the responses to its wide requests, the next ones wait.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -16,16 +16,15 @@ use std::task::Context;
 use tokio::sync::{Notify, Semaphore};
 use weir_protobuf::field;
 
-/// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
-/// callers send fewer at once.
+/// The most bytes that a connection reads at one turn of its task: about thirty requests. Most callers send fewer at once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
-/// The same, while the peer sends many requests that are not answered: some ten of those at a turn.
+/// The same, while the peer sends many requests that are not answered: about ten of them.
 pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
-/// Before a request of the connection has been answered, and while nearly all that callers may hold is held: about five requests.
-/// They and the five before them fit into the share of a connection, and are answered before more are read. HTTP/2 keeps, as long
-/// as the connection lasts, a table for as many requests as were open at once: with few bytes that are read it stays small.
+/// The same, before a request of the connection has been answered, and while memory is nearly used up: about five requests.
+/// They and the five before them fit into the share of a connection, and are answered before more are read. HTTP/2 keeps a
+/// table for as many requests as were ever open at once on the connection. With few bytes read at once it stays small.
 pub(super) const FEW_BYTES_AT_ONCE: usize = 512;
-/// The same, while the peer sends many requests that are not answered: about one of those at a turn.
+/// The same, while both hold: about one request.
 pub(super) const FEWEST_BYTES_AT_ONCE: usize = 128;
 
 /// A request with more descriptors is wide.
@@ -34,11 +33,11 @@ const DESCRIPTORS_MAX: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 8 * 1_024;
 /// No shorter message has more than [`DESCRIPTORS_MAX`] descriptors of at least one entry with a key.
 const MESSAGE_BYTES_MIN: usize = (DESCRIPTORS_MAX + 1) * 7;
-/// How many wide requests of a runtime are decided between two looks for new bytes.
+/// How many wide requests a runtime decides between two polls for new bytes.
 const TURNS: usize = 1;
 
-/// How many responses to wide requests a peer may leave untaken before its next wide request waits. Together they are about as
-/// long as the window that HTTP/2 gives a connection at first.
+/// How many responses to wide requests a peer may leave unread before its next wide request waits. Together they are about as
+/// long as the first HTTP/2 window of a connection.
 const UNTAKEN_MAX: u32 = 8;
 
 /// The turns of one runtime.
@@ -49,9 +48,9 @@ pub(super) struct OfCore(Semaphore);
 #[derive(Debug)]
 pub(super) struct OfPeer {
     one: Semaphore,
-    /// Responses to wide requests that the peer has not taken. One runtime counts them.
+    /// Responses to wide requests that the peer has not read. One runtime counts them.
     untaken: AtomicU32,
-    /// The peer has taken one.
+    /// Notified when the peer has read one.
     taken: Notify,
 }
 
@@ -68,7 +67,7 @@ impl Default for OfPeer {
 }
 
 impl OfPeer {
-    /// Waits for the turn of one wide request. The caller decides it without waiting for anything else.
+    /// Waits for the turn of one wide request. The caller then decides it without awaiting anything else.
     pub(super) async fn wait(&self, core: &OfCore) {
         // Both are fair, and are never closed.
         let _of_peer = self.one.acquire().await;
@@ -79,12 +78,12 @@ impl OfPeer {
         tokio::task::yield_now().await;
     }
 
-    /// There is a response to a wide request.
+    /// Counts a response to a wide request.
     pub(super) fn respond(&self) {
         self.untaken.store(self.untaken.load(Relaxed) + 1, Relaxed);
     }
 
-    /// A response to a wide request has been taken, or given up.
+    /// The peer has read a response to a wide request, or the response was dropped.
     pub(super) fn take(&self) {
         self.untaken.store(self.untaken.load(Relaxed).saturating_sub(1), Relaxed);
         // Only one waits at a time.
@@ -92,24 +91,24 @@ impl OfPeer {
     }
 }
 
-/// The bytes that a connection has read at this turn of its task.
+/// The bytes that a connection has read at the current turn of its task.
 #[derive(Debug, Default)]
 pub(super) struct BytesOfTurn(AtomicUsize);
 
 impl BytesOfTurn {
-    /// The task that serves the connection runs.
+    /// A turn begins: the task of the connection runs.
     pub(super) fn begin(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// Whether the connection may read on at this turn, having read fewer than `most` bytes. If not, its task runs again when
-    /// the others have run and the runtime has looked for new bytes.
+    /// Whether the connection has read fewer than `most` bytes at this turn. If not, its task runs again when the others have
+    /// run and the runtime has polled for new bytes.
     pub(super) fn may_read(&self, context: &mut Context<'_>, most: usize) -> bool {
         let bytes = self.0.load(Relaxed);
         if (most..usize::MAX).contains(&bytes) {
-            // Once is enough, and HTTP/2 tries to read for each request that it hands on.
+            // Yields once a turn: HTTP/2 tries to read again for each request that it hands on.
             self.0.store(usize::MAX, Relaxed);
-            // The first poll asks to be run again later, and there is no second one.
+            // The first poll schedules the task again.
             let _ = pin!(tokio::task::yield_now()).poll(context);
         }
         bytes < most
@@ -120,7 +119,7 @@ impl BytesOfTurn {
     }
 }
 
-/// Whether a `RateLimitRequest` is wide. Reads no more than the heads of its fields.
+/// Whether a `RateLimitRequest` is wide. Reads only the heads of its fields.
 pub(super) fn is_wide(message: &[u8]) -> bool {
     match message.len() {
         ..MESSAGE_BYTES_MIN => false,
@@ -129,8 +128,8 @@ pub(super) fn is_wide(message: &[u8]) -> bool {
     }
 }
 
-/// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. What cannot be read
-/// ends the count; decoding refuses it.
+/// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. A field that cannot be
+/// read ends the count; decoding refuses the request.
 fn has_many_fields(mut message: &[u8]) -> bool {
     (0..DESCRIPTORS_MAX + 2).all(|_| !message.is_empty() && field(&mut message).is_some()) && !message.is_empty()
 }

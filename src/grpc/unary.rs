@@ -1,8 +1,8 @@
 //! One message in, one message out: gRPC's framing of a unary call, by hand.
 //!
-//! A general gRPC server reads and writes streams of messages, compressed or not, through several boxes and buffers a
-//! call. The one call that matters here is small and unary: its message is read where it was received and its answer
-//! written into one buffer of just its size. Not here: what the messages are (service.rs).
+//! A general gRPC server reads and writes streams of messages, compressed or not, with several boxes and buffers for each
+//! call. ShouldRateLimit is small and unary: its message is read in the buffer that received it, and its answer is written
+//! into one buffer of its size. Not here: what the messages are (service.rs).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,15 +17,15 @@ use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
 use weir_lifecycle::give_way;
 
-use super::held::{Hold, Piece};
+use super::memory::{Piece, Reservation};
 use super::other::Stream;
 use super::turns;
 
-/// What is before each message: whether it is compressed, and its length in four bytes.
+/// The header of a message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
-/// The buffer of a message that comes in parts is at first so large, if the message is.
+/// The first size of the buffer for a message that comes in parts; less for a shorter message.
 const BUFFER_BYTES_MIN: usize = 4 * 1_024;
-/// The buffer doubles up to this size, and then has room for the whole message: a copy of megabytes would delay other requests.
+/// The buffer doubles up to this size, and then gets room for the whole message: copying megabytes would delay other requests.
 const DOUBLED_BYTES_MAX: usize = 256 * 1_024;
 
 /// A request whose message is complete.
@@ -42,8 +42,8 @@ impl Received {
         self.parts.whole().get(HEAD_BYTES..).unwrap_or_default()
     }
 
-    /// The bytes of the message, for one who waits. A message that came at once is copied: as it came, it keeps the buffer of
-    /// its connection from being used again.
+    /// The bytes of the message, to keep across an await. A message that came at once is copied: uncopied, it would keep the
+    /// buffer of its connection from being used again.
     pub(super) fn into_message(self) -> Bytes {
         let Parts { first, several } = self.parts;
         if several.is_empty() {
@@ -55,23 +55,23 @@ impl Received {
     }
 }
 
-/// Reads the one message of a request, of at most `bytes_max`. `hold` accounts for the parts of one that is not there at
-/// once; `timeout` is how long those may take.
+/// Reads the one message of a request, of at most `bytes_max`. A message that is not there at once counts to `reservation`, and
+/// may take `timeout`.
 ///
 /// # Errors
 /// When there is not exactly one message, when it is too large or compressed, when it does not arrive in time, or when too
-/// much is held.
+/// memory is reserved.
 pub(super) async fn read<B>(
     mut body: B,
     bytes_max: usize,
     timeout: Duration,
-    hold: &mut Hold,
+    reservation: &mut Reservation,
 ) -> Result<Received, Status>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send,
 {
     let mut parts = Parts::default();
-    // Nearly always the whole message is there already, in one frame, and is not copied.
+    // Usually the whole message is there already, in one frame, and is not copied.
     let at_once = poll_fn(|context| {
         Poll::Ready(match parts.poll(&mut body, context, bytes_max, None) {
             Poll::Ready(complete) => Some(complete),
@@ -84,10 +84,10 @@ where
         Some(complete) => complete?,
         None => {
             since = Some(Instant::now());
-            // In a box of its own: requests that do not wait need not have room for it.
+            // Boxed, so that the futures of requests that do not wait stay small.
             let rest = Box::pin(tokio::time::timeout(timeout, async {
-                parts.keep(hold)?;
-                poll_fn(|context| parts.poll(&mut body, context, bytes_max, Some(&mut *hold))).await
+                parts.keep(reservation)?;
+                poll_fn(|context| parts.poll(&mut body, context, bytes_max, Some(&mut *reservation))).await
             }));
             let Ok(complete) = rest.await else {
                 return Err(Status::deadline_exceeded(format!(
@@ -98,12 +98,12 @@ where
         }
     }
     if parts.whole().get(HEAD_BYTES..).is_some_and(turns::is_wide) {
-        // In a box of its own, for the same reason.
+        // Boxed for the same reason.
         Box::pin(async {
             if since.is_none() {
-                parts.keep(hold)?;
+                parts.keep(reservation)?;
             }
-            hold.turn().await;
+            reservation.turn().await;
             Ok::<(), Status>(())
         })
         .await?;
@@ -113,7 +113,7 @@ where
         Some((head, message)) if message.len() == length(head) => {}
         _ => return Err(Status::invalid_argument(format!("{} bytes are not one whole message", whole.len()))),
     }
-    hold.received();
+    reservation.received();
     Ok(Received { parts, since })
 }
 
@@ -122,7 +122,7 @@ where
 struct Parts {
     /// The first, while it is the only one and the rest is not waited for.
     first: Bytes,
-    /// All of them else.
+    /// Otherwise all parts.
     several: Vec<u8>,
 }
 
@@ -131,13 +131,13 @@ impl Parts {
         if self.several.is_empty() { &self.first } else { &self.several }
     }
 
-    /// Reads on until the end of the body. `hold` accounts for what is read, if there is one.
+    /// Reads until the end of the body. What is read counts to `reservation`, if there is one.
     fn poll(
         &mut self,
         body: &mut (impl HttpBody<Data = Bytes> + Unpin),
         context: &mut Context<'_>,
         bytes_max: usize,
-        mut hold: Option<&mut Hold>,
+        mut reservation: Option<&mut Reservation>,
     ) -> Poll<Result<(), Status>> {
         while let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(context)) {
             let Ok(frame) = frame else {
@@ -148,14 +148,14 @@ impl Parts {
             };
             if self.whole().is_empty() {
                 self.first = part;
-                if let Some(hold) = &mut hold {
-                    self.keep(hold)?;
+                if let Some(reservation) = &mut reservation {
+                    self.keep(reservation)?;
                 }
             } else {
                 if self.several.is_empty() {
                     self.several.extend_from_slice(&self.first);
                 }
-                self.extend(&part, bytes_max, hold.as_deref_mut())?;
+                self.extend(&part, bytes_max, reservation.as_deref_mut())?;
             }
             check(self.whole(), bytes_max)?;
             if body.is_end_stream() {
@@ -165,26 +165,26 @@ impl Parts {
         Poll::Ready(Ok(()))
     }
 
-    /// Accounts for what is there, before anything is waited for. Copies the first part: as it came, it keeps the buffer of
-    /// its connection from being used again.
-    fn keep(&mut self, hold: &mut Hold) -> Result<(), Status> {
+    /// Reserves memory for what is there, before waiting. Copies the first part: uncopied, it would keep the buffer of its
+    /// connection from being used again.
+    fn keep(&mut self, reservation: &mut Reservation) -> Result<(), Status> {
         let first = std::mem::take(&mut self.first);
         if self.several.is_empty() {
             self.several.extend_from_slice(&first);
         }
-        hold.grow(self.several.capacity())
+        reservation.grow(self.several.capacity())
     }
 
     /// Adds a part. The buffer grows to what the message announces at most.
-    fn extend(&mut self, part: &[u8], bytes_max: usize, hold: Option<&mut Hold>) -> Result<(), Status> {
+    fn extend(&mut self, part: &[u8], bytes_max: usize, reservation: Option<&mut Reservation>) -> Result<(), Status> {
         let wanted = self.several.len() + part.len();
         let before = self.several.capacity();
         if wanted > before {
             let announced = self.several.first_chunk().map_or(0, length).min(bytes_max) + HEAD_BYTES;
             let doubled = if before < DOUBLED_BYTES_MAX { (2 * before).max(BUFFER_BYTES_MIN) } else { announced };
             let capacity = announced.min(doubled).max(wanted);
-            if let Some(hold) = hold {
-                hold.grow(capacity - before)?;
+            if let Some(reservation) = reservation {
+                reservation.grow(capacity - before)?;
             }
             self.several.reserve_exact(capacity - self.several.len());
         }
@@ -214,10 +214,31 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
-/// The response that holds a message, or the reason why there is none. `hold` accounts for it until it has been sent.
-pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http::Response<Sent> {
-    let message = match result {
-        Ok(message) => message,
+/// What happens if HTTP/2 never takes a message, because its stream or connection has ended.
+#[derive(Default)]
+pub(super) struct Untaken(Option<Box<dyn FnOnce() + Send>>);
+
+impl Untaken {
+    pub(super) fn then(act: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(act)))
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+/// The response with a message, or the error status. It counts to `reservation` until it has been sent.
+pub(super) fn response(
+    result: Result<(impl Message, Untaken), Status>,
+    reservation: Reservation,
+) -> http::Response<Sent> {
+    let (message, untaken) = match result {
+        Ok(answered) => answered,
         Err(status) => return refused(status),
     };
     let length = message.encoded_len();
@@ -228,7 +249,7 @@ pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http
     framed.push(0);
     framed.extend(head.to_be_bytes());
     message.encode_raw(&mut framed);
-    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), hold)));
+    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), reservation), untaken));
     response.headers_mut().insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
     response
 }
@@ -242,7 +263,7 @@ pub(super) fn refused(status: Status) -> http::Response<Sent> {
 #[derive(Default)]
 pub(super) enum Sent {
     /// One framed message, and the status OK after it.
-    Message(Piece),
+    Message(Piece, Untaken),
     /// That status.
     Trailers,
     /// The body that another service sends.
@@ -258,7 +279,8 @@ impl HttpBody for Sent {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
         let frame = match std::mem::take(&mut *self) {
-            Self::Message(message) => {
+            Self::Message(message, mut untaken) => {
+                untaken.0 = None;
                 *self = Self::Trailers;
                 Frame::data(message)
             }
@@ -269,7 +291,7 @@ impl HttpBody for Sent {
             }
             Self::Body(mut body, stream) => {
                 let polled = Pin::new(&mut body).poll_frame(context);
-                let polled = polled.map_ok(|frame| frame.map_data(|bytes| Piece::part(bytes, &stream.hold)));
+                let polled = polled.map_ok(|frame| frame.map_data(|bytes| Piece::part(bytes, &stream.reservation)));
                 *self = Self::Body(body, stream);
                 return polled;
             }
@@ -281,7 +303,7 @@ impl HttpBody for Sent {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Body(body, _) => body.is_end_stream(),
-            Self::Message(_) | Self::Trailers => false,
+            Self::Message(..) | Self::Trailers => false,
             Self::End => true,
         }
     }
@@ -294,7 +316,7 @@ mod tests {
     use tonic::Code;
     use weir_rls::proto::RateLimitRequest;
 
-    use super::super::held;
+    use super::super::memory;
     use super::*;
 
     /// A body of these parts.
@@ -331,8 +353,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn hold() -> Hold {
-        Hold::new(&held::tests::peer(), held::STREAM_BYTES).unwrap()
+    fn reservation() -> Reservation {
+        Reservation::new(&memory::tests::peer(), memory::STREAM_BYTES).unwrap()
     }
 
     /// Reads the parts where they are all there at once, and where each is waited for: the outcome is the same.
@@ -340,11 +362,11 @@ mod tests {
         let mut outcomes = Vec::new();
         for waits in [false, true] {
             let body = Given { parts: parts.iter().map(|part| part.to_vec()).collect(), waits, is_due: false };
-            let mut hold = hold();
-            let received = read(body, bytes_max, TIMEOUT, &mut hold).await;
+            let mut reservation = reservation();
+            let received = read(body, bytes_max, TIMEOUT, &mut reservation).await;
             if let Ok(received) = &received {
                 assert_eq!(received.since.is_some(), waits);
-                assert_eq!(hold.peer().bytes(), held::STREAM_BYTES, "the parts count no longer");
+                assert_eq!(reservation.peer().bytes(), memory::STREAM_BYTES, "the parts count no longer");
             }
             let domain = |received: Received| {
                 let message = RateLimitRequest::decode(received.message()).unwrap();
@@ -407,7 +429,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_a_message_and_a_status() {
         let message = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
-        let mut body = response(Ok(message), hold()).into_body();
+        let mut body = response(Ok((message, Untaken::default())), reservation()).into_body();
         let mut next = async || poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         let piece = next().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(prost::bytes::Buf::chunk(&piece), framed("shop"));
@@ -431,25 +453,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_that_does_not_end_is_given_up_and_let_go() {
-        let mut hold = hold();
-        let peer = hold.peer().clone();
+        let mut reservation = reservation();
+        let peer = reservation.peer().clone();
         let begun = Unfinished(Some(framed("shop")[..7].to_vec()));
-        let read = read(begun, 1 << 20, Duration::from_millis(20), &mut hold);
+        let read = read(begun, 1 << 20, Duration::from_millis(20), &mut reservation);
         assert_eq!(read.await.unwrap_err().code(), Code::DeadlineExceeded);
-        drop(hold);
+        drop(reservation);
         assert_eq!(peer.bytes(), 0);
     }
 
     #[tokio::test]
-    async fn a_message_in_parts_is_refused_where_too_much_is_held() {
-        let core = held::Core::new(held::tests::bounds(10_000, 1 << 30), std::sync::Arc::default());
-        let peer = held::Peer::new(&core);
-        let mut hold = Hold::new(&peer, held::STREAM_BYTES).unwrap();
+    async fn a_message_in_parts_is_refused_when_memory_is_used_up() {
+        let core = memory::Core::new(memory::tests::bounds(10_000, 1 << 30), std::sync::Arc::default());
+        let peer = memory::Peer::new(&core);
+        let mut reservation = Reservation::new(&peer, memory::STREAM_BYTES).unwrap();
         let mut whole = vec![0, 0, 0, 0x40, 0];
         whole.resize(HEAD_BYTES + 0x4000, 0);
         let parts = whole.chunks(1_000).map(<[u8]>::to_vec).collect();
         let body = Given { parts, waits: true, is_due: false };
-        let refused = read(body, 1 << 20, TIMEOUT, &mut hold).await.unwrap_err();
+        let refused = read(body, 1 << 20, TIMEOUT, &mut reservation).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(peer.bytes() <= 10_000);
     }

@@ -1,7 +1,7 @@
-//! What the operator uses: the policies as loaded, and the state of one descriptor.
+//! The paths of the admin listener. Here: the policies in force, and the state of one descriptor.
 //!
-//! Anyone who reaches this listener can reset limits: by default it is bound to the loopback interface, and it refuses
-//! requests whose `Host` is a foreign name (DNS rebinding).
+//! Anyone who reaches this listener can reset limits. So by default it is bound to the loopback interface, and it refuses requests
+//! whose `Host` is a foreign name (DNS rebinding).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,6 +31,7 @@ use weir_engine::Term;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::policy::Domain;
+use weir_lifecycle::on_own_thread;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
@@ -78,13 +79,13 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener, and changes by pages of other sites. A page in the operator's browser
-/// could send requests to 127.0.0.1 by a name of its own, and read the answers. The `Host` then has that name.
+/// Refuses requests whose `Host` is not this listener, and changes by pages of other sites. A page in the operator's browser could
+/// let its own name resolve to 127.0.0.1, send requests there and read the answers. Their `Host` has that name.
 async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
     for host in named {
-        if !is_own_host(host, &site.admin_hosts) {
+        if !is_own_host(host, &site.admin.hosts) {
             let text = format!(
                 "the host {:?} is not allowed here: use an IP address or localhost, or name it in http.admin_hosts",
                 String::from_utf8_lossy(host)
@@ -92,7 +93,7 @@ async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: N
             return json_error(StatusCode::FORBIDDEN, text);
         }
     }
-    // A browser asks before it sends a change of another site's page, and gets no permission; this is for old browsers.
+    // New browsers ask for permission before they send changes of other sites. This check is for old ones.
     if !request.method().is_safe()
         && let Err(reason) = origin::check(&request, &site.allowed_origins)
     {
@@ -114,22 +115,22 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
     name == "localhost" || name.ends_with(".localhost") || names.contains(&name)
 }
 
-/// The policies in force, rules in the order of their files, written piece by piece, since they may be many.
+/// The policies in force, with rules in the order of their files, written piece by piece.
 async fn policies(State(site): State<Arc<Site>>) -> Response {
-    let order = site.rule_orders.current(&site.report).await;
-    let overrides = overrides::OfRules::of(&site.overrides, &order.policies).await;
-    let body = Listing { order, overrides, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
+    let order = site.shared.rule_orders.current(&site.report).await;
+    let overrides = overrides::OfRules::of(&site.admin.overrides, &order.policies).await;
+    let body = Listing { order, overrides, on_error: site.admin.on_error, domain: 0, rule: 0, has_ended: false }.body();
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// The order in which `/policies` lists rules. Callers who read the same policies share one.
 #[derive(Debug, Default)]
-pub struct RuleOrders {
+pub(super) struct RuleOrders {
     last: tokio::sync::Mutex<Weak<RuleOrder>>,
 }
 
 impl RuleOrders {
-    /// The order of the policies in force. It is made on a thread of its own, one at a time.
+    /// The order of the policies in force. One is made at a time, off the runtime.
     async fn current(&self, report: &ServiceState) -> Arc<RuleOrder> {
         let mut last = self.last.lock().await;
         let (policies, places) = {
@@ -140,14 +141,9 @@ impl RuleOrders {
         if let Some(order) = shared.filter(|order| Arc::ptr_eq(&order.places, &places)) {
             return order;
         }
-        match tokio::task::spawn_blocking(move || RuleOrder::new(policies, places)).await {
-            Ok(order) => {
-                let order = Arc::new(order);
-                *last = Arc::downgrade(&order);
-                order
-            }
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        let order = Arc::new(on_own_thread(move || RuleOrder::new(policies, places)).await);
+        *last = Arc::downgrade(&order);
+        order
     }
 }
 
@@ -174,12 +170,12 @@ impl RuleOrder {
     }
 }
 
-/// Policies, as they are written out to one caller.
+/// Writes the policies to one caller.
 struct Listing {
     order: Arc<RuleOrder>,
     overrides: overrides::OfRules,
     on_error: OnError,
-    /// Which domain is next, and which of its rules.
+    /// The index of the next domain, and of its next rule.
     domain: usize,
     rule: usize,
     has_ended: bool,
@@ -194,7 +190,7 @@ impl Listing {
         })
     }
 
-    /// Writes a little more; false when there is no more.
+    /// Writes a little more. Returns false at the end.
     fn write(&mut self, to: &mut Vec<u8>) -> bool {
         if self.has_ended {
             return false;
@@ -212,7 +208,7 @@ impl Listing {
             unreachable!("the policies do not change");
         };
         if self.rule == 0 {
-            // Without a charging of its own, a domain has the server's.
+            // A domain without `charging` has the server's.
             let charging = json!(domain.mode.map(Mode::name));
             let on_error = on_error_as_json(domain, None, self.on_error);
             let comma = if self.domain == 0 { "" } else { "," };
@@ -242,7 +238,7 @@ impl Listing {
 
 fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
     let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
-    // No store is asked about a rule without limits.
+    // A rule without limits needs no store.
     let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
     json!({
         "descriptor": rule.path,
@@ -255,7 +251,7 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
     })
 }
 
-/// What happens to a request whose store does not answer, and who decides that: the rule, the domain or the server.
+/// The action if the store does not answer, and where it is set: the rule, the domain or the server.
 fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> Value {
     match domain.on_error_of(rule) {
         Some((on_error, said_by)) => json!({ "action": on_error.name(), "from": said_by.name() }),
@@ -263,7 +259,7 @@ fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> V
     }
 }
 
-/// A limit with what a policy can set. Parameters that its algorithm lacks are left out.
+/// A limit with all that a policy can set. Parameters that its algorithm lacks are left out.
 fn limit_as_json(limit: &Limit) -> Value {
     let mut shown = json!({
         "name": limit.name,
@@ -277,12 +273,13 @@ fn limit_as_json(limit: &Limit) -> Value {
         "until_us": limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END),
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
+        "hold": limit.hold,
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),
         "lease_us": limit.lease.map(Lease::us),
     });
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {
-            // The capacity has it.
+            // Shown as the capacity.
             ParameterValue::Hits(_) => {}
             ParameterValue::Length(us) => shown[format!("{name}_us")] = json!(us),
             ParameterValue::Word(word) => shown[name] = json!(word),
@@ -295,7 +292,7 @@ fn limit_as_json(limit: &Limit) -> Value {
     shown
 }
 
-/// The query of `/state`, as it is written.
+/// The query of `/state`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StateQuery {
@@ -304,7 +301,7 @@ struct StateQuery {
     descriptor: String,
 }
 
-/// The state that a request is about.
+/// The descriptor whose state is shown or reset.
 struct StateRequest {
     domain: String,
     entries: Vec<(String, String)>,
@@ -356,7 +353,7 @@ async fn reset(
     headers: HeaderMap,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
@@ -390,11 +387,11 @@ mod tests {
         let orders = RuleOrders::default();
         let slow = orders.current(&report).await;
         assert!(Arc::ptr_eq(&slow, &orders.current(&report).await), "one for both callers");
-        // Others are in force since: the slow caller keeps what it reads, and the next gets the new ones.
+        // After a reload, the slow caller keeps its order, and the next caller gets a new one.
         report.policies.lock().policies = Arc::default();
         let next = orders.current(&report).await;
         assert!(!Arc::ptr_eq(&slow.policies, &next.policies) && Arc::ptr_eq(&next, &orders.current(&report).await));
-        // An order that no caller reads holds no policies.
+        // An order without readers is freed, and its policies too.
         let policies = next.policies.clone();
         drop((slow, next));
         assert_eq!(Arc::strong_count(&policies), 2, "the report's and this");

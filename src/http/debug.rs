@@ -1,6 +1,6 @@
-//! What the admin listener serves in the place of envoyproxy/ratelimit's debug port: what is in force, and the metrics.
+//! The paths of envoyproxy/ratelimit's debug port, which the admin listener can serve: limits in force, statistics, metrics.
 //!
-//! Nothing here changes anything: the default address of that port is every interface.
+//! None of them changes anything, because the default address of that port is every interface.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
 //!
-//! Both are served by the control runtime, not by one that serves gRPC. Not here: what is asked and answered (rls),
+//! The control runtime serves them, not one that serves gRPC. Not here: requests and responses of `/json` (rls),
 //! deciding, and when to start and to stop (app).
 
 mod admin;
@@ -41,73 +41,84 @@ use weir_limiter::overrides::OverrideTable;
 use weir_rls::convert::{Bounds, Extras};
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
-use weir_telemetry::shed::ShedCounts;
 use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
 
-pub use self::admin::RuleOrders;
-pub use self::limited::Looks;
-pub use self::listener::CONNECTIONS_MAX;
-pub use self::public::Bodies;
+use self::admin::RuleOrders;
+use self::limited::Looks;
+pub use self::listener::{CONNECTIONS_MAX, ConnectionBounds};
+use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
-pub use self::tap::NamedValues;
+use self::tap::NamedValues;
 pub use self::token::TokenFile;
 
 /// The most problems of one load at `/readyz` that have a text.
 const PROBLEMS_SHOWN_MAX: usize = 100;
-/// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
+/// With how many names an unknown one is compared. Each comparison takes about a microsecond.
 const NAMES_COMPARED_MAX: usize = 1_000;
 
-/// The data that the handlers of both listeners use.
+/// The data that the handlers of all listeners use.
 pub struct Site {
-    /// Decides what comes by `/json`, and shows states.
+    /// Decides requests of `/json`, and shows states.
     pub limiter: Arc<Limiter>,
-    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
-    pub on_error: OnError,
-    /// What is shown at `/metrics`.
+    /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
     /// The current phase of the process.
     pub life: Life,
     /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
-    /// What a request may hold.
+    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
+    pub allowed_origins: Vec<String>,
+    /// Bounds on the connections of each listener.
+    pub connections: ConnectionBounds,
+    /// For `/json`.
+    pub json: JsonOptions,
+    /// For the admin listener.
+    pub admin: AdminOptions,
+    /// What callers share.
+    pub shared: Shared,
+}
+
+/// How `/json` is served.
+pub struct JsonOptions {
+    /// Bounds on a request.
     pub bounds: Bounds,
     /// What responses have beyond the statuses.
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
-    /// Bytes of bodies that are held for callers of `/json`.
-    pub bodies: Bodies,
-    /// The scrapes of `/metrics` that callers share.
-    pub scrapes: Scrapes,
-    /// The policies as callers read them.
-    pub rule_orders: RuleOrders,
-    /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
-    pub admin_hosts: Vec<String>,
-    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
-    pub allowed_origins: Vec<String>,
-    /// The most connections of one address to one listener; 0 for no bound.
-    pub connections_per_peer: usize,
-    /// Connections that the listeners closed to stay within their bounds.
-    pub shed: Arc<ShedCounts>,
-    /// What the admin listener serves.
-    pub endpoints: Endpoints,
-    /// Begins the traces of decisions, where they are traced.
+    /// Begins the traces of decisions, if they are traced.
     pub tracer: Option<Arc<Tracer>>,
+}
+
+/// How the operator's paths are served.
+pub struct AdminOptions {
+    /// What the listener serves.
+    pub endpoints: Endpoints,
+    /// Names by which it may be addressed, beside loopback names and IP addresses; in lower case.
+    pub hosts: Vec<String>,
+    /// The file of tokens, one of which each change needs.
+    pub tokens: Option<Arc<TokenFile>>,
     /// Which replica this is, as the page and `/top` show it.
     pub instance: Instance,
-    /// What callers share who look at who is limited.
-    pub looks: Looks,
-    /// Held while a page of states is looked for.
-    pub pages: tokio::sync::Mutex<()>,
-    /// The file of the tokens, one of which changes by the admin listener need.
-    pub token_file: Option<Arc<TokenFile>>,
-    /// What operators have set for single descriptors.
+    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
+    pub on_error: OnError,
+    /// The numbers that operators have set for single descriptors.
     pub overrides: Arc<OverrideTable>,
     /// How long a tap lasts at most.
     pub tap_max: Duration,
-    /// The values that policies name, which taps share.
-    pub named_values: NamedValues,
+}
+
+/// What callers share, so that many of them cost as much as one.
+#[derive(Default)]
+pub struct Shared {
+    bodies: Bodies,
+    scrapes: Renderings<Prepared>,
+    rule_orders: RuleOrders,
+    looks: Looks,
+    /// Locked while a page of states is made.
+    pages: tokio::sync::Mutex<()>,
+    named_values: NamedValues,
 }
 
 /// The name of this replica, where it has one, and its version.
@@ -122,13 +133,13 @@ pub struct Instance {
 /// What the admin listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
-    /// The operator's paths, by which states can be reset.
+    /// The operator's paths, which can reset states.
     Operator,
-    /// Those of envoyproxy/ratelimit's debug port, by which nothing changes.
+    /// The paths of envoyproxy/ratelimit's debug port, which change nothing.
     Debug,
 }
 
-/// What weir's health depends on, besides its phase.
+/// The conditions of health, besides the phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Whether the store answered the last question.
@@ -136,10 +147,6 @@ pub struct Needs {
     /// The policies have a domain.
     pub policies: bool,
 }
-
-/// The scrapes of `/metrics` that callers share.
-#[derive(Default)]
-pub struct Scrapes(Renderings<Prepared>);
 
 /// The state of weir's parts, as the health and admin endpoints show it.
 #[derive(Default)]
@@ -150,7 +157,7 @@ pub struct ServiceState {
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
-    policies: Mutex<Shown>,
+    policies: Mutex<ShownPolicies>,
 }
 
 /// A summary of the policies and the store, for operators.
@@ -166,13 +173,13 @@ pub struct Summary {
     pub store_answered: bool,
 }
 
-/// The policies as they are shown.
+/// The policies that are shown.
 #[derive(Debug, Default)]
-struct Shown {
+struct ShownPolicies {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
     places: Arc<[String]>,
-    /// What they were read from, as JSON in gzip.
+    /// Their source, as JSON in gzip.
     source: Option<Arc<[u8]>>,
     /// The problems of the newest policies, if they were refused.
     problems: PolicyProblems,
@@ -181,23 +188,23 @@ struct Shown {
 /// Why changed policies are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyProblems {
-    /// What each is, with its place. It may quote a file.
+    /// The texts, each with its place. They can quote a file.
     pub texts: Vec<String>,
-    /// How many there are, those without a text included.
+    /// The number of problems, including those without a text.
     pub count: usize,
-    /// Of which kinds they are.
+    /// Their kinds.
     pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
-    /// One more.
+    /// Adds a problem.
     pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
         self.kinds.insert(kind);
     }
 
-    /// The texts, and one more for the problems that have none.
+    /// The texts, and a line for the problems without a text.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = self.texts.clone();
@@ -217,7 +224,7 @@ impl ServiceState {
         Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
     }
 
-    /// Whether weir is healthy, and every change of that.
+    /// Whether the conditions of health hold, and every change of that.
     #[must_use]
     pub fn fit(&self) -> watch::Receiver<bool> {
         self.fit.subscribe()
@@ -235,29 +242,28 @@ impl ServiceState {
         self.look();
     }
 
-    /// Sets the function that returns the name of the worst circuit state. To be called once. Without it the circuits count as
-    /// closed.
+    /// Sets the function that returns the name of the worst circuit state. Call it once. Without it the circuits count as closed.
     pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
-        // A second call would be a mistake of app's, and changes nothing.
+        // A second call changes nothing.
         let _ = self.circuit.set(Box::new(circuit));
     }
 
-    /// Sets the function that returns the number of calls that wait for the store. To be called once; 0 without it.
+    /// Sets the function that returns the number of calls that wait for the store. Call it once. Without it the number is 0.
     pub fn queue_is(&self, queue: impl Fn() -> u64 + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.queue.set(Box::new(queue));
     }
 
-    /// Sets the function that returns the state of the control plane, if policies come from one. To be called once.
+    /// Sets the function that returns the state of the control plane, if policies come from one. Call it once.
     pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.source.set(Box::new(source));
     }
 
-    /// These policies are in force. `places` says where each rule is written, by its id; `source` is what they were read from, as
-    /// JSON in gzip, where that is kept.
+    /// Sets the policies in force. `places` says where each rule is written, by its id. `source` is their source as JSON in gzip, if
+    /// it is kept.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
-        let shown = Shown { policies, places: places.into(), source, problems: PolicyProblems::default() };
+        let shown = ShownPolicies { policies, places: places.into(), source, problems: PolicyProblems::default() };
         // Freed after the lock is released: many rules take a while.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);
@@ -279,7 +285,7 @@ impl ServiceState {
     /// Whether the policies in force have a rule of this path, in this domain or in any.
     ///
     /// # Errors
-    /// With the path that was probably meant, if they have not.
+    /// With the path that was probably meant.
     fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
@@ -293,7 +299,7 @@ impl ServiceState {
     /// Whether the policies in force have this domain.
     ///
     /// # Errors
-    /// With the domain that was probably meant, if they have not.
+    /// With the domain that was probably meant.
     fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         if policies.domain(name).is_some() {
@@ -303,13 +309,13 @@ impl ServiceState {
         Err(nearest(name, known).map(str::to_owned))
     }
 
-    /// The policies have changed, and these problems keep the change from being in force. Returns the problems before.
+    /// Sets the problems of changed policies that were refused. Returns the problems before.
     pub fn refused(&self, mut problems: PolicyProblems) -> PolicyProblems {
         problems.texts.truncate(PROBLEMS_SHOWN_MAX);
         std::mem::replace(&mut self.policies.lock().problems, problems)
     }
 
-    /// Replaces these problems, which have ended, by the problems before them. Keeps newer ones.
+    /// Restores the problems before these, which have ended. Keeps newer ones.
     pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
         let mut shown = self.policies.lock();
         if shown.problems == *problems {
@@ -324,13 +330,13 @@ impl ServiceState {
     }
 }
 
-/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes what is on its way.
+/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
 ///
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    let bodies = site.clone();
-    serve(listener, public::router(site), site, move || bodies.bodies.bytes())
+    let shared = site.clone();
+    serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
@@ -338,7 +344,7 @@ pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outp
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    let router = match site.endpoints {
+    let router = match site.admin.endpoints {
         Endpoints::Operator => admin::router(site),
         Endpoints::Debug => debug::router(site),
     };
@@ -363,15 +369,14 @@ pub fn serve_metrics(
     serve(listener, router, site, || 0)
 }
 
-/// `held` returns the bytes that are held for callers of the listener.
-fn serve<H: Fn() -> usize>(
+/// `reserved` returns the bytes of memory that are reserved for callers of the listener.
+fn serve<R: Fn() -> usize>(
     listener: TcpListener,
     router: Router,
     site: &Site,
-    held: H,
-) -> impl Future<Output = Result<(), String>> + use<H> {
-    let bounds = listener::Bounds { per_peer: site.connections_per_peer, shed: site.shed.clone() };
-    listener::serve(listener, router, bounds, held, site.life.clone())
+    reserved: R,
+) -> impl Future<Output = Result<(), String>> + use<R> {
+    listener::serve(listener, router, site.connections.clone(), reserved, site.life.clone())
 }
 
 impl Site {
@@ -391,9 +396,10 @@ impl Site {
 
     /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
     fn overrides_as_json(&self) -> Value {
-        let (in_force, unused) = self.overrides.counts();
-        let is_read = self.overrides.known().read.is_some();
-        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": self.overrides.problem() })
+        let overrides = &self.admin.overrides;
+        let (in_force, unused) = overrides.counts();
+        let is_read = overrides.known().read.is_some();
+        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
     }
 
     /// The calls that wait for the store.
@@ -402,14 +408,14 @@ impl Site {
     }
 }
 
-/// The metrics, made piece by piece while the caller takes them.
+/// The metrics, made piece by piece while the caller reads them.
 async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
     let metrics = site.metrics.clone();
     let (reading, shared) = if metrics.is_copied() {
         let of = metrics.clone();
-        match site.scrapes.0.get(move || of.prepare()).await {
+        match site.shared.scrapes.get(move || of.prepare()).await {
             Ok(shared) => (metrics.read(&shared.made), Some(shared)),
             Err(TooManyReaders) => {
                 let text = "too many callers read the metrics slowly\n";
@@ -423,7 +429,7 @@ async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
     ([(header::CONTENT_TYPE, kind)], scrape(reading, shared, format)).into_response()
 }
 
-/// A scrape as a body. What is shared counts as being read until the end.
+/// A scrape as a body. The shared part counts as being read until the end.
 fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
     let mut writer = TextWriter::new(format);
     let mut has_ended = false;
@@ -439,7 +445,7 @@ fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format:
     })
 }
 
-/// Whether to send requests here. Anyone may ask the public listener: it has no text that quotes a file or another program.
+/// Readiness for anyone: without texts that quote a file or another program.
 async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, mut detail) = readiness(&site);
     let mut remove = |parent: &str, key: &str| {
@@ -453,13 +459,13 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     (status, Json(detail)).into_response()
 }
 
-/// The same with all texts.
+/// Readiness with all texts, for operators.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, detail) = readiness(&site);
     (status, Json(detail)).into_response()
 }
 
-/// A store that is down is shown but does not count: else all replicas would leave at once.
+/// A store that is down is shown. It makes weir unready only if the settings say so, because all replicas would be unready at once.
 fn readiness(site: &Site) -> (StatusCode, Value) {
     let phase = site.life.phase();
     let ready = site.is_healthy();

@@ -1,7 +1,7 @@
 //! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
 //!
-//! A thread of its own reads the numbers at most once in [`LOOK_AGE`], and callers share the result. So many callers delay
-//! neither decisions nor each other. Not here: what is remembered (telemetry).
+//! The numbers are read off the runtime, at most once in [`LOOK_AGE`], and callers share the result. So many callers do not delay
+//! decisions. Not here: the numbers (telemetry).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_lifecycle::on_own_thread;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
 use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
@@ -20,14 +21,14 @@ use super::{Site, json_error};
 
 /// The most limits of an answer.
 const LIMITS_MAX: usize = 64;
-/// The most keys of each limit in an answer of `/top`; `/limited` has all that there are.
+/// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
 const KEYS_MAX: usize = 16;
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
 /// The reports that callers share, by their minutes.
 #[derive(Default)]
-pub struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
+pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 
 /// A report, and when it was made.
 type Look = (Instant, Arc<Report>);
@@ -47,24 +48,17 @@ impl Looks {
     }
 }
 
-async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    }
-}
-
-/// What is asked of `/top`.
+/// The query of `/top`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Most {
+pub(super) struct TopQuery {
     #[serde(default = "minutes_max")]
     minutes: usize,
     #[serde(default = "most_limits")]
     limits: usize,
     #[serde(default = "most_keys")]
     keys: usize,
-    /// Only limits with this text in their names, with all their keys, and others with the keys that have it.
+    /// Selects limits with this text in their names, with all their keys, and of other limits the keys with this text.
     #[serde(default)]
     filter: String,
 }
@@ -81,18 +75,18 @@ const fn most_keys() -> usize {
     5
 }
 
-/// What is asked of `/limited`.
+/// The query of `/limited`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfRule {
+pub(super) struct LimitedQuery {
     domain: String,
     rule: String,
     #[serde(default = "minutes_max")]
     minutes: usize,
 }
 
-/// The limits that were over most, with their keys; the limits that were asked most; the store.
-pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>, QueryRejection>) -> Response {
+/// The limits with most denials and their keys, the limits with most hits, and the store.
+pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQuery>, QueryRejection>) -> Response {
     let most = match query {
         Ok(Query(most)) => most,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
@@ -107,7 +101,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     if most.filter.len() > FILTER_BYTES_MAX {
         return json_error(StatusCode::BAD_REQUEST, format!("filter: more than {FILTER_BYTES_MAX} bytes"));
     }
-    let report = site.looks.report(&site.metrics, most.minutes).await;
+    let report = site.shared.looks.report(&site.metrics, most.minutes).await;
     let metrics = site.metrics.clone();
     let busiest = on_own_thread(move || metrics.busiest()).await;
     let values = site.metrics.limited().values();
@@ -115,15 +109,15 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     let (shown, left_out) = most.of(&report.limits, values);
     answer["limits"] = shown.into();
     answer["limits_left_out"] = json!(left_out);
-    answer["instance"] = json!({ "name": site.instance.name, "version": site.instance.version });
+    answer["instance"] = json!({ "name": site.admin.instance.name, "version": site.admin.instance.version });
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
     fresh(&answer)
 }
 
-impl Most {
-    /// The limits and keys that the filter lets through, within the bounds, and how many limits have no place.
+impl TopQuery {
+    /// The selected limits and keys within the bounds, and how many limits are left out.
     fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
@@ -144,8 +138,11 @@ impl Most {
     }
 }
 
-/// All that is known of who was over the limits of one rule.
-pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<OfRule>, QueryRejection>) -> Response {
+/// All keys that were over the limits of one rule.
+pub(super) async fn limited(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<LimitedQuery>, QueryRejection>,
+) -> Response {
     let of = match query {
         Ok(Query(of)) => of,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
@@ -153,7 +150,7 @@ pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<O
     if let Err(reason) = in_bounds("minutes", of.minutes, MINUTES_MAX) {
         return json_error(StatusCode::BAD_REQUEST, reason);
     }
-    let report = site.looks.report(&site.metrics, of.minutes).await;
+    let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =

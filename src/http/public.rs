@@ -1,4 +1,4 @@
-//! What callers and load balancers use.
+//! The paths of the public listener, for callers and load balancers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,8 +13,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 use weir_limiter::Detail;
-use weir_rls::{client_headers, convert, detail, json};
-use weir_telemetry::traces::{Trace, Way};
+use weir_rls::{client_headers, convert, detail, json, receipts};
+use weir_telemetry::metrics::Protocol;
+use weir_telemetry::traces::Trace;
 
 use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
 
@@ -23,23 +24,23 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 
 /// How long the body of a request may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of a body that is refused weir reads and drops.
+/// How many bytes of a refused body weir reads and drops.
 const DISCARDED_BYTES_MAX: usize = 8 << 20;
-/// Memory for the bodies of all callers together, in bytes; a body that needs one more is refused.
+/// The most bytes of memory for the bodies of all callers together. A body that needs more is refused.
 const BODIES_BYTES_MAX: usize = 24 << 20;
 
 /// Bytes of memory for the bodies of callers of `/json`.
 #[derive(Debug, Default)]
-pub struct Bodies(AtomicUsize);
+pub(super) struct Bodies(AtomicUsize);
 
 impl Bodies {
-    /// The bytes that are held now.
+    /// The bytes that are reserved now.
     pub(super) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
-/// The body of one request, as it comes.
+/// The body of one request while it arrives.
 struct Incomplete<'a> {
     bodies: &'a Bodies,
     bytes: Vec<u8>,
@@ -52,8 +53,7 @@ impl<'a> Incomplete<'a> {
         Self { bodies, bytes: Vec::new(), reserved: 0 }
     }
 
-    /// Adds a part of a body of at most `most` bytes. The buffer doubles, but not beyond that. Returns false if there is
-    /// no room.
+    /// Adds a part of a body of at most `most` bytes. The buffer doubles up to that size. Returns false if there is no room.
     fn push(&mut self, part: &[u8], most: usize) -> bool {
         let wanted = self.bytes.len() + part.len();
         if wanted > self.reserved {
@@ -77,8 +77,7 @@ impl Drop for Incomplete<'_> {
     }
 }
 
-/// Reads what a client still sends of a body that is refused, up to a bound, and keeps none of it. Most clients read no
-/// answer before they have written their body.
+/// Reads and drops the rest of a refused body, up to a bound. Most clients read no answer before they have written their body.
 async fn discard(parts: &mut BodyDataStream) {
     let mut left = DISCARDED_BYTES_MAX;
     while left > 0
@@ -91,15 +90,15 @@ async fn discard(parts: &mut BodyDataStream) {
 /// Reads the body of a request.
 ///
 /// # Errors
-/// With the answer, where it is too large, does not end in time, or finds no room.
+/// With the answer, if the body is too large, does not end in time, or finds no room.
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
         site.limiter.unreadable(Instant::now());
-        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.request_bytes))
+        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.json.request_bytes))
     };
-    let is_too_large = body.size_hint().lower() > site.request_bytes as u64;
+    let is_too_large = body.size_hint().lower() > site.json.request_bytes as u64;
     let reading = async {
-        let mut read = Incomplete::new(&site.bodies);
+        let mut read = Incomplete::new(&site.shared.bodies);
         let mut parts = body.into_data_stream();
         if is_too_large {
             discard(&mut parts).await;
@@ -107,13 +106,15 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
         }
         while let Some(part) = parts.next().await {
             let part = part.map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("body: {error}")))?;
-            if read.bytes.len() + part.len() > site.request_bytes {
+            if read.bytes.len() + part.len() > site.json.request_bytes {
                 drop(read);
                 discard(&mut parts).await;
                 return Err(too_large());
             }
-            if !read.push(&part, site.request_bytes) {
-                let text = format!("body: {BODIES_BYTES_MAX} bytes are held for callers, and no more fit");
+            if !read.push(&part, site.json.request_bytes) {
+                let text = format!(
+                    "body: no room, {BODIES_BYTES_MAX} bytes of memory at most are reserved for the bodies of all callers"
+                );
                 return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
         }
@@ -149,10 +150,10 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
-/// Whether `/json` is asked for the detail of each status, which Envoy's format has no field for.
+/// Whether the caller of `/json` wants the detail of each status, for which Envoy's format has no field.
 ///
 /// # Errors
-/// What is wrong with the parameters.
+/// The mistake in the parameters.
 fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> Result<bool, String> {
     let Query(asked) = asked.map_err(|rejection| rejection.body_text())?;
     let mut detail = None;
@@ -168,13 +169,13 @@ fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> 
     Ok(detail.unwrap_or(false))
 }
 
-/// Decides a request in JSON. The content type does not matter, as it does not to envoyproxy/ratelimit.
+/// Decides a request in JSON. As with envoyproxy/ratelimit, the content type does not matter.
 async fn decide(
     State(site): State<Arc<Site>>,
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let trace = site.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Http, request.headers()));
+    let trace = site.json.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Http, request.headers()));
     let response = answer(&site, asked, request, trace.as_deref()).await;
     if let Some(trace) = trace {
         trace.end_http(response.status().as_u16());
@@ -215,23 +216,28 @@ async fn answer(
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
         }
     };
-    let request = request.view();
-    let query = match convert::query(&request, &site.bounds) {
-        Ok(query) => query,
+    let mut request = request.view();
+    let settle = match site.limiter.has_holds(request.domain).then(|| receipts::take(&mut request)).transpose() {
+        Ok(settle) => settle.flatten(),
+        Err(invalid) => return refused(&invalid),
+    };
+    let query = match convert::query(&request, &site.json.bounds) {
+        Ok(query) => weir_limiter::Query { settle, ..query },
         Err(invalid) => return refused(&invalid),
     };
     let trace = trace.map(|trace| {
         trace.domain(query.domain);
         trace as &dyn weir_engine::observer::Trace
     });
-    let answer = match site.limiter.decide(&query, started, None, trace).await {
+    let mut answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let retry_after = client_headers::retry_after(&answer);
+    let holds = std::mem::take(&mut answer.holds);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
-    let mut response = convert::response(&request, answer, &site.extras);
+    let mut response = convert::response(&request, answer, &site.json.extras);
     if wants_problem && !response.raw_body.is_empty() {
         let kind = HeaderValue::from_static(client_headers::PROBLEM_TYPE);
         let body = std::mem::take(&mut response.raw_body);
@@ -240,7 +246,8 @@ async fn answer(
     let body = json::render_response(&response);
     let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
     match body {
-        Ok(body) => {
+        Ok(mut body) => {
+            receipts::add_to_json(&mut body, &holds);
             let kind = HeaderValue::from_static("application/json");
             with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after)
         }
@@ -255,7 +262,7 @@ fn with_retry_after(mut response: Response, seconds: Option<u64>) -> Response {
     response
 }
 
-/// Whether the caller of `/json` names the type of the problem body among those that it takes.
+/// Whether the caller of `/json` accepts the type of the problem body.
 fn wants_problem(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(',')).filter_map(|kind| kind.split(';').next());
@@ -271,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_count_with_the_memory_that_they_take() {
+    fn bodies_count_with_the_memory_that_they_use() {
         let bodies = Bodies::default();
         let mut body = Incomplete::new(&bodies);
         for (part, reserved) in [(100, 100), (1, 200), (99, 200), (1, 400), (500, 800), (299, 1_000)] {

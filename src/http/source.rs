@@ -1,6 +1,6 @@
-//! `/policies/source`: the files that the policies in force were read from, so that another program can read them again.
+//! `/policies/source`: the files of the policies in force, for other programs.
 //!
-//! The texts are kept in gzip, and unpacked piece by piece as the caller takes them. Not here: what is kept (policies).
+//! The texts are kept in gzip, and unpacked piece by piece as the caller reads. Not here: what is kept (policies).
 
 use std::io::{self, Cursor, Read as _};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error};
 
-/// What `sources` has: `on_error` where no policy says one, the problems of refused policies, and the files.
+/// The server's `on_error`, the problems of refused policies, and the files.
 pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
     let (packed, problems) = {
         let shown = site.report.policies.lock();
@@ -24,7 +24,7 @@ pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
         let reason = "the source of the policies in force is not kept: there are none yet, or they are too large";
         return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
     };
-    let head = json!({ "on_error": site.on_error.name(), "problems": problems.lines() }).to_string();
+    let head = json!({ "on_error": site.admin.on_error.name(), "problems": problems.lines() }).to_string();
     // The last brace comes after the files.
     let head = format!("{},\"policies\":", head.trim_end_matches('}'));
     let mut parts = Cursor::new(head).chain(GzDecoder::new(Cursor::new(packed))).chain(&b"}"[..]);

@@ -1,4 +1,4 @@
-//! `/states`: the states of one rule as they are stored, a page at a time.
+//! `/states`: the stored states of one rule, a page at a time.
 //!
 //! Not here: looking for them (limiter, store).
 
@@ -17,13 +17,13 @@ use weir_telemetry::limited::Values;
 use super::limited::fresh;
 use super::{Site, json_error};
 
-/// The most states that are asked for in one page. The last step may bring some more.
+/// The most states of one page. The last step can add some more.
 const STATES_MAX: usize = 256;
 
-/// What is asked.
+/// The query of `/states`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Page {
+pub(super) struct StatesQuery {
     domain: String,
     rule: String,
     #[serde(default = "some")]
@@ -35,8 +35,11 @@ const fn some() -> usize {
     100
 }
 
-/// The states of one rule, in no order.
-pub(super) async fn states(State(site): State<Arc<Site>>, query: Result<Query<Page>, QueryRejection>) -> Response {
+/// The states of one rule, in no particular order.
+pub(super) async fn states(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<StatesQuery>, QueryRejection>,
+) -> Response {
     let page = match query {
         Ok(Query(page)) => page,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
@@ -48,8 +51,8 @@ pub(super) async fn states(State(site): State<Arc<Site>>, query: Result<Query<Pa
     let Some(from) = page.from.as_deref().map_or(Some(ScanPosition::default()), position) else {
         return json_error(StatusCode::BAD_REQUEST, "from: must be the \"next\" of an answer");
     };
-    // One page at a time, so that many callers do not slow decisions down together.
-    let _turn = site.pages.lock().await;
+    // One page at a time, so that many callers do not slow decisions.
+    let _turn = site.shared.pages.lock().await;
     let found = match site.limiter.states(&page.domain, &page.rule, from, page.max).await {
         Ok(found) => found,
         Err(NoStates::NoRule) => {

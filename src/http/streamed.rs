@@ -1,6 +1,6 @@
-//! Long answers, sent in pieces: a caller that reads slowly holds a piece and not a copy of the whole.
+//! Long answers, sent in pieces: a slow reader costs one piece and not a copy of the whole.
 //!
-//! Not here: what the answers say (telemetry, admin.rs).
+//! Not here: the content of the answers (telemetry, admin.rs).
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::Frame;
 use parking_lot::Mutex;
+use weir_lifecycle::on_own_thread;
 
-/// About how many bytes one piece has.
+/// About the bytes of one piece.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
-/// The most renderings that are kept at a time because callers read them.
+/// The most renderings that callers read at a time.
 const RENDERINGS_MAX: usize = 2;
-/// While so many are being read, a rendering of this age is given to one more caller.
+/// While so many are being read, a new caller gets a rendering that is at most so old.
 const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
 
 /// A body that is made piece by piece. Between two pieces the runtime runs other tasks.
@@ -46,14 +47,14 @@ impl<F: FnMut() -> Option<Bytes> + Unpin> HttpBody for Pieces<F> {
     }
 }
 
-/// What readers share, as it was at one time.
+/// A copy that readers share.
 #[derive(Debug)]
 pub(super) struct Rendering<T> {
     pub(super) made: T,
     at: Instant,
 }
 
-/// Makes what readers share: one at a time, on a thread of its own, and never one for each caller that reads slowly.
+/// Makes copies that readers share: one at a time, off the runtime.
 pub(super) struct Renderings<T> {
     turn: tokio::sync::Mutex<()>,
     read: Mutex<Vec<Weak<Rendering<T>>>>,
@@ -65,7 +66,7 @@ impl<T> Default for Renderings<T> {
     }
 }
 
-/// No rendering can be had: all are old and still being read.
+/// Too many old renderings are being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReaders;
 
@@ -89,11 +90,7 @@ impl<T: Send + 'static> Renderings<T> {
             return newest.filter(|newest| newest.at.elapsed() <= RENDERING_AGE_MAX).ok_or(TooManyReaders);
         }
         drop(read);
-        let made = match tokio::task::spawn_blocking(make).await {
-            Ok(made) => made,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        };
-        let rendering = Arc::new(Rendering { made, at: Instant::now() });
+        let rendering = Arc::new(Rendering { made: on_own_thread(make).await, at: Instant::now() });
         self.read.lock().push(Arc::downgrade(&rendering));
         Ok(rendering)
     }

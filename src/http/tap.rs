@@ -1,6 +1,6 @@
 //! `/tap`: live requests with their answers, a JSON line each, while the caller reads.
 //!
-//! Not here: which requests are recorded, and what a line has (telemetry/tap.rs).
+//! Not here: which requests are recorded, and the format of a line (telemetry/tap.rs).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir_engine::PolicySet;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_pairs;
-use weir_lifecycle::Phase;
+use weir_lifecycle::{Phase, on_own_thread};
 use weir_telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
 };
@@ -31,29 +31,29 @@ use super::{Site, json_error, token};
 
 /// How long records gather before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
-/// After so long without a record something else is sent, by which a caller that is gone is noticed.
+/// After so long without a record another line is sent, so that weir notices a caller that has gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// What the end of an answer may take beyond the end of its tap.
-const LAST_WORDS: Duration = Duration::from_secs(15);
+/// How long the last lines may take after the end of a tap.
+const LAST_LINES_MAX: Duration = Duration::from_secs(15);
 
-/// What can be asked.
+/// The parameters.
 const PARAMETERS: [&str; 8] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "values", "notes"];
-/// How values can be asked for.
+/// The words for `values`.
 const VALUES: [&str; 2] = ["hidden", "shown"];
 
-/// What is asked.
+/// The query of `/tap`.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct TapQuery {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
-    /// Whether values are wanted as they are; none for what the server does.
+    /// Whether values are shown as they are; none for the server's default.
     shows_values: Option<bool>,
-    /// Whether lines come between the records that are none: that no policy has the domain, that the tap is open, and why it ended.
+    /// Whether notes come between the records: an unknown domain, that the tap is open, why it ended.
     has_notes: bool,
 }
 
-impl Wanted {
+impl TapQuery {
     /// # Errors
     /// With the text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
@@ -105,18 +105,18 @@ fn unknown(name: &str) -> String {
     format!("no parameter {name:?}, only {}{meant}", PARAMETERS.join(", "))
 }
 
-/// Sends records until the time is over, the server ends, or the reader has gone.
+/// Sends records until the time is over, weir ends, or the reader has gone.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Response {
-    let caller = match token::caller(site.token_file.as_ref(), &headers, peer).await {
+    let caller = match token::caller(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(caller) => caller,
         Err(refusal) => return refusal,
     };
-    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| Wanted::read(pairs));
+    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| TapQuery::read(pairs));
     let wanted = match wanted {
         Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
@@ -136,9 +136,10 @@ pub(super) async fn tap(
         return json_error(StatusCode::NOT_FOUND, reason);
     }
     let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
-    let seconds = wanted.seconds.map_or(site.tap_max, Duration::from_secs);
-    if seconds > site.tap_max {
-        let reason = format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.tap_max.as_secs());
+    let seconds = wanted.seconds.map_or(site.admin.tap_max, Duration::from_secs);
+    if seconds > site.admin.tap_max {
+        let reason =
+            format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.admin.tap_max.as_secs());
         return json_error(StatusCode::BAD_REQUEST, reason);
     }
     let filter = wanted.filter.clone();
@@ -160,13 +161,13 @@ pub(super) async fn tap(
     let body = Body::from_stream(stream::unfold(sending, Sending::next));
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
-    answer.extensions_mut().insert(ReadUntil(ends + LAST_WORDS));
+    answer.extensions_mut().insert(ReadUntil(ends + LAST_LINES_MAX));
     answer
 }
 
-/// Logs who sees which values of callers, and for how long.
-fn audit(by: &str, wanted: &Wanted, length: Duration) {
-    let Wanted { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
+/// Logs who sees values of callers, and for how long.
+fn audit(by: &str, wanted: &TapQuery, length: Duration) {
+    let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
         by,
         domain = domain.as_deref(),
@@ -179,17 +180,17 @@ fn audit(by: &str, wanted: &Wanted, length: Duration) {
     );
 }
 
-/// What is sent to one caller. The tap is closed when this is dropped.
+/// The answer to one caller. Dropping it closes the tap.
 struct Sending {
     site: Arc<Site>,
     listener: Listener,
     known: Option<Arc<Known>>,
-    /// The caller wants a domain that no policy has, and the one that was probably meant.
+    /// Set if no policy has the wanted domain: the domain that was probably meant.
     unknown_domain: Option<Option<String>>,
     sample: u32,
     has_notes: bool,
     ends: Instant,
-    /// When something was sent last.
+    /// The time of the last piece.
     sent: Instant,
     step: Step,
 }
@@ -198,13 +199,13 @@ struct Sending {
 enum Step {
     Begin,
     Live,
-    /// It is over for this reason; what waits is sent.
+    /// The tap is over for this reason. Waiting records are sent.
     Ending(&'static str),
     Ended,
 }
 
 impl Sending {
-    /// The next piece; none at the end.
+    /// Makes the next piece; none at the end.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         loop {
             let piece = match self.step {
@@ -239,7 +240,7 @@ impl Sending {
         }
     }
 
-    /// Waits until it is time to send what there is, or until the tap is over.
+    /// Waits until it is time to send records, or until the tap is over.
     async fn wait(&mut self) {
         tokio::select! {
             () = self.site.life.reached(Phase::Ending) => self.step = Step::Ending("shutdown"),
@@ -249,15 +250,15 @@ impl Sending {
         }
     }
 
-    /// Lines of records that wait, or nothing.
+    /// The lines of waiting records.
     async fn records(&mut self) -> Vec<u8> {
         if !self.listener.values().is_shown() {
-            self.known = Some(self.site.named_values.current(&self.site, self.known.take()).await);
+            self.known = Some(self.site.shared.named_values.current(&self.site, self.known.take()).await);
         }
         self.listener.lines(PIECE_BYTES, self.known.as_ref().map(|known| &known.named))
     }
 
-    /// A line that is no record. An empty one, which every reader of JSON lines passes over, where notes were not asked for.
+    /// A note. Without notes, an empty line, which readers of JSON lines skip.
     fn note(&self, note: &str, reason: Option<&str>) -> Vec<u8> {
         if !self.has_notes {
             return if reason.is_none() { b"\n".to_vec() } else { Vec::new() };
@@ -271,9 +272,9 @@ fn note_line(note: &Value) -> Vec<u8> {
     format!("{note}\n").into_bytes()
 }
 
-/// The values that the policies in force name. Taps share them.
+/// The values in the policies in force. Taps share them.
 #[derive(Default)]
-pub struct NamedValues(tokio::sync::Mutex<Weak<Known>>);
+pub(super) struct NamedValues(tokio::sync::Mutex<Weak<Known>>);
 
 struct Known {
     policies: Arc<PolicySet>,
@@ -281,7 +282,7 @@ struct Known {
 }
 
 impl NamedValues {
-    /// Those of the policies in force. `last` is what this returned before.
+    /// The values in the policies in force. `last` is the previous result.
     async fn current(&self, site: &Site, last: Option<Arc<Known>>) -> Arc<Known> {
         let policies = site.report.policies.lock().policies.clone();
         let is_current = |known: &Arc<Known>| Arc::ptr_eq(&known.policies, &policies);
@@ -292,8 +293,7 @@ impl NamedValues {
         if let Some(known) = shared.upgrade().filter(is_current) {
             return known;
         }
-        let made = tokio::task::spawn_blocking(move || Known { named: Named::of(&policies), policies }).await;
-        let made = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+        let made = Arc::new(on_own_thread(move || Known { named: Named::of(&policies), policies }).await);
         *shared = Arc::downgrade(&made);
         made
     }
@@ -303,8 +303,8 @@ impl NamedValues {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Wanted, String> {
-        Wanted::read(pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
+    fn read(pairs: &[(&str, &str)]) -> Result<TapQuery, String> {
+        TapQuery::read(pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
         ]);
         let entries = [("user", "ann"), ("path", "/a,b")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let filter = Filter { domain: Some("shop".into()), rule: Some("user".into()), entries, verdict: Some("over") };
-        let expected = Wanted { filter, sample: 10, seconds: Some(60), shows_values: Some(true), has_notes: true };
+        let expected = TapQuery { filter, sample: 10, seconds: Some(60), shows_values: Some(true), has_notes: true };
         assert_eq!(wanted, Ok(expected));
         for (pair, reason) in [
             (("doman", "shop"), "no parameter \"doman\", only domain, rule,"),

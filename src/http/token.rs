@@ -1,7 +1,7 @@
-//! The bearer tokens for requests that change something, or that show live requests.
+//! The bearer tokens for changes and for taps.
 //!
-//! The file is read for each such request, so that tokens can be replaced without a restart. A file that cannot be used leaves
-//! the last good tokens in force; without any, it lets nothing pass.
+//! The file is read for each such request, so that tokens can be replaced without a restart. If the file cannot be used, the last
+//! good tokens stay in force. Without good tokens every such request is refused.
 
 use std::io::Read as _;
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
+use weir_lifecycle::on_own_thread;
 use weir_telemetry::complaint::Complaint;
 
 use super::json_error;
@@ -25,7 +26,7 @@ const TOKEN_BYTES_MAX: usize = 4_096;
 const NAME_BYTES_MAX: usize = 64;
 /// The largest file of tokens, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
-/// Who makes a request where none needs a token.
+/// The name of the caller if no token is needed.
 const ANYONE: &str = "anyone";
 /// The right to see the values of requests that a tap otherwise hides.
 const TAP_VALUES: &str = "tap-values";
@@ -42,7 +43,7 @@ pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Arc<[Token]>>>,
     refused: AtomicU64,
-    /// Of refused tokens, and of a file that cannot be used.
+    /// For refused tokens, and for a file that cannot be used.
     complaints: Mutex<[Complaint; 2]>,
 }
 
@@ -118,7 +119,7 @@ impl TokenFile {
     }
 }
 
-/// The name of the token of this file that a request has; it needs none where there is no file.
+/// The name of the request's token. Without a file no token is needed.
 ///
 /// # Errors
 /// With the answer to a request that has none.
@@ -130,7 +131,7 @@ pub(super) async fn check(
     caller(file, headers, peer).await.map(|caller| caller.name)
 }
 
-/// The same, with what else the token allows.
+/// The caller by the request's token.
 ///
 /// # Errors
 /// With the answer to a request that has none.
@@ -141,8 +142,7 @@ pub(super) async fn caller(
 ) -> Result<Caller, Response> {
     let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
     let reading = file.clone();
-    let read = tokio::task::spawn_blocking(move || reading.tokens()).await;
-    let Ok(tokens) = read.unwrap_or_else(|error| Err(error.to_string())) else {
+    let Ok(tokens) = on_own_thread(move || reading.tokens()).await else {
         return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -155,7 +155,7 @@ pub(super) async fn caller(
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
-/// Whose token was given. All are compared, so that the time says nothing.
+/// The caller of a token. All tokens are compared, so that the time tells nothing.
 fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
     let found =
         tokens.iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token) } else { found });
@@ -165,7 +165,7 @@ fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
 /// The tokens of a file: a line `NAME TOKEN` for each, with `tap-values` behind it for one that has that right.
 ///
 /// # Errors
-/// With the reason, when there is none. It has no part of a token.
+/// With the reason, which quotes no part of a token.
 fn read(path: &Path) -> Result<Vec<Token>, String> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -182,7 +182,7 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
             (Some(name), Some(secret), Some(right), None) if right == TAP_VALUES.as_bytes() => {
                 name_from(name).and_then(|name| token(name, secret, true))
             }
-            // Another word may be a part of a token.
+            // Quotes no word, which can be a part of a token.
             _ => Err(format!("neither NAME TOKEN nor NAME TOKEN {TAP_VALUES}")),
         };
         let read = read.map_err(|reason| format!("line {}: {reason}", number + 1))?;
@@ -210,7 +210,7 @@ fn token(name: &str, secret: &[u8], may_see_values: bool) -> Result<Token, Strin
     Ok(Token { caller: Caller { name: name.to_owned(), may_see_values }, secret: secret.to_vec() })
 }
 
-/// The token of an `authorization` header. The name of the scheme is in any case.
+/// The token of an `authorization` header. The case of the scheme does not matter.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

@@ -1,8 +1,8 @@
-//! What a change of policies changes, and for whom: rules, limits, and the states in the store.
+//! The effects of a change of policies: on rules, limits, and the states in the store.
 //!
-//! Both trees are walked together, class by class of values (engine/classes.rs), and each pair of rules that some descriptor meets before
-//! and now is compared. What cannot be told within a budget is reported as such. Not here: reading policies (policies), and how the result
-//! is written (cli).
+//! Both trees are walked together, by classes of values (engine/classes.rs). Each pair of rules that some descriptor meets before
+//! and now is compared. Effects that cannot be found within a budget are reported as unknown. Not here: reading policies
+//! (policies), and writing the result (cli).
 
 pub mod answers;
 mod hidden;
@@ -20,20 +20,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use states::{Cause, Fate, StateChange};
 use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 
-/// Where a change goes, for those whom it is about.
+/// The direction of a change, for the affected descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tend {
+pub enum Direction {
     /// Less passes.
     Stricter,
     /// More passes.
     Looser,
     /// Less passes at some times, and more at others.
     Both,
-    /// Something else changes than how much passes, or the amount cannot be told.
+    /// The amount does not change, or is unknown.
     Neither,
 }
 
-impl Tend {
+impl Direction {
     /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -45,7 +45,7 @@ impl Tend {
         }
     }
 
-    /// Of two changes together.
+    /// The direction of two changes together.
     const fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Neither, one) | (one, Self::Neither) => one,
@@ -55,7 +55,7 @@ impl Tend {
         }
     }
 
-    /// That of a number of hits that may pass.
+    /// The direction of a number of admitted hits.
     const fn of(order: Ordering) -> Self {
         match order {
             Ordering::Less => Self::Stricter,
@@ -65,25 +65,25 @@ impl Tend {
     }
 }
 
-/// One thing that is otherwise than before.
+/// One difference.
 #[derive(Debug)]
 pub struct Effect<'p> {
-    /// Where it goes.
-    pub tend: Tend,
-    /// What it is.
-    pub what: What<'p>,
+    /// Its direction.
+    pub direction: Direction,
+    /// Its subject.
+    pub subject: Subject<'p>,
 }
 
-/// What is otherwise than before.
+/// The subject of a difference.
 #[derive(Debug)]
-pub enum What<'p> {
-    /// A limit in place of another; none where there was or is no such limit.
+pub enum Subject<'p> {
+    /// The old and the new limit; none if there was or is no such limit.
     Limit(Option<&'p Limit>, Option<&'p Limit>),
-    /// A key of a policy, and its values before and now.
+    /// A key of a policy, with its old and its new value.
     Key(&'static str, String, String),
-    /// The values that the rule is for: those that are new, and those that are gone.
+    /// The values that the rule matches: new ones, and removed ones.
     Values(Vec<String>, Vec<String>),
-    /// A descriptor that the rule is for on one side only, and what it meets before and now.
+    /// A descriptor that the rule matches on one side only, with the rules that it meets.
     Met {
         /// The descriptor.
         example: String,
@@ -92,16 +92,16 @@ pub enum What<'p> {
         /// The rule now.
         new: Option<&'p Rule>,
     },
-    /// A limit that one descriptor of a request replaces for another one before or now.
+    /// A limit that one descriptor of a request replaces for another one, on one side only.
     Together {
         /// Both descriptors.
         example: String,
         /// The limit.
         limit: &'p Limit,
-        /// It is left out now, and was not before; otherwise the reverse.
+        /// True if it is replaced now and was not before; false for the reverse.
         is_replaced_now: bool,
     },
-    /// So many more examples.
+    /// More examples, by number.
     MoreExamples(usize),
 }
 
@@ -110,13 +110,13 @@ pub enum What<'p> {
 pub enum Kind {
     /// It is new.
     Added,
-    /// It is gone.
+    /// It was removed.
     Removed,
-    /// It says something else.
+    /// It differs.
     Changed,
-    /// It says the same for other words.
+    /// It is the same with another path.
     Renamed,
-    /// Some of its descriptors meet another rule that was there before too.
+    /// Some of its descriptors meet another old rule.
     Moved,
 }
 
@@ -134,24 +134,24 @@ impl Kind {
     }
 }
 
-/// A change of what some descriptors meet.
+/// A change for some descriptors.
 #[derive(Debug)]
 pub struct RuleChange<'p> {
     /// What happened.
     pub kind: Kind,
-    /// The rule that they met before. For a rule that is new, the one that was for them.
+    /// The rule that they met before. For a new rule, the rule that it replaces for them.
     pub old: Option<&'p Rule>,
-    /// The rule that they meet now. For a rule that is gone, the one that is for them.
+    /// The rule that they meet now. For a removed rule, the rule that replaces it for them.
     pub new: Option<&'p Rule>,
-    /// One such descriptor; none where there is none, or none is known.
+    /// One such descriptor, if one is known.
     pub example: Option<String>,
-    /// Whether a descriptor meets the rules, as far as weir knows. A change of a rule that no descriptor meets changes no answer.
+    /// Whether any descriptor meets the rules, as far as weir knows. If not, the change affects no answer.
     pub is_met: bool,
-    /// What is otherwise.
+    /// The differences.
     pub effects: Vec<Effect<'p>>,
-    /// All effects together.
-    pub tend: Tend,
-    /// What becomes of the states of the old limits, and where the new ones begin.
+    /// The direction of all differences together.
+    pub direction: Direction,
+    /// Whether states are kept or forgotten.
     pub states: Vec<StateChange<'p>>,
 }
 
@@ -162,15 +162,15 @@ impl RuleChange<'_> {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
 
-    /// Takes back where it goes: nothing meets the rule.
+    /// Removes the directions, because no descriptor meets the rule.
     fn quiet(&mut self) {
-        self.effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
-        self.tend = Tend::Neither;
+        self.effects.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
+        self.direction = Direction::Neither;
         self.states.clear();
     }
 }
 
-/// What cannot be told of some descriptors.
+/// An unknown effect on some descriptors.
 #[derive(Debug)]
 pub struct CouldNotTell<'p> {
     /// Their domain.
@@ -179,33 +179,33 @@ pub struct CouldNotTell<'p> {
     pub old: Option<&'p Rule>,
     /// The first rule that they may meet now.
     pub new: Option<&'p Rule>,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A change of what is said about a whole domain.
+/// A change of a whole domain.
 #[derive(Debug)]
 pub struct DomainChange<'p> {
-    /// Its name now, or that of a domain that is gone.
+    /// Its new name, or the name of a removed domain.
     pub name: &'p str,
     /// Added, removed, changed or renamed.
     pub kind: Kind,
-    /// The name before, where it has another one now.
+    /// The old name, if it differs.
     pub was: Option<&'p str>,
-    /// What is otherwise.
+    /// The differences.
     pub effects: Vec<Effect<'p>>,
 }
 
-/// All that a change of policies changes.
+/// All effects of a change of policies.
 #[derive(Debug, Default)]
 pub struct Comparison<'p> {
     /// Domains, by name.
     pub domains: Vec<DomainChange<'p>>,
-    /// Rules, by domain and in the order of the new policies; those that are gone come after the others.
+    /// Rules, by domain and in the order of the new policies; removed ones last.
     pub rules: Vec<RuleChange<'p>>,
-    /// How many rules are as they were.
+    /// The number of unchanged rules.
     pub same: usize,
-    /// What cannot be told. Rules can be otherwise without being among the changes.
+    /// Unknown effects. There may be changes that are not in `rules`.
     pub unknown: Vec<CouldNotTell<'p>>,
 }
 
@@ -216,19 +216,19 @@ impl Comparison<'_> {
         self.domains.is_empty() && self.rules.is_empty()
     }
 
-    /// How many changes of rules go there; those that go both ways count for both.
+    /// The number of changes in a direction; `Both` counts for stricter and for looser.
     #[must_use]
-    pub fn tending(&self, tend: Tend) -> usize {
-        self.rules.iter().filter(|change| change.tend == tend || change.tend == Tend::Both).count()
+    pub fn with_direction(&self, direction: Direction) -> usize {
+        self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
-    /// How many changes of rules forget states.
+    /// The number of changes that forget states.
     #[must_use]
     pub fn forgetting(&self) -> usize {
         self.rules.iter().filter(|change| change.forgets()).count()
     }
 
-    /// How many changes are of a kind.
+    /// The number of changes of a kind.
     #[must_use]
     pub fn of_kind(&self, kind: Kind) -> usize {
         self.rules.iter().filter(|change| change.kind == kind).count()
@@ -241,13 +241,13 @@ pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);
     let rows::Rows { mut changes, same } = rows::rows(&pairs.rules, &mut observed);
-    // An order that does not depend on the order of the domains in the policies.
+    // This order does not depend on the order of the domains in the policies.
     changes.sort_by(|one, other| place(one).cmp(&place(other)));
     let domains = domains(old, new, &pairs.renamed);
     Comparison { domains, rules: changes, same, unknown: observed.unknown }
 }
 
-/// The policies before, or those now.
+/// The old or the new policies.
 struct Side<'p> {
     set: &'p PolicySet,
     by_path: HashMap<(&'p str, &'p str), &'p Rule>,
@@ -260,7 +260,7 @@ impl<'p> Side<'p> {
     }
 }
 
-/// Where a change stands in the report: its domain, then the order of the rules.
+/// The sort key of a change: its domain, then the order of the rules.
 fn place<'c>(change: &RuleChange<'c>) -> (&'c str, bool, u32) {
     let is_gone = change.kind == Kind::Removed;
     let rule = if is_gone { change.old } else { change.new.or(change.old) };
@@ -298,5 +298,7 @@ fn of_domain<'p>(before: &Domain, after: &Domain) -> Vec<Effect<'p>> {
     let on_error = |domain: &Domain| said(domain.on_error.map(OnError::name));
     let keys = [("charging", charging(before), charging(after)), ("on_error", on_error(before), on_error(after))];
     let changed = keys.into_iter().filter(|(_, before, after)| before != after);
-    changed.map(|(key, before, after)| Effect { tend: Tend::Neither, what: What::Key(key, before, after) }).collect()
+    changed
+        .map(|(key, before, after)| Effect { direction: Direction::Neither, subject: Subject::Key(key, before, after) })
+        .collect()
 }

@@ -1,9 +1,8 @@
-//! Simulations: the same traffic through one or several sets of policies, under a clock of its own.
+//! Simulations: the same traffic through one or several sets of policies, with a virtual clock.
 //!
-//! Requests take the way of requests from the network, from the message to the answer, and are decided in memory: what a
-//! server with the memory store would answer at these times. In simulation/: requests and their times (traffic.rs), the limiter and
-//! its clock (world.rs), what is counted (counts.rs), and reports (report.rs). Not here: arguments, files of results and exit codes
-//! (cli).
+//! Requests are decided as on a server with the memory store, from the message to the answer. In simulation/: requests and their
+//! times (traffic.rs), the limiter and its clock (world.rs), counts (counts.rs), and reports (report.rs). Not here: arguments,
+//! files of results and exit codes (cli).
 
 mod counts;
 mod keys;
@@ -30,12 +29,12 @@ use self::counts::{Counted, Counts};
 pub use self::keys::KEYS_MAX;
 use self::report::{PolicyReport, TrafficReport};
 pub use self::timeline::SLOTS_MAX;
-use self::traffic::{Traffic, TrafficError};
+use self::traffic::{Request, Traffic, TrafficError};
 use self::world::World;
 
-/// The most requests of one simulation, unless it says otherwise.
+/// The default for the most requests of one simulation.
 pub const REQUESTS_MAX: u64 = 100_000_000;
-/// How many requests are decided between two looks at whether to stop.
+/// The number of requests between two checks for a stop.
 const STEP: u64 = 1_024;
 
 /// Why a simulation has no results.
@@ -47,9 +46,9 @@ pub enum SimulationError {
     /// The traffic has more requests than a simulation may have.
     #[error("the traffic has {}: at most {max}, see --max-requests", about(*.known))]
     TooMany {
-        /// How many, where that is known.
+        /// The number of requests, if it is known.
         known: Option<u64>,
-        /// How many there may be.
+        /// The bound.
         max: u64,
     },
     /// It was stopped.
@@ -61,11 +60,11 @@ fn about(known: Option<u64>) -> String {
     known.map_or_else(|| "more requests".to_owned(), |known| format!("about {}", counted(known, "request")))
 }
 
-/// How far a simulation has come, for another thread, which can stop it.
+/// The progress of a simulation, for another thread, which can stop it.
 #[derive(Debug, Default)]
 pub struct Progress {
     requests: AtomicU64,
-    /// How much is done, and of how much: requests, or bytes of a file.
+    /// The completed part and the whole, in requests or bytes of a file.
     done: AtomicU64,
     of: AtomicU64,
     is_stopped: AtomicBool,
@@ -77,13 +76,13 @@ impl Progress {
         self.requests.load(Relaxed)
     }
 
-    /// How much of a thousand is done; none where that is not known.
+    /// The completed part in thousandths; none if it is unknown.
     pub fn per_mille(&self) -> Option<u64> {
         let (done, of) = (self.done.load(Relaxed), self.of.load(Relaxed));
         done.saturating_mul(1_000).checked_div(of).map(|per_mille| per_mille.min(1_000))
     }
 
-    /// Ends the simulation soon.
+    /// Stops the simulation soon.
     pub fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
     }
@@ -97,7 +96,7 @@ impl Progress {
     }
 }
 
-/// A set of policies with its states, through which traffic goes.
+/// A set of policies with its states.
 pub struct Simulated {
     name: String,
     policies: Arc<PolicySet>,
@@ -108,7 +107,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Loads the policies of a directory or a file, as the settings of the traffic say.
+    /// Loads the policies of a directory or a file, with the settings of the traffic.
     ///
     /// # Errors
     /// Every problem of the policies.
@@ -117,7 +116,7 @@ impl Simulated {
         Ok(Self::new(path.display().to_string(), loaded, settings))
     }
 
-    /// Policies that are at hand, and an empty store.
+    /// Loaded policies, and an empty store.
     #[must_use]
     pub fn new(name: String, loaded: Loaded, settings: &Arc<Settings>) -> Self {
         let policies = Arc::new(loaded.policies);
@@ -138,26 +137,33 @@ impl Simulated {
         &self.files
     }
 
-    /// Decides a request at a time, which is not before that of the last one, and counts it.
+    /// Decides and counts a request. Its time must not be before that of the last request.
     ///
     /// # Errors
-    /// Where a server gives no answer either, such as for a request whose limits are too heavy together.
-    pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
-        self.world.set_now(time);
-        self.counts.begin(time);
-        let answer = self.world.decide_now(query);
+    /// If a server would return an error too, for example because the limits of the request are too heavy.
+    pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+        self.begin(request.time);
+        let answer = self.world.decide_lasting(request, query);
         self.counts.answered(answer.as_ref().ok());
         answer
     }
 
-    /// The same without the answer, which is large and would be moved. It counts requests that were not decided.
-    fn count(&self, time: Micros, query: &Query<'_>) {
-        self.world.set_now(time);
+    fn begin(&self, time: Micros) {
+        self.world.go_on(time, |is_settle| self.counts.settling(is_settle));
         self.counts.begin(time);
+    }
+
+    /// [`decide`](Self::decide) without returning the answer, which is large. Errors are counted.
+    fn count(&self, request: &Request, query: &Query<'_>) {
+        if request.lasts.is_some() {
+            drop(self.decide(request, query));
+            return;
+        }
+        self.begin(request.time);
         self.counts.answered(self.world.decide_now(query).as_ref().ok());
     }
 
-    /// What came of the traffic, with so many of the keys that were denied most.
+    /// The results, with so many of the keys that were denied most.
     #[must_use]
     pub fn report(&self, keys: usize) -> PolicyReport {
         let counted: Counted = self.counts.counted(keys);
@@ -168,7 +174,7 @@ impl Simulated {
 /// Sends traffic through policies. Each set of policies gets the same requests.
 ///
 /// # Errors
-/// When the traffic cannot be read on, has more than `requests_max` requests, or the simulation is stopped.
+/// If the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
 pub fn simulate(
     traffic: &mut Traffic,
     simulated: &[Simulated],
@@ -188,7 +194,7 @@ pub fn simulate(
         report.add(request);
         last = Some(request.time);
         match &traffic::query(&request.view(), &bounds) {
-            Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
+            Ok(query) => simulated.iter().for_each(|one| one.count(request, query)),
             Err(invalid) => report.refuse(invalid),
         }
         if report.requests > requests_max {
@@ -203,7 +209,7 @@ pub fn simulate(
     Ok(report)
 }
 
-/// What to warn of where the values of traffic are hidden and policies match more than exact values.
+/// A warning if values of traffic are hidden and policies have more than exact values.
 #[must_use]
 pub fn hidden_values(traffic: &Traffic, policies: &PolicySet) -> Option<String> {
     let is_inexact = |value: &Matcher| value.exact().is_none() && !matches!(value, Matcher::List(_));

@@ -1,7 +1,7 @@
-//! Tests of policies, run: each case on a limiter of its own, under a clock that goes on as the case says.
+//! Runs tests of policies. Each case has its own limiter and its own clock.
 //!
-//! Requests take the way of requests from the network, from the message to the response. Not here: reading files of tests
-//! (policies), and arguments and exit codes (cli).
+//! Requests are decided as on a server, from the message to the response. Not here: reading files of tests (policies), and
+//! arguments and exit codes (cli).
 
 mod case;
 mod compare;
@@ -13,26 +13,34 @@ mod world;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_policies::Position;
 use weir_policies::test_file::{Case, Policies, TestFile};
 use weir_store::Clock as _;
 use weir_store::SystemClock;
 use weir_store::redis::Endpoint;
+use weir_text::yaml::Position;
 
-use self::case::Ended;
+use self::case::CaseEnd;
 use self::coverage::{Coverage, Loads};
 use self::unmet::Unmet;
 
 /// The most failed steps of a case that are kept.
 pub const FAILURES_MAX: usize = 10;
 
-/// What becomes of steps that test nothing.
+/// How warnings are treated, such as those about steps that test nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// They are warnings.
+    /// As warnings.
     Lenient,
-    /// Their cases fail.
+    /// As failures.
     Strict,
+}
+
+impl Strictness {
+    /// Strict, or lenient.
+    #[must_use]
+    pub const fn of(is_strict: bool) -> Self {
+        if is_strict { Self::Strict } else { Self::Lenient }
+    }
 }
 
 /// Runs files of tests one after the other.
@@ -43,106 +51,106 @@ pub struct Runner {
     strictness: Strictness,
     loads: Loads,
     cases: u64,
-    /// The case in which Redis failed: no later one is run, since each would wait for it.
+    /// The case in which Redis failed. Later cases are skipped, because each would wait for Redis.
     failed_in: Option<String>,
 }
 
-/// How the cases of one file ended.
+/// The results of one file.
 #[derive(Debug)]
 pub struct FileReport {
     /// The file.
     pub name: Arc<str>,
-    /// The cases that the filter left, in their order.
+    /// The cases that match the filter, in their order.
     pub cases: Vec<CaseReport>,
-    /// How many it did not leave.
+    /// The number of other cases.
     pub filtered: usize,
-    /// How long they took.
+    /// The duration of all cases.
     pub took: Duration,
 }
 
-/// How one case ended.
+/// The result of one case.
 #[derive(Debug)]
 pub struct CaseReport {
     /// Its name.
     pub name: String,
     /// Where it stands.
     pub position: Position,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// The first of its steps that test nothing. A strict run has them among the failures.
+    /// The first steps that test nothing. In a strict run they are failures.
     pub warnings: Vec<Warning>,
-    /// How many more such steps there were.
+    /// The number of further such steps.
     pub more_warnings: usize,
-    /// How many requests it sent.
+    /// The number of its requests.
     pub asks: u64,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
-/// How a case ended.
+/// The outcome of a case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All was as expected.
+    /// All expectations were met.
     Passed,
-    /// Something was not.
+    /// Some expectations were not met.
     Failed {
-        /// The first of the steps that failed.
+        /// The first failed steps.
         failures: Vec<Failure>,
-        /// How many more there were.
+        /// The number of further failed steps.
         more: usize,
     },
-    /// It was not run, and why.
+    /// It was not run. Has the reason.
     Skipped(String),
-    /// It cannot be run: its place, and why.
+    /// It cannot be run. Has its place and the reason.
     Broken(String),
 }
 
-/// A step that expects requests to pass, and whose requests met no rule: it passes with any policies.
+/// A step that passes with any policies: it expects requests to pass, and they met no rule.
 #[derive(Debug)]
 pub struct Warning {
-    /// Where the step stands.
+    /// The place of the step.
     pub position: Position,
-    /// What was done, and when by the clock of the case.
+    /// The request, and its time by the clock of the case.
     pub step: String,
-    /// Why it tests nothing, and what was probably meant.
+    /// Why it tests nothing, and its probable meaning.
     pub reason: String,
 }
 
-/// What one step gave otherwise than expected.
+/// A failed step.
 #[derive(Debug)]
 pub struct Failure {
-    /// Where the step stands.
+    /// The place of the step.
     pub position: Position,
-    /// What was done, and when by the clock of the case.
+    /// The request, and its time by the clock of the case.
     pub step: String,
-    /// What differs, at least one thing.
+    /// The differences, at least one.
     pub differences: Vec<Difference>,
-    /// How many further requests of the step had other answers than expected.
+    /// The number of further requests of the step with unexpected answers.
     pub more: u64,
 }
 
-/// One thing that differs.
+/// A difference from an expectation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Where the expectation stands.
+    /// The place of the expectation.
     pub position: Position,
     /// Its name, such as `remaining` or `statuses[1].rule`.
     pub what: String,
-    /// What was expected.
+    /// The expected value.
     pub expected: String,
-    /// What came.
+    /// The actual value.
     pub got: String,
 }
 
 impl Runner {
-    /// Runs cases in the memory store, or in a Redis; where there is a filter, only those whose name holds it.
+    /// Runs cases in the memory store or in a Redis. With a filter, runs only cases whose name contains it.
     ///
     /// # Errors
-    /// When the system gives no runtime, or Redis does not answer.
+    /// If no runtime can be started, or Redis does not answer.
     pub fn new(redis: Option<Endpoint>, filter: Option<String>, strictness: Strictness) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(endpoint) = &redis {
-            // Once for all cases, each of which would wait for it.
+            // Once, because otherwise each case would wait for Redis.
             world::connected(&runtime, endpoint, 0)
                 .map_err(|error| std::io::Error::other(format!("redis at {endpoint} does not answer: {error}")))?;
         }
@@ -159,7 +167,7 @@ impl Runner {
         FileReport { name: file.name.clone(), cases, filtered, took: began.elapsed() }
     }
 
-    /// Which rules of all policies in files were met so far. Policies that no case could load have no part in it.
+    /// Which rules were met so far, of all policies that were loaded from files.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         self.loads.coverage()
@@ -179,10 +187,10 @@ impl Runner {
                 asks = case.asks;
                 let redis = self.redis.as_ref();
                 match case::run(&self.runtime, redis, self.cases, file, case, &mut self.loads, &mut unmet) {
-                    Ended::Passed => Outcome::Passed,
-                    Ended::Failed { failures, more } => Outcome::Failed { failures, more },
-                    Ended::Broken(reason) => Outcome::Broken(reason),
-                    Ended::StoreFailed(error) => {
+                    CaseEnd::Passed => Outcome::Passed,
+                    CaseEnd::Failed { failures, more } => Outcome::Failed { failures, more },
+                    CaseEnd::Broken(reason) => Outcome::Broken(reason),
+                    CaseEnd::StoreFailed(error) => {
                         self.failed_in = Some(case.name.clone());
                         Outcome::Broken(format!("{at}: Redis: {error}"))
                     }
@@ -197,14 +205,14 @@ impl Runner {
         CaseReport { name, position: case.position, outcome, warnings, more_warnings, asks, took }
     }
 
-    /// Redis forgets at once what has ended by its own clock.
+    /// Why a case cannot run in Redis: Redis expires keys by its own clock.
     fn skips(&self, case: &Case) -> Option<String> {
         let is_past = self.redis.is_some() && case.starts_at() <= SystemClock.now();
         is_past.then(|| "it begins in the past, for which Redis keeps no state".to_owned())
     }
 }
 
-/// What policies are called in messages: a path, or the file of tests that holds them.
+/// The name of policies for messages: their path, or the file of tests that contains them.
 fn name_of(policies: &Policies, file: &TestFile) -> String {
     match policies {
         Policies::At(path) => path.display().to_string(),

@@ -1,8 +1,9 @@
-//! The life of the process: signals, the phases of a drain, tasks whose death ends the process, memory that threads give back,
-//! and the service manager's protocol.
+//! The life of the process: signals, the phases of a drain, tasks whose failure ends the process, memory that threads give back,
+//! work off the runtime, and the service manager's protocol.
 //!
-//! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
+//! Not here: what each listener does in a phase (grpc, http), and when the phases begin (app).
 
+mod blocking;
 pub mod give_way;
 mod memory;
 mod pulse;
@@ -22,12 +23,13 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::blocking::on_own_thread;
 pub use self::give_way::give_way;
 pub use self::memory::ThreadMemory;
 pub use self::pulse::{Heart, Pulse, pulse};
 pub use self::service_manager::{AddressError, Notice, ServiceManager};
 
-/// What weir does for its callers. Phases follow each other in this order and never go back; some may be skipped.
+/// A phase of the process. Phases follow each other in this order and never go back. Some can be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Serves, and reports that it is not ready.
@@ -38,7 +40,7 @@ pub enum Phase {
     Leaving,
     /// Takes no more gRPC connections and finishes the requests in flight.
     Draining,
-    /// gRPC has ended; HTTP, which reported the drain until now, finishes too.
+    /// gRPC has ended. HTTP finishes too; until now it reported the drain.
     Ending,
 }
 
@@ -89,8 +91,8 @@ impl Life {
     }
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail. The system ends the process for it
-/// otherwise. To be called within a runtime; it holds as long as the process.
+/// Lets a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail, instead of ending the process. Call it
+/// within a runtime. It lasts as long as the process.
 ///
 /// # Errors
 /// When the system refuses to deliver signals.
@@ -114,7 +116,7 @@ pub struct Shutdown {
     parts: Arc<Parts>,
 }
 
-/// Receives the orders to read files again. Each part that keeps data of files has one.
+/// Receives the orders to reload, for one part that keeps data of files.
 #[derive(Debug)]
 pub struct Reloads {
     orders: watch::Receiver<u64>,

@@ -1,31 +1,31 @@
-//! Memory that a thread has freed goes back to the system.
+//! Gives memory that a thread has freed back to the system.
 //!
-//! mimalloc gives it back while the thread allocates and frees. A thread whose callers have gone does neither. Not here: what
-//! callers hold (grpc, http).
+//! mimalloc gives it back while the thread allocates and frees. A thread whose callers have gone does neither. Not here: the
+//! memory of callers (grpc, http).
 
-/// When so many connections have ended within one tick, memory is given back in the next ticks.
+/// If so many connections have ended within one tick, memory is given back in the next ticks.
 const ENDED_MIN: usize = 64;
-/// The same, when connections hold so many bytes less than they did.
-const LET_GO_BYTES_MIN: usize = 1 << 20;
-/// In how many ticks.
+/// The same, if so many bytes fewer are reserved than before.
+const FREED_BYTES_MIN: usize = 1 << 20;
+/// For how many ticks memory is given back.
 const GIVE_BACK_TICKS: u32 = 5;
 
-/// When the thread of a listener gives memory back.
+/// Decides when the thread of a listener gives memory back.
 #[derive(Debug, Default)]
 pub struct ThreadMemory {
-    /// In how many more ticks memory is given back.
+    /// For how many more ticks memory is given back.
     ticks: u32,
-    /// The most bytes that connections held since memory was last given back.
-    held_most: usize,
+    /// The most reserved bytes since memory was last given back.
+    reserved_most: usize,
 }
 
 impl ThreadMemory {
-    /// One tick later, of about a second: `ended` connections have ended since the last one, and connections hold `held` bytes.
-    /// To be called on the thread whose memory it is.
-    pub fn look(&mut self, ended: usize, held: usize) {
-        self.held_most = self.held_most.max(held);
-        if ended >= ENDED_MIN || self.held_most - held >= LET_GO_BYTES_MIN {
-            (self.ticks, self.held_most) = (GIVE_BACK_TICKS, held);
+    /// Begins the next tick, of about a second. `ended` connections have ended since the last one, and `reserved` bytes are reserved
+    /// for callers. Call it on the thread whose memory it is.
+    pub fn look(&mut self, ended: usize, reserved: usize) {
+        self.reserved_most = self.reserved_most.max(reserved);
+        if ended >= ENDED_MIN || self.reserved_most - reserved >= FREED_BYTES_MIN {
+            (self.ticks, self.reserved_most) = (GIVE_BACK_TICKS, reserved);
         } else if self.ticks > 0 {
             self.ticks -= 1;
             give_back();
@@ -52,33 +52,33 @@ fn give_back() {
 mod tests {
     use super::*;
 
-    /// In how many of the ticks after a change memory is given back.
-    fn ticks_after(ended: usize, held: usize) -> u32 {
+    /// The number of ticks after a change in which memory is given back.
+    fn ticks_after(ended: usize, reserved: usize) -> u32 {
         let mut memory = ThreadMemory::default();
-        memory.look(0, LET_GO_BYTES_MIN);
+        memory.look(0, FREED_BYTES_MIN);
         assert_eq!(memory.ticks, 0, "nothing was let go");
-        memory.look(ended, held);
+        memory.look(ended, reserved);
         let ticks = memory.ticks;
         for left in (0..ticks).rev() {
-            memory.look(0, held);
+            memory.look(0, reserved);
             assert_eq!(memory.ticks, left);
         }
-        memory.look(0, held);
+        memory.look(0, reserved);
         assert_eq!(memory.ticks, 0);
         ticks
     }
 
     #[test]
     fn memory_is_given_back_when_much_is_let_go() {
-        for (ended, held, ticks) in [
-            (0, LET_GO_BYTES_MIN, 0),
+        for (ended, reserved, ticks) in [
+            (0, FREED_BYTES_MIN, 0),
             (0, 1, 0),
-            (ENDED_MIN - 1, LET_GO_BYTES_MIN, 0),
+            (ENDED_MIN - 1, FREED_BYTES_MIN, 0),
             (0, 0, GIVE_BACK_TICKS),
-            (ENDED_MIN, LET_GO_BYTES_MIN, GIVE_BACK_TICKS),
-            (ENDED_MIN, 2 * LET_GO_BYTES_MIN, GIVE_BACK_TICKS),
+            (ENDED_MIN, FREED_BYTES_MIN, GIVE_BACK_TICKS),
+            (ENDED_MIN, 2 * FREED_BYTES_MIN, GIVE_BACK_TICKS),
         ] {
-            assert_eq!(ticks_after(ended, held), ticks, "{ended} ended, {held} bytes");
+            assert_eq!(ticks_after(ended, reserved), ticks, "{ended} ended, {reserved} bytes");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a runtime still runs its tasks: a question that only a task of that runtime can answer.
+//! Whether a runtime still runs its tasks: only a task of that runtime can answer this.
 //!
 //! Not here: who asks, and what follows from a runtime that does not answer (app).
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::watch;
 
-/// Asks one runtime.
+/// Asks whether one runtime runs its tasks.
 #[derive(Debug)]
 pub struct Pulse {
     /// The number of the last question. The first is 1.
@@ -16,8 +16,8 @@ pub struct Pulse {
     answered: Arc<AtomicU64>,
 }
 
-/// Answers for one runtime, within a task of it. A heart that is dropped counts as one that answers: its runtime has
-/// ended, which the supervisor reports.
+/// Answers for one runtime, in a task of it. A dropped heart counts as answering: its runtime has ended, which the supervisor
+/// reports.
 #[derive(Debug)]
 pub struct Heart {
     asked: watch::Receiver<u64>,
@@ -33,7 +33,7 @@ pub fn pulse() -> (Pulse, Heart) {
 }
 
 impl Pulse {
-    /// Whether the last question has been answered. If so, asks the next one. The first call returns true.
+    /// Returns whether the last question has been answered, and asks the next one if so. The first call returns true.
     #[must_use]
     pub fn check(&self) -> bool {
         let beats = self.answered.load(Relaxed) >= *self.asked.borrow();

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use weir_engine::observer::{LeaseHits, LeaseResult, Observer};
-use weir_engine::{Bounds, Charge, Hits, Lease, Limit, Mode, Operation, Outcome, Role};
-use weir_store::{Store, StoreError};
+use weir_engine::{Bounds, Charge, Hits, Lease, Limit, Mode, Operation, Outcome, Receipt, Role};
+use weir_store::{Store, StoreError, Undo};
 
 use super::Options;
 use super::calendar;
 use super::deny_cache::DenyCache;
 use super::leases::{Granted, Leases};
-use super::reserved::Taken;
+use super::reserved::undo_all;
 use super::unanswered::Unanswered;
 
 /// Hits to take ahead of one key.
@@ -163,9 +163,9 @@ impl Ahead {
     /// Gives back the hits that were left at the end. Once: a call that failed may have been made. [ls-6]
     async fn give_back(&self, outcome: &Outcome, left: Hits) -> LeaseHits {
         let Some(receipt) = outcome.receipt else { return LeaseHits::Lost };
-        let receipt = weir_engine::Receipt { hits: left, ..receipt };
-        let taken = Taken::new(&self.store, &self.taking.key, &self.limit, receipt, self.bounds);
-        let is_undone = taken.undo_in_its_calendar(Instant::now() + self.budget).await;
+        let receipt = Receipt { hits: left, ..receipt };
+        let undo = Undo { key: &self.taking.key, limit: &self.limit, receipt, bounds: self.bounds };
+        let is_undone = undo_all(&[(&self.store, undo)], Instant::now() + self.budget).await == [true];
         // What was denied meanwhile may have been denied because of these hits, and shares that others found crossed may be crossed
         // again.
         if let Some(cache) = &self.deny_cache {

@@ -64,7 +64,8 @@ impl Counts {
             };
             let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
-            if outcome.verdict.is_over() {
+            let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
+            if outcome.verdict.is_over() && !settles {
                 self.observer.over(&charged);
             }
             if let Some(trace) = trace {

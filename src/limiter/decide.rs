@@ -13,10 +13,11 @@ use weir_engine::{Charge, Mode};
 use weir_store::{Failure, Store, StoreError};
 
 use super::deny_cache::Known;
+use super::holds::Settling;
 use super::leases;
 use super::plan::{Decided, Plan, Selected};
 use super::policies::InForce;
-use super::split::decide_split;
+use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
@@ -38,22 +39,49 @@ impl Limiter {
         let mode = domain.mode.unwrap_or(self.stores.options.mode);
         let ours = started + self.stores.options.budget;
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
+        let mut request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable: false, trace };
         let mut charges = plan.charges(query);
-        let is_leasable = plan.has_leases && self.is_leasable(mode, &charges);
-        let request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable, trace };
+        let settling = match &query.settle {
+            // A box, because few requests settle.
+            Some(settle) => Box::pin(self.stores.settle(&request, query, settle, &mut charges)).await,
+            None => Settling::default(),
+        };
+        // Its limits wait for the store together with what is settled.
+        request.is_leasable = plan.has_leases && query.settle.is_none() && self.is_leasable(mode, &charges);
         let mut decided = Decided::default();
         let result = if charges.is_empty()
-            || (is_leasable && self.is_leased(&request, &charges, &mut decided))
+            || (request.is_leasable && self.is_leased(&request, &charges, &mut decided))
             || self.is_known(&request, &charges, &mut decided)
         {
             Ok(())
         } else {
             self.decide_by_stores(&request, &mut charges, &mut decided).await
         };
+        self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
         self.counts.request(&request, query, result.is_ok().then_some(&decided));
-        result?;
-        Ok(plan.answer(query, &decided))
+        match &query.settle {
+            // It may have given hits back, so that nobody may send it again. [hd-6]
+            Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
+            _ => result?,
+        }
+        let mut answer = plan.answer(query, &decided);
+        if domain.has_holds && !answer.denied {
+            answer.holds = self.stores.opened(&decided);
+        }
+        Ok(answer)
+    }
+
+    /// Settles holds, and charges and counts nothing else.
+    pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
+        let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
+        let options = &self.stores.options;
+        let plan = Plan::of(in_force, domain, options.modes, query, &*options.clock);
+        let started = Instant::now();
+        let deadline = started + options.budget;
+        let (mode, is_leasable) = (Mode::Atomic, false);
+        let request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable, trace: None };
+        self.stores.settle(&request, query, settle, &mut plan.charges(query)).await;
     }
 
     /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]

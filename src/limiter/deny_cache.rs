@@ -362,8 +362,15 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.operation {
         // Usage that has happened is never denied, and a state that holds some is seen with other bounds. A limit with a term
-        // ends by the clock of the store.
-        Operation::Consume(_) if charge.limit.drain || charge.limit.post_paid() || charge.limit.term.is_some() => None,
+        // ends by the clock of the store. A permit can come back at any moment.
+        Operation::Consume(_)
+            if charge.limit.drain
+                || charge.limit.post_paid()
+                || charge.limit.term.is_some()
+                || charge.limit.algorithm().counts_permits() =>
+        {
+            None
+        }
         Operation::Consume(hits) if charge.role == Role::Enforced => Some(hits),
         _ => None,
     }

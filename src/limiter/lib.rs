@@ -1,9 +1,9 @@
 //! The use case: policies and a store make a decision about one request.
 //!
 //! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
-//! calls or a store that does not answer (split.rs); the stores and one call to one of them (stores.rs); taking hits
-//! ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials that need no store
-//! (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
+//! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them
+//! (stores.rs); taking hits ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials
+//! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
 //! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), calendar
 //! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
@@ -13,6 +13,7 @@ mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
+mod holds;
 mod inspect;
 pub mod leases;
 mod messages;
@@ -26,20 +27,22 @@ mod stores;
 mod told;
 pub mod unanswered;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, Trace};
-use weir_engine::{Mode, OnError};
+use weir_engine::{Mode, OnError, Operation};
 use weir_store::{Clock, Store, StoreError, SystemClock};
 
 use self::count::Counts;
 use self::deny_cache::DenyCache;
+pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
 use self::leases::Leases;
-pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
+pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::stores::Stores;
 use self::unanswered::Unanswered;
@@ -95,6 +98,8 @@ pub struct Options {
     pub modes: Modes,
     /// The most time that a store gets for one decision.
     pub budget: Duration,
+    /// Stands for this process in receipts of holds in its memory. At random, so that no other process has it. [hd-4]
+    pub process: u64,
     /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
     pub clock: Arc<dyn Clock>,
 }
@@ -114,6 +119,7 @@ impl Options {
             on_error: OnError::Error,
             modes: Modes::default(),
             budget: BUDGET,
+            process: RandomState::new().hash_one(BUDGET),
             clock: Arc::new(SystemClock),
         }
     }
@@ -189,6 +195,25 @@ impl Limiter {
     /// Counts a request, which began at `started`, that cannot even be read.
     pub fn unreadable(&self, started: Instant) {
         self.counts.unreadable(started);
+    }
+
+    /// Settles with no hits what a request has opened whose caller is gone. [hd-9]
+    pub async fn release(&self, mut query: Query<'_>, holds: Vec<HeldCharge>) {
+        query.descriptors.iter_mut().for_each(|descriptor| descriptor.operation = Operation::Peek);
+        query.settle = Some(Box::new(Settle { descriptors: u64::MAX, holds }));
+        self.settle_alone(&self.policies.snapshot(), &query).await;
+    }
+
+    /// Whether a request of some domain can open a hold.
+    #[must_use]
+    pub fn can_hold(&self) -> bool {
+        self.policies.have_holds()
+    }
+
+    /// Whether a request of this domain can open or settle a hold. One flag answers where no policy has holds.
+    #[must_use]
+    pub fn has_holds(&self, domain: &str) -> bool {
+        self.can_hold() && self.policies.current.load().policies.domain(domain).is_some_and(|domain| domain.has_holds)
     }
 
     /// The store, for its health; decisions go through [`Limiter::decide`].

@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 use weir_engine::metadata;
 use weir_engine::{Entry, Hits, Limit, Micros, Operation, Unit};
 
+use super::holds::{HeldCharge, Settle};
+
 /// One request, borrowed from its message; already within the bounds on input.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
@@ -15,6 +17,8 @@ pub struct Query<'a> {
     pub domain: &'a str,
     /// The descriptors, at least one.
     pub descriptors: SmallVec<[DescriptorRequest<'a>; 2]>,
+    /// What some of them settle, if any do. Their operations are what was used: they consume it, or peek.
+    pub settle: Option<Box<Settle>>,
 }
 
 /// One descriptor of a request.
@@ -47,6 +51,8 @@ pub struct Answer {
     /// Every limit that could deny the request, in the order of the descriptors and of their rules. Empty unless
     /// [`Modes::limits`](super::Modes::limits) asks for it.
     pub limits: Vec<ListedLimit>,
+    /// What the caller settles later, at most [`HOLDS_MAX`](super::HOLDS_MAX); none if the request may not pass. [hd-4]
+    pub holds: Vec<HeldCharge>,
 }
 
 /// One limit of a request, for its client. [dt-3]
@@ -89,13 +95,22 @@ pub struct Detail {
     pub algorithm: &'static str,
     /// When the same hits would fit all limits of the descriptor again, all else equal: 0 if they would at once,
     /// nothing if they never will.
-    pub fits_after: Option<Micros>,
+    pub fits_after: Option<FitsAfter>,
     /// The time until the state of the limit that the status speaks of equals an empty one.
     pub reset_after: Micros,
     /// The longest wait until an admitted request's turn, of all limits of the descriptor; 0 for all but `leaky_bucket`.
     pub wait: Micros,
     /// Whether the descriptor's hits were charged to one of its limits: true for every report to a post-paid limit.
     pub charged: bool,
+}
+
+/// A wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FitsAfter {
+    /// Its length, in microseconds.
+    pub us: Micros,
+    /// It can be shorter: a permit can come back before. [cc-4]
+    pub is_bound: bool,
 }
 
 /// A limit as callers see it.

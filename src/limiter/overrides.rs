@@ -15,6 +15,7 @@ use weir_engine::descriptor::spell_entries;
 use weir_engine::overrides::{Misfit, OVERRIDES_MAX, Override, fit};
 use weir_engine::words::counted;
 use weir_engine::{Micros, PolicySet};
+use weir_lifecycle::on_own_thread;
 use weir_store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
 use self::history::{Part, Relation, Side};
@@ -376,14 +377,6 @@ impl OverrideTable {
         on_own_thread(move || policies.set_overrides(given)).await;
         // The list changes last: it shows only what decides already.
         self.known.lock().overrides = overrides.into();
-    }
-}
-
-/// Fitting many overrides to many rules takes milliseconds.
-async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 

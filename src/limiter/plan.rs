@@ -15,7 +15,7 @@ use weir_engine::{
 use weir_store::Clock;
 
 use super::policies::InForce;
-use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
+use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -30,6 +30,8 @@ pub(super) struct Plan<'p> {
     pub(super) modes: Modes,
     /// Some limit applies for some time only.
     has_terms: bool,
+    /// Some limit is a hold that the request opens: limits that are post-paid wait for the settle. [hd-3]
+    opens: bool,
     /// Some limit has a lease.
     pub(super) has_leases: bool,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
@@ -71,6 +73,8 @@ pub(super) struct Planned {
     key: (usize, usize),
     /// It is the only limit of its rule, or came with the request.
     pub(super) is_single: bool,
+    /// No store answered, and the one of this process has decided it. [st-4]
+    pub(super) is_local: bool,
     /// What the policies make of it, the settings included but for `shadow_mode`.
     role: Role,
 }
@@ -165,6 +169,7 @@ impl<'p> Plan<'p> {
             domain,
             modes,
             has_terms: false,
+            opens: false,
             has_leases: false,
             has_open_quota: false,
             met: SmallVec::new(),
@@ -216,7 +221,10 @@ impl<'p> Plan<'p> {
             (None, None) => return false,
         };
         let is_single = limits.len() == 1;
+        let settles = query.settle.as_ref().is_some_and(|settle| settle.has(group));
         let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
+            // A settle never denies. [hd-5]
+            _ if settles => Role::Shadow,
             Role::Enforced if self.modes.quota => Role::Quota,
             role => role,
         };
@@ -240,7 +248,9 @@ impl<'p> Plan<'p> {
             is_charged |= !limit.shadow;
             self.has_terms |= limit.term.is_some();
             self.has_leases |= limit.lease.is_some();
-            self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
+            self.opens |= limit.hold && !settles;
+            let group = group as u16;
+            self.planned.push(Planned { group, limit: i, key, is_single, is_local: false, role });
         }
         is_charged
     }
@@ -277,6 +287,7 @@ impl<'p> Plan<'p> {
     }
 
     pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
+        let settles = |group| query.settle.as_ref().is_some_and(|settle| settle.has(group));
         let charge = |planned: &Planned| {
             let group = usize::from(planned.group);
             let limit = self.limit(planned);
@@ -286,7 +297,14 @@ impl<'p> Plan<'p> {
                 limit,
                 operation: match query.descriptors[group].operation {
                     // [dc-5]
-                    Operation::Consume(hits) if limit.post_paid() => Operation::Report(hits),
+                    Operation::Consume(hits) if limit.post_paid() => match self.opens && !settles(group) {
+                        true => Operation::Peek,
+                        false => Operation::Report(hits),
+                    },
+                    Operation::Consume(_) if settles(group) => Operation::Peek,
+                    Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
+                    // Hits that are given back end no request. [cc-3]
+                    Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
                     operation => operation,
                 },
                 group: planned.group,
@@ -361,7 +379,7 @@ impl<'p> Plan<'p> {
         }
         let retry_after = if denied { retry_after(decided) } else { None };
         let limits = if self.modes.limits { self.listed(decided) } else { Vec::new() };
-        Answer { denied, wait, retry_after, statuses, metadata, limits }
+        Answer { denied, wait, retry_after, statuses, metadata, limits, holds: Vec::new() }
     }
 
     /// The limits that could deny the request. [dt-3]
@@ -487,6 +505,8 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     for (charge, _, outcome) in decided.iter() {
         let wait = match outcome.verdict {
             Verdict::Within => continue,
+            // A permit can come back at once. [cc-4]
+            Verdict::Over { .. } if charge.limit.algorithm().counts_permits() => Some(0),
             Verdict::Over { retry_after } => Some(retry_after),
             Verdict::Never => None,
         };
@@ -498,9 +518,9 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     }
     let limits = decided.iter().map(|(charge, _, outcome)| (charge.role, outcome.verdict.is_over()));
     if deny(limits.filter(|(role, _)| *role == Role::Quota)) {
-        return longest_enforced.max(Some(shortest_quota?));
+        longest_enforced = longest_enforced.max(Some(shortest_quota?));
     }
-    longest_enforced
+    longest_enforced.filter(|wait| *wait > 0)
 }
 
 /// The length of a limit's windows, where all have one and it is whole seconds.
@@ -511,8 +531,8 @@ fn whole_seconds(limit: &Limit) -> Option<u64> {
 }
 
 /// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
-fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<Micros> {
-    let mut longest = 0;
+fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<FitsAfter> {
+    let (mut longest, mut longest_exact) = (0, 0);
     for (charge, outcome) in all {
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
@@ -524,8 +544,11 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
             }
         };
         longest = longest.max(wait);
+        if !charge.limit.algorithm().counts_permits() {
+            longest_exact = longest_exact.max(wait);
+        }
     }
-    Some(longest)
+    Some(FitsAfter { us: longest, is_bound: longest > longest_exact })
 }
 
 /// Whether the hits of a charge are in the state of its limit. A report always is, also where the limit was used up, and

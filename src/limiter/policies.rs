@@ -4,6 +4,7 @@
 //! Not here: where policies come from (config, xds) and overrides (overrides.rs), and what is decided by them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -13,6 +14,8 @@ use weir_engine::{Override, Overrides, PolicySet};
 /// The policies in force, replaced whole and shared by all runtimes.
 pub struct Policies {
     pub(super) current: ArcSwap<InForce>,
+    /// Whether some domain in force has holds: one look for requests where none has.
+    have_holds: AtomicBool,
     observer: Arc<dyn Observer>,
     /// What operators have set. Held while a set is made, so that no change of policies or overrides is lost.
     overrides: Mutex<Arc<[Override]>>,
@@ -37,8 +40,10 @@ impl Policies {
     /// Puts the first policies in force.
     #[must_use]
     pub fn new(policies: impl Into<Arc<PolicySet>>, observer: Arc<dyn Observer>) -> Self {
-        let current = ArcSwap::from_pointee(InForce::of(policies.into(), &*observer));
-        Self { current, observer, overrides: Mutex::default(), retired: Mutex::default() }
+        let first = InForce::of(policies.into(), &*observer);
+        let have_holds = AtomicBool::new(first.has_holds());
+        let current = ArcSwap::from_pointee(first);
+        Self { current, have_holds, observer, overrides: Mutex::default(), retired: Mutex::default() }
     }
 
     /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
@@ -46,7 +51,13 @@ impl Policies {
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(Arc::default(), &*observer) };
         let current = ArcSwap::from_pointee(none);
-        Self { current, observer, overrides: Mutex::default(), retired: Mutex::default() }
+        Self {
+            current,
+            have_holds: AtomicBool::default(),
+            observer,
+            overrides: Mutex::default(),
+            retired: Mutex::default(),
+        }
     }
 
     /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
@@ -68,13 +79,20 @@ impl Policies {
         self.put_in_force(InForce { policies, tally, overrides, is_loaded: now.is_loaded });
     }
 
+    /// Whether some domain in force has holds.
+    pub(super) fn have_holds(&self) -> bool {
+        self.have_holds.load(Relaxed)
+    }
+
     /// The policies in force now, and their overrides if any has an effect.
     pub(super) fn snapshot(&self) -> Arc<InForce> {
         self.current.load_full()
     }
 
     fn put_in_force(&self, new: InForce) {
+        let have_holds = new.has_holds();
         let old = self.current.swap(Arc::new(new));
+        self.have_holds.store(have_holds, Relaxed);
         let mut retired = self.retired.lock();
         let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
         retired.push(old);
@@ -108,6 +126,10 @@ impl InForce {
     fn of(policies: Arc<PolicySet>, observer: &dyn Observer) -> Self {
         let tally = observer.loaded(&policies);
         Self { policies, tally, overrides: None, is_loaded: true }
+    }
+
+    fn has_holds(&self) -> bool {
+        self.policies.domains().any(|domain| domain.has_holds)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Reserved {
     budget: Duration,
 }
 
-pub(super) struct Taken {
+struct Taken {
     store: Arc<dyn Store>,
     key: String,
     limit: Limit,
@@ -47,8 +47,14 @@ impl Reserved {
     pub(super) fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, outcome: &Outcome, receipt: Receipt) {
         let crossed = !charge.limit.alert_at.is_empty()
             && Rise::of_outcome(charge, outcome).is_some_and(|rise| rise.shares(charge).next().is_some());
-        let taken = Taken::new(store, charge.key, charge.limit, receipt, charge.bounds);
-        self.charges.push(Taken { crossed, ..taken });
+        self.charges.push(Taken {
+            store: store.clone(),
+            key: charge.key.to_owned(),
+            limit: charge.limit.clone(),
+            receipt,
+            bounds: charge.bounds,
+            crossed,
+        });
     }
 
     /// Lets everything stand.
@@ -70,7 +76,8 @@ impl Reserved {
         let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
         let observer = self.observer.clone();
         Some(runtime.spawn(async move {
-            let undone = undo_all(&charges, deadline).await;
+            let undos: Vec<_> = charges.iter().map(|taken| (&taken.store, taken.undo())).collect();
+            let undone = undo_all(&undos, deadline).await.into_iter().all(|is_undone| is_undone);
             observer.undone(undone);
             // What was denied meanwhile may have been denied because of these charges.
             if let Some(cache) = deny_cache {
@@ -88,53 +95,51 @@ impl Drop for Reserved {
     }
 }
 
-/// Takes charges back, each store's at once. Returns whether all stores have confirmed it.
-async fn undo_all(charges: &[Taken], deadline: Instant) -> bool {
-    let mut stores: Vec<(&Arc<dyn Store>, Vec<Undo<'_>>)> = Vec::new();
+/// The undos of one store, and their places among all.
+type OfStore<'a> = (&'a Arc<dyn Store>, Vec<usize>, Vec<Undo<'a>>);
+
+/// Takes charges back, each store's at once. Returns whether the store of each has confirmed it.
+pub(super) async fn undo_all(undos: &[(&Arc<dyn Store>, Undo<'_>)], deadline: Instant) -> Vec<bool> {
+    let mut together: Vec<OfStore<'_>> = Vec::new();
     let mut calendars = Vec::new();
-    for taken in charges {
-        if taken.bounds.is_some() {
-            calendars.push(taken);
+    for (at, &(store, undo)) in undos.iter().enumerate() {
+        if undo.bounds.is_some() {
+            calendars.push(at);
             continue;
         }
-        match stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &taken.store)) {
-            Some((_, undos)) => undos.push(taken.undo()),
-            None => stores.push((&taken.store, vec![taken.undo()])),
+        match together.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, store)) {
+            Some((_, places, of_store)) => {
+                places.push(at);
+                of_store.push(undo);
+            }
+            None => together.push((store, vec![at], vec![undo])),
         }
     }
-    let undo =
-        async |(store, undos): &(&Arc<dyn Store>, Vec<Undo<'_>>)| store.undo(undos, deadline).get().await.is_ok();
-    let together = join_all(stores.iter().map(undo));
-    let alone = join_all(calendars.into_iter().map(|taken| taken.undo_in_its_calendar(deadline)));
-    let (together, alone) = join(together, alone).await;
-    together.into_iter().chain(alone).all(|is_undone| is_undone)
+    let of_stores = join_all(together.iter().map(|(store, _, undos)| store.undo(undos, deadline).get()));
+    let alone = join_all(calendars.iter().map(|&at| undo_in_its_calendar(undos[at].0, undos[at].1, deadline)));
+    let (of_stores, alone) = join(of_stores, alone).await;
+    let mut confirmed = vec![false; undos.len()];
+    for ((_, places, _), undone) in together.iter().zip(of_stores) {
+        places.iter().for_each(|&at| confirmed[at] = undone.is_ok());
+    }
+    for (&at, is_undone) in calendars.iter().zip(alone) {
+        confirmed[at] = is_undone;
+    }
+    confirmed
+}
+
+/// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
+/// store is asked once more, with those around its clock. [cl-3]
+async fn undo_in_its_calendar(store: &Arc<dyn Store>, mut undo: Undo<'_>, deadline: Instant) -> bool {
+    match store.undo(std::slice::from_ref(&undo), deadline).get().await {
+        Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(undo.limit, now),
+        end => return end.is_ok(),
+    }
+    store.undo(std::slice::from_ref(&undo), deadline).get().await.is_ok()
 }
 
 impl Taken {
-    /// Hits of a charge that crossed nothing.
-    pub(super) fn new(
-        store: &Arc<dyn Store>,
-        key: &str,
-        limit: &Limit,
-        receipt: Receipt,
-        bounds: Option<Bounds>,
-    ) -> Self {
-        let (store, key, limit) = (store.clone(), key.to_owned(), limit.clone());
-        Self { store, key, limit, receipt, bounds, crossed: false }
-    }
-
     fn undo(&self) -> Undo<'_> {
         Undo { key: &self.key, limit: &self.limit, receipt: self.receipt, bounds: self.bounds }
-    }
-
-    /// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
-    /// store is asked once more, with those around its clock. [cl-3]
-    pub(super) async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
-        let mut undo = self.undo();
-        match self.store.undo(std::slice::from_ref(&undo), deadline).get().await {
-            Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),
-            end => return end.is_ok(),
-        }
-        self.store.undo(std::slice::from_ref(&undo), deadline).get().await.is_ok()
     }
 }

@@ -42,6 +42,8 @@ struct Pieces {
     is_final: bool,
     /// The refunds that wait until the request is known to pass.
     held_back: Vec<usize>,
+    /// The charges that the store of this process has decided.
+    local: Vec<usize>,
 }
 
 /// Decides what one call cannot, or has failed to.
@@ -86,7 +88,9 @@ pub(super) async fn decide_split<'a>(
             give_back(stores, request, charges, &mut pieces).await;
         }
     }
-    let mut decided = Decided::of_some(charges, &request.plan.planned, pieces.outcomes);
+    let mut planned = request.plan.planned.clone();
+    pieces.local.iter().for_each(|&at| planned[at].is_local = true);
+    let mut decided = Decided::of_some(charges, &planned, pieces.outcomes);
     (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
     decided.is_taken_back = is_denied && request.mode == Mode::Atomic;
     Ok(decided)
@@ -248,6 +252,7 @@ async fn fall_back<'a>(
             pieces.reserved.add(store, charge, &outcome, receipt);
         }
         pieces.outcomes[i] = Some(outcome);
+        pieces.local.push(i);
     }
     Ok(denied_groups)
 }
@@ -279,6 +284,7 @@ fn pieces(stores: &Stores, charges: &[Charge<'_>]) -> Pieces {
         reserved,
         is_final: false,
         held_back: Vec::new(),
+        local: Vec::new(),
     }
 }
 
@@ -343,7 +349,7 @@ fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
 }
 
 /// The same failure, where something else of the request may still be charged.
-fn as_unknown(error: StoreError) -> StoreError {
+pub(super) fn as_unknown(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(_) => error,
         error => {

@@ -1,4 +1,4 @@
-//! `allow_warnings`: which warnings are meant so where they stand, each with a reason.
+//! `allow_warnings`: the warnings that policies allow, each with a reason.
 //!
 //! Not here: how they are read (reader.rs), and what is warned of (reader.rs, heavy.rs, lint.rs).
 
@@ -10,38 +10,38 @@ use super::{Location, Position};
 
 /// The warnings that policies allow, by the descriptor that allows them, or the domain.
 #[derive(Debug, Default)]
-pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<Entry>>);
+pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<AllowedWarning>>);
 
 #[derive(Debug)]
-struct Entry {
+struct AllowedWarning {
     code: Code,
     /// Where it is allowed.
     place: Location,
-    /// Whether there was one.
+    /// Whether the policies have such a warning.
     is_met: bool,
 }
 
 impl Allowed {
-    /// Adds what the descriptor or domain at this place allows.
+    /// Adds the warnings that the descriptor or domain at this place allows.
     pub(super) fn add(&mut self, at: &Location, codes: Vec<(Code, Location)>) {
         if codes.is_empty() {
             return;
         }
-        // Where an alias stands for a descriptor, it is here more than once.
+        // An alias of a descriptor is added once for each use.
         let entries = self.0.entry((at.file.clone(), at.position)).or_default();
         let is_new = |code: Code| entries.iter().all(|entry| entry.code != code);
         let new: Vec<_> = codes.into_iter().filter(|(code, _)| is_new(*code)).collect();
-        entries.extend(new.into_iter().map(|(code, place)| Entry { code, place, is_met: false }));
+        entries.extend(new.into_iter().map(|(code, place)| AllowedWarning { code, place, is_met: false }));
     }
 
-    /// Whether this warning is allowed by the descriptor or domain at this place. Takes note of it.
+    /// Whether the descriptor or domain at this place allows the warning. Marks the entry as met.
     pub(super) fn has(&mut self, at: &Location, code: Code) -> bool {
         let entries = self.0.get_mut(&(at.file.clone(), at.position));
         let entry = entries.and_then(|entries| entries.iter_mut().find(|entry| entry.code == code));
         entry.map(|entry| entry.is_met = true).is_some()
     }
 
-    /// The entries for warnings that were not there.
+    /// The entries that no warning has met.
     pub(super) fn unmet(&self) -> Vec<(Code, Location)> {
         let entries = self.0.values().flatten().filter(|entry| !entry.is_met);
         entries.map(|entry| (entry.code, entry.place.clone())).collect()

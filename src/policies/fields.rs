@@ -2,14 +2,14 @@
 //!
 //! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
 
-use weir_text::{boolean, nearest};
+use weir_text::yaml::{Node, NodeId, Position, Value};
+use weir_text::{boolean, nearest, quoted};
 
 use super::keys::{Kind, REFERENCE_KEYS};
 use super::scalar::{self, IsOdd, Plain, whole_number};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, shown};
+use super::{NAME_BYTES_MAX, instead};
 
 /// A value that may be absent, or wrong.
 pub(super) type Read<T> = Result<Option<T>, Reported>;
@@ -20,7 +20,7 @@ pub(super) struct Fields {
     kind: &'static Kind,
     /// Where the key stands and its value, in the order of the kind's keys.
     found: Vec<Option<(Position, NodeId)>>,
-    /// Keys that a misspelled one was probably meant to be.
+    /// The probable meanings of misspelled keys.
     meant: Vec<&'static str>,
 }
 
@@ -34,7 +34,7 @@ impl Fields {
         self.get(key).map(|(at, _)| at)
     }
 
-    /// The values, but for that of one key.
+    /// All values except that of one key.
     pub(super) fn values_but(&self, key: &str) -> impl Iterator<Item = NodeId> {
         let left_out = self.kind.position(key);
         let others = self.found.iter().enumerate().filter(move |(index, _)| Some(*index) != left_out);
@@ -47,9 +47,9 @@ impl Fields {
     }
 }
 
-impl FileReader<'_> {
-    /// The keys and values of a whole file. One that is no mapping, or has none of the keys, is probably another kind of file and
-    /// may be a secret: nothing of it is quoted.
+impl<'r> FileReader<'r> {
+    /// The keys and values of a whole file. A file that is no mapping, or has none of the keys, may be a secret: its message
+    /// quotes nothing of it.
     pub(super) fn fields_of_file(&mut self, root: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;
         let node = document.node(root);
@@ -106,24 +106,29 @@ impl FileReader<'_> {
 
     /// A text; nothing and an empty text are none. Numbers and booleans are texts as written.
     pub(super) fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(None);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if node.is_null() {
-            return Ok(None);
-        }
+        let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         let Value::Scalar { text, .. } = &node.value else {
-            return Err(
-                self.report(self.value_position(at, id), format!("{key} must be text, not {}", node.describe()))
-            );
+            return Err(self.report(at, format!("{key} must be text, not {}", node.describe())));
         };
         if text.len() > bytes_max {
-            let message = format!("{key} has {} bytes: at most {bytes_max}", text.len());
-            return Err(self.report(self.value_position(at, id), message));
+            return Err(self.report(at, format!("{key} has {} bytes: at most {bytes_max}", text.len())));
         }
         Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
+    }
+
+    /// The value that `parse` makes of a text.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        fields: &Fields,
+        key: &str,
+        bytes_max: usize,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Read<T> {
+        let Some(text) = self.text(fields, key, bytes_max)? else { return Ok(None) };
+        match parse(&text) {
+            Ok(value) => Ok(Some(value)),
+            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", quoted(&text)))),
+        }
     }
 
     /// One of a few words; absent and nothing are none.
@@ -133,25 +138,17 @@ impl FileReader<'_> {
         };
         match words.iter().find(|known| **known == word) {
             Some(word) => Ok(Some(word)),
-            None => Err(self.report_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
+            None => Err(self.report_value(fields, key, format!("no {key} {}{}", quoted(&word), instead(&word, words)))),
         }
     }
 
     /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
     pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Reported> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(false);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if node.is_null() {
-            return Ok(false);
+        let Some((at, node)) = self.value(fields, key) else { return Ok(false) };
+        match self.flag_given(fields, key) {
+            Some(truth) => Ok(truth),
+            None => Err(self.report(at, format!("{key} must be true or false, not {}", node.describe()))),
         }
-        if let Some(truth) = self.flag_given(fields, key) {
-            return Ok(truth);
-        }
-        let message = format!("{key} must be true or false, not {}", node.describe());
-        Err(self.report(self.value_position(at, id), message))
     }
 
     /// A flag that is there and is true or false.
@@ -175,7 +172,7 @@ impl FileReader<'_> {
                 Some((number, odd)) => {
                     if odd == IsOdd::Yes {
                         let at = self.value_position(at, id);
-                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", shown(text)));
+                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", quoted(text)));
                     }
                     return Ok(Some(number));
                 }
@@ -193,21 +190,18 @@ impl FileReader<'_> {
 
     /// The items of a list; nothing is none.
     pub(super) fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(None);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if node.is_null() {
-            return Ok(None);
-        }
+        let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         match &node.value {
             Value::List(items) => Ok(Some(items.clone())),
-            _ => {
-                let message = format!("{key} must be a list, not {}", node.describe());
-                Err(self.report(self.value_position(at, id), message))
-            }
+            _ => Err(self.report(at, format!("{key} must be a list, not {}", node.describe()))),
         }
+    }
+
+    /// The value of a key and its position; none if it is absent or null.
+    pub(super) fn value(&self, fields: &Fields, key: &str) -> Option<(Position, &'r Node<'r>)> {
+        let (at, id) = fields.get(key)?;
+        let node = self.document.node(id);
+        (!node.is_null()).then(|| (self.value_position(at, id), node))
     }
 
     /// Where a key stands that has a value: nothing is the same as leaving it out.
@@ -227,7 +221,7 @@ impl FileReader<'_> {
         self.report(at, message)
     }
 
-    /// Where a value stands; the place of an alias is that of its key.
+    /// The position of a value, or for an alias that of its key.
     pub(super) fn value_position(&self, key: Position, id: NodeId) -> Position {
         let value = self.document.node(id).position;
         if value > key { value } else { key }
@@ -242,9 +236,9 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     }
 }
 
-/// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
+/// The message about an unknown key. Adds the probable meaning to `meant`.
 fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
-    let text = shown(key);
+    let text = quoted(key);
     let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
     if !homes.is_empty() {
         return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);

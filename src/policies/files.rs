@@ -1,7 +1,7 @@
 //! Which files are policies, and reading one.
 //!
-//! Only regular files are read: a pipe or a device could block for ever. Everything has a bound, so a directory that was
-//! given by mistake costs little. Not here: when to read (watch.rs) and what files hold (lib.rs).
+//! Only regular files are read: a pipe or a device could block for ever. Bounds keep a wrong directory cheap. Not here: when
+//! to read (watch.rs), and what files hold (lib.rs).
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -12,22 +12,22 @@ use weir_engine::words::printable;
 
 /// The most policy files in one directory, its subdirectories included.
 pub const FILES_MAX: usize = 10_000;
-/// The most names that are read to find them.
+/// The most names of directory entries that are read.
 pub const NAMES_MAX: usize = 100_000;
 /// How deep subdirectories may nest below the policy directory.
 pub const DEPTH_MAX: usize = 8;
 
-/// Which files are policies: a directory, and which names in it. A path alone is a directory of `*.yaml` and `*.yml`.
+/// A directory, and which of its files are policies. Made from a path: `*.yaml` and `*.yml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The directory.
     pub directory: PathBuf,
     /// Every file is a policy, with any extension.
     pub all_files: bool,
-    /// Names that begin with one dot are read too. Those that begin with two never are: in a Kubernetes volume they hold
+    /// Reads names that begin with one dot too. Names that begin with two are never read: in a Kubernetes volume they hold
     /// every file a second time.
     pub dot_files: bool,
-    /// What lies beside the directory and has its name, a dot and an ending belongs to it: `config.yaml` to `config`.
+    /// Adds the files beside the directory that have its name and an extension: `config.yaml` beside `config`.
     pub beside: bool,
     /// The directory and its policy files may be missing.
     pub allow_empty: bool,
@@ -47,7 +47,7 @@ impl From<&PathBuf> for Source {
 }
 
 impl Source {
-    /// Whether this name is passed over, with all that is below it.
+    /// Whether this name is skipped, with everything below it.
     fn hides(&self, name: &[u8]) -> bool {
         name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
     }
@@ -57,7 +57,7 @@ impl Source {
         self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
     }
 
-    /// Whether this is no error here, since the directory may be missing.
+    /// Whether the error means that the directory is missing, and it may be.
     pub(super) fn allows(&self, error: &io::Error) -> bool {
         self.allow_empty && error.kind() == io::ErrorKind::NotFound
     }
@@ -83,17 +83,16 @@ fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
-/// followed, except for [tests](is_test) and [traffic](is_traffic). A path to a file means this file only, with any other name.
+/// The policy files of a source, sorted by path: every `*.yaml` and `*.yml` of a directory and its subdirectories, except
+/// [tests](is_test) and [traffic](is_traffic). Symlinks are followed. The path of a file is that file alone, with any name.
 ///
-/// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
-/// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading
-/// it fails loudly instead of a policy silently going missing.
+/// Names that start with a dot are skipped unless the source includes them. In a Kubernetes ConfigMap they are the
+/// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A symlink to nowhere is listed, so
+/// reading it fails and the policy is not lost unnoticed.
 ///
 /// # Errors
-///
-/// A directory that cannot be listed, a bound that is passed, a symlink that leads back to a directory around it, or a
-/// policy name on something that is no regular file, or a file that is tests or traffic by its name.
+/// A directory that cannot be listed, an exceeded bound, a symlink to a directory around it, a policy name on something that
+/// is no regular file, or a single file that is tests or traffic by its name.
 pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     let source = source.into();
     if !source.all_files {
@@ -104,11 +103,10 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
-/// The files of tests in a directory and its subdirectories, sorted by path, found as policy files are. The path of a file is
-/// that file alone, with any name.
+/// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
+/// name.
 ///
 /// # Errors
-///
 /// Those of [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
@@ -122,7 +120,7 @@ pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
     files.is_ok_and(|files| !files.is_empty())
 }
 
-/// Refuses a file of another kind, by its name.
+/// Refuses a file whose name says that it is of another kind.
 fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Result<()> {
     if is_other(path) && path.is_file() { Err(refuse(path, &format!("by its name a file of {what}"))) } else { Ok(()) }
 }
@@ -139,15 +137,15 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
         return Err(not_regular());
     }
     let most = bytes_max as u64 + 1;
-    // A vector that doubles as it is read takes three times as much for a moment.
+    // A vector that grows while it is read takes three times as much for a moment.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or_default());
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// One policy file as it is found.
+/// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Found {
+pub(super) struct PolicyFile {
     /// The path below the directory that was asked for.
     pub(super) path: PathBuf,
     /// Its path with symlinks followed; none for a symlink to nowhere.
@@ -158,8 +156,8 @@ pub(super) struct Found {
 
 /// Identifies one state of a file without reading it.
 ///
-/// The time of the last change to the inode is part of it: no program can set it, so an edit that keeps the size and puts the
-/// modification time back is still seen.
+/// It includes the time of the inode's last change, which no program can set. This shows an edit that keeps the size and
+/// resets the modification time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mark {
     device: u64,
@@ -185,19 +183,19 @@ impl Mark {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Whether something other than a write came last: a rename, or a copy that sets the times when it is complete.
+    /// Whether the last change was not a write, but a rename or a copy that sets the times at its end.
     pub(super) fn arrived_whole(&self) -> bool {
         self.modified < self.changed
     }
 }
 
 /// The policy files by path.
-pub(super) fn walk(source: &Source) -> io::Result<Vec<Found>> {
+pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
     walk_for(source, Source::takes)
 }
 
-/// The files by path that `takes` takes.
-fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<Found>> {
+/// The files that `takes` accepts, by path.
+fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<PolicyFile>> {
     let directory = &*source.directory;
     let mut walk = Walk { source, takes, files: Vec::new(), names: 0, around: Vec::new() };
     match fs::metadata(directory) {
@@ -207,7 +205,7 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
             let real = fs::canonicalize(directory).map_err(|error| at(directory, &error))?;
             if metadata.is_file() {
                 let mark = Some(Mark::of(&metadata));
-                return Ok(vec![Found { path: directory.to_owned(), real: Some(real), mark }]);
+                return Ok(vec![PolicyFile { path: directory.to_owned(), real: Some(real), mark }]);
             }
             if !metadata.is_dir() {
                 return Err(refuse(directory, "neither a directory nor a regular file"));
@@ -225,14 +223,14 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
 struct Walk<'a> {
     source: &'a Source,
     takes: fn(&Source, &Path) -> bool,
-    files: Vec<Found>,
+    files: Vec<PolicyFile>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
     around: Vec<(u64, u64)>,
 }
 
 impl Walk<'_> {
-    /// Visits the files beside the directory that belong to it.
+    /// Visits the files beside the directory that have its name.
     fn beside(&mut self) -> io::Result<()> {
         let directory = &self.source.directory;
         let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
@@ -301,7 +299,7 @@ impl Walk<'_> {
         if self.files.len() == FILES_MAX {
             return Err(refuse(&path, &format!("more than {FILES_MAX} files")));
         }
-        self.files.push(Found { path, real, mark });
+        self.files.push(PolicyFile { path, real, mark });
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use weir_engine::words::counted;
 use super::allowed::Allowed;
 use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 
-/// Adds the warnings of a policy set, rules before domains. [dc-11]
+/// Adds warnings about a policy set, first about rules, then about domains. [dc-11]
 pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mut Allowed, warnings: &mut Warnings) {
     // A domain can be spread over several files; the first place stands for it.
     let mut by_name: BTreeMap<&str, (&Location, Vec<u32>)> = BTreeMap::new();
@@ -46,7 +46,7 @@ fn warn_of_rules(
     if let Some(rule) = outline.rule.and_then(|id| policies.rules().get(id as usize)) {
         let weight: u32 = rule.limits.iter().map(of_limit).sum();
         weights.push(weight);
-        // Lighter rules need more descriptors of one kind in a request than are usual.
+        // A lighter rule is too heavy only with unusually many descriptors of one kind in a request.
         if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.place(), Code::Heavy) {
             let message = format!(
                 "these limits weigh {weight} together, so that a request with {} of it weighs more than \

@@ -1,10 +1,10 @@
-//! Policies as they were read, kept so that others can read them again: the texts of the files, small and in JSON.
+//! Keeps the texts of the loaded policy files, compressed JSON, for readers of a running server.
 //!
 //! ```json
 //! {"compatible": false, "merge_domains": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
 //! ```
 //!
-//! Policies that did not come as text have a `tree` in place of it. Not here: who asks for them (http, cli).
+//! Policies that did not come as text have a `tree` in place of a `text`. Not here: who reads them (http, cli).
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tree::Tree;
 
-/// The most bytes that are kept, compressed. Policies that need more are not kept.
+/// The most compressed bytes. Larger policies are not kept.
 pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// What was read, in gzip; none if it was too large.
@@ -26,16 +26,16 @@ pub type Kept = Option<Arc<[u8]>>;
 /// Collects what is read.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    /// None as soon as there is too much.
+    /// None if the sources were too large.
     encoder: Option<GzEncoder<Vec<u8>>>,
     files: usize,
     bytes_max: usize,
 }
 
-/// What was kept, as it is read back.
+/// Kept sources, decompressed.
 #[derive(Debug, Deserialize)]
 pub struct Sources {
-    /// They were read as envoyproxy/ratelimit does.
+    /// They were read in a compatible [`Dialect`](crate::Dialect).
     pub compatible: bool,
     /// Files of one domain were joined.
     pub merge_domains: bool,
@@ -72,7 +72,7 @@ struct WrittenFile<'a> {
     content: Written<'a>,
 }
 
-/// Reads back what was kept here; none of other bytes.
+/// Decompresses kept sources; none for other bytes.
 pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
     let mut text = String::new();
     GzDecoder::new(&**kept).read_to_string(&mut text).ok()?;
@@ -80,7 +80,7 @@ pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
 }
 
 impl Sources {
-    /// Gives each source another name in messages.
+    /// Renames each source.
     pub fn rename(&mut self, to: impl Fn(&str) -> String) {
         for file in &mut self.files {
             file.name = to(&file.name);
@@ -99,7 +99,7 @@ impl Sources {
 
 impl Keeper {
     pub(super) fn new(compatible: bool, merge_domains: bool) -> Self {
-        // The reader waits for it at each load: quick is better than small.
+        // Each load waits for the compression: fast is better than small.
         let mut keeper = Self {
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
             files: 0,
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((first.places, first.files), (again.places, again.files));
         assert_eq!(first.warnings.to_string(), again.warnings.to_string());
         assert_eq!(format!("{:?}", first.domains), format!("{:?}", again.domains));
-        // What is only checked is not kept.
+        // Only a load for use is kept.
         assert_eq!(load(&dir.path().into(), Dialect::default()).unwrap().kept, None);
     }
 
@@ -190,7 +190,7 @@ mod tests {
     fn no_files_are_kept_too_and_too_many_bytes_are_not() {
         let none = Keeper::new(false, false).finish();
         assert_eq!(load_sources(unpacked(&none)).unwrap().policies.domains().len(), 0);
-        // What does not compress: no byte follows from those before it.
+        // Pseudo-random bytes do not compress.
         let mut state = 1_u64;
         let mut noise = || {
             let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The keys that policy files are made of: the tables that the reading goes by, and that docs/policies.md is held to.
+//! The keys of policy files: the tables that the reader uses and that docs/policies.md must match.
 //!
 //! Not here: what the values mean (reader.rs, limit.rs).
 
@@ -12,7 +12,7 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys that it can have.
     pub keys: &'static [Key],
-    /// Keys that are read and mean nothing, as to envoyproxy/ratelimit.
+    /// Keys that have no effect, as in envoyproxy/ratelimit.
     pub ignored: &'static [&'static str],
 }
 
@@ -21,51 +21,57 @@ pub struct Kind {
 pub struct Key {
     /// The key as it is written.
     pub name: &'static str,
-    /// Which algorithms it is for; none if it is for all, or has nothing to do with them.
+    /// The algorithms that it is for; none if any algorithm may be beside it.
     pub only: Option<Only>,
 }
 
 /// Why a key is for some algorithms only.
 #[derive(Debug)]
 pub struct Only {
-    /// What an algorithm has that takes it.
+    /// What an algorithm must have to accept the key.
     pub needs: Needs,
-    /// Why the others refuse it, and what takes it: the end of a message.
+    /// Why other algorithms refuse it, and which accept it: the end of a message.
     pub reason: &'static str,
 }
 
-/// What an algorithm has that takes a key.
+/// What an algorithm must have to accept a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// This parameter.
     Parameter(&'static str),
-    /// A use for reports.
+    /// Support of `post_paid`.
     Reports,
+    /// Charges that can be given back in part.
+    Holds,
     /// Windows with a beginning and an end.
     Windows,
     /// Steps, within which it makes no difference when a hit is charged.
     Steps,
+    /// Hits that it counts, and not requests in flight.
+    Hits,
 }
 
 impl Only {
-    /// Whether this algorithm takes the key.
+    /// Whether this algorithm accepts the key.
     fn takes(&self, algorithm: Algorithm) -> bool {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
+            Needs::Holds => algorithm.takes_holds(),
             Needs::Windows => algorithm.has_windows(),
             Needs::Steps => algorithm.has_steps(),
+            Needs::Hits => !algorithm.counts_permits(),
         }
     }
 
-    /// The names of the algorithms that take the key.
+    /// The names of the algorithms that accept the key.
     pub fn algorithms(&self) -> impl Iterator<Item = &'static str> {
         Algorithm::all(&Parameters::LEAST).into_iter().filter(|known| self.takes(*known)).map(Algorithm::name)
     }
 }
 
 impl Kind {
-    /// Where a key is in the table.
+    /// The index of a key in the table.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.keys.iter().position(|key| key.name == name)
     }
@@ -89,7 +95,7 @@ const fn key_of(name: &'static str, needs: Needs, reason: &'static str) -> Key {
     Key { name, only: Some(Only { needs, reason }) }
 }
 
-/// The keys of envoyproxy/ratelimit. It accepts each of them in every mapping, and uses it where it has a meaning.
+/// The keys of envoyproxy/ratelimit, which accepts each of them in every mapping and ignores it if it has no meaning there.
 pub(super) const REFERENCE_KEYS: [&str; 16] = [
     "domain",
     "key",
@@ -141,13 +147,17 @@ pub(super) const DESCRIPTOR: Kind = Kind {
     ignored: &[],
 };
 
+/// What a limit on requests in flight has in place of a rate.
+const IN_FLIGHT: &str =
+    "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
+
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",
     keys: &[
-        key("unit"),
+        key_of("unit", Needs::Hits, IN_FLIGHT),
         key("requests_per_unit"),
         key("window"),
-        key("rate"),
+        key_of("rate", Needs::Hits, IN_FLIGHT),
         key("algorithm"),
         key_of(
             "burst",
@@ -162,11 +172,18 @@ pub(super) const LIMIT: Kind = Kind {
         key("shadow"),
         key("from"),
         key("until"),
-        key("drain"),
+        key_of("drain", Needs::Hits, "a denied request does not run, so it holds no permit"),
         key_of(
             "post_paid",
             Needs::Reports,
-            "its log would grow with every report, without a bound, all other algorithms take it",
+            "a log would grow with every report, without a bound, and a request holds its permit from its start, all other \
+             algorithms take it",
+        ),
+        key_of(
+            "hold",
+            Needs::Holds,
+            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window \
+             (concurrency holds a permit without it)",
         ),
         key_of(
             "alert_at",

@@ -4,11 +4,11 @@
 
 use weir_engine::lease::LIMIT_MIN;
 use weir_engine::{Lease, Limit, Mode, Role};
-use weir_text::duration;
+use weir_text::{duration, quoted};
 
+use super::NAME_BYTES_MAX;
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
-use super::{NAME_BYTES_MAX, shown};
 
 impl FileReader<'_> {
     /// The lease of a limit, if it has one.
@@ -21,7 +21,7 @@ impl FileReader<'_> {
             },
             Err(reason) => reason,
         };
-        Err(self.report_value(fields, "lease", format!("lease {}: {reason}", shown(&text))))
+        Err(self.report_value(fields, "lease", format!("lease {}: {reason}", quoted(&text))))
     }
 
     /// Refuses a lease beside keys that it cannot stand beside, and one that has no effect. [ls-1]
@@ -32,6 +32,7 @@ impl FileReader<'_> {
         let beside = [
             (limit.shadow, "shadow", "a limit on trial denies nothing, and is counted beside the others at the store"),
             (limit.term.is_some(), "from or until", "replicas do not know to the microsecond when the limit ends"),
+            (limit.hold, "hold", "its receipt has to name the charge of its own request"),
             (limit.drain, "drain", "a denied request takes what the store has left, not what replicas hold"),
             (limit.post_paid(), "post_paid", "usage is charged when it is reported, and not ahead"),
         ];

@@ -18,15 +18,14 @@
 //!     descriptors: []             # the next level
 //! ```
 //!
-//! docs/policies.md is the reference of all keys. Numbers and booleans are values as written; nothing (`~`, `null`) is
-//! the same as leaving a key out. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a
-//! bound on what they expand to. A compatible [`Dialect`] loads every file that envoyproxy/ratelimit loads.
+//! docs/policies.md is the reference of all keys. A value is the text as written; null (`~`, `null` or nothing) is the same as
+//! no key. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them. A compatible [`Dialect`] loads every
+//! file that envoyproxy/ratelimit loads.
 //!
-//! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
-//! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
+//! A load returns either a whole policy set, with the place of every rule and warnings, or every problem of every file. Not
+//! here: what a policy decides (engine/policy.rs), and when files are read again (watch.rs).
 
 mod allowed;
-mod comments;
 mod fields;
 pub mod files;
 mod heavy;
@@ -49,7 +48,6 @@ pub mod traffic_file;
 mod tree;
 mod warning;
 pub mod watch;
-mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -71,7 +69,7 @@ pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 use weir_engine::words::counted;
 use weir_engine::{Matcher, PolicySet};
 use weir_text::nearest;
-pub use yaml::{DEPTH_MAX, NODES_MAX};
+use weir_text::yaml::{Options, Position};
 
 /// The longest name of a source in messages, in characters.
 const NAME_CHARS_MAX: usize = 200;
@@ -83,13 +81,13 @@ pub const ALL_BYTES_MAX: usize = 256 << 20;
 pub const DESCRIPTORS_MAX: usize = 1_000_000;
 /// The most levels of descriptors: as many as a request's descriptor may have entries unless a setting says otherwise.
 pub const LEVELS_MAX: usize = 16;
-/// The longest domain, in bytes: a longer one could not be asked about.
+/// The longest domain, in bytes. By default, requests with a longer one are refused.
 pub const DOMAIN_BYTES_MAX: usize = 256;
 /// The longest key of a descriptor, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
 /// The most items of `values` and `cidr` in all files together.
 pub const VALUES_MAX: usize = 1_000_000;
-/// The most regular expressions in all files together: each is compiled by itself, which can take milliseconds.
+/// The most regular expressions in all files together. Compiling one can take milliseconds.
 pub const REGEXES_MAX: usize = 10_000;
 /// The longest value of a descriptor, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
@@ -101,30 +99,52 @@ pub const REPLACES_MAX: usize = 64;
 pub const METADATA_VALUES_MAX: usize = 10_000;
 /// The most text in the metadata of one descriptor, keys included, in bytes.
 pub const METADATA_BYTES_MAX: usize = 262_144;
-/// The most problems that are kept; those past it are counted.
+/// The most problems that are kept; more are only counted.
 pub const PROBLEMS_MAX: usize = 1_000;
-/// How much of a text from a file is shown in a message, in characters.
-const SHOWN_CHARS_MAX: usize = 60;
+/// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
+pub const NODES_MAX: u32 = 4_000_000;
+/// The most values in a short text. [`NODE_BYTES`] allows a longer text more. A tree with fewer bytes a value would take many
+/// times the memory of its text.
+const NODES_FREE: usize = 100_000;
+/// A text may have one more value for so many bytes. A list of numbers has about seven bytes a value, a rule has six.
+const NODE_BYTES: usize = 4;
+/// How deep lists and mappings may nest: more than the deepest policy needs.
+pub const DEPTH_MAX: usize = 64;
+/// The same in a compatible reading, which allows more levels of descriptors.
+const DEPTH_COMPATIBLE_MAX: usize = 192;
 
 /// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// What envoyproxy/ratelimit loads is loaded and means the same; where that is probably a mistake there is a
-    /// warning. Otherwise it is refused.
+    /// Files that envoyproxy/ratelimit loads are loaded and mean the same, with warnings about probable mistakes. Otherwise
+    /// such files are refused.
     pub compatible: bool,
-    /// Several files may be of one domain, whose descriptors are joined. Otherwise the second one is refused.
+    /// The descriptors of several files of one domain are joined. Otherwise the second file is refused.
     pub merge_domains: bool,
 }
 
 impl Dialect {
-    /// What the settings say.
+    /// The dialect of the settings.
     #[must_use]
     pub const fn of(policies: &weir_settings::Policies) -> Self {
         Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
     }
+
+    /// How a text of so many bytes is read as YAML.
+    const fn yaml(self, bytes: usize) -> Options {
+        Options {
+            is_compatible: self.compatible,
+            // envoyproxy/ratelimit reads all mappings of this key into one object.
+            joined_key: "rate_limit",
+            written_max: NODES_FREE + bytes / NODE_BYTES,
+            values_max: NODES_MAX,
+            aliased_bytes_max: FILE_BYTES_MAX,
+            depth_max: if self.compatible { DEPTH_COMPATIBLE_MAX } else { DEPTH_MAX },
+        }
+    }
 }
 
-/// How much of each thing there may be in a file.
+/// The bounds of one file.
 struct Bounds {
     levels: usize,
     domain_bytes: usize,
@@ -170,7 +190,7 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
     load_dir_with(directory, Dialect::default())
 }
 
-/// The same, read in a given way. A compatible reading accepts a directory without policy files.
+/// [`load_dir`] with a dialect. A compatible one accepts a directory without policy files.
 ///
 /// # Errors
 /// Those of [`load_dir`].
@@ -191,15 +211,15 @@ pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
 pub struct Restless {
     /// Their paths.
     pub paths: BTreeSet<PathBuf>,
-    /// What was last loaded, which has their last texts.
+    /// The last load, with the last text of each.
     pub last: Kept,
 }
 
-/// The same for policies that are put in force: what was read is kept, so that others can read it again. Of files that keep changing
-/// the last texts are loaded in place of the files. One that was never loaded is left out.
+/// [`load`] for use by a server: keeps the texts for readers. Of a file that keeps changing it loads the last text; a file
+/// without one is left out.
 ///
 /// # Errors
-/// Those of [`load`], and files that keep changing while the last policies were too large to be kept.
+/// Those of [`load`], and restless files if the last policies were too large to be kept.
 pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
     load_with(source, dialect, Some(Keeper::new(dialect.compatible, dialect.merge_domains)), restless)
 }
@@ -217,7 +237,7 @@ fn load_with(
         problems
     };
     let mut paths = policy_files(source.clone()).map_err(|error| {
-        // The error names the path, which the problem does too.
+        // The problem names the path too.
         let text = error.to_string();
         let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         alone(message.to_owned())
@@ -248,7 +268,7 @@ fn load_with(
         match read {
             Ok(text) => {
                 reader.file(file.clone(), &text);
-                // Policies with a problem are not put in force: nothing more of them is kept.
+                // Policies with a problem are not used.
                 keeper = keeper.filter(|_| reader.problems.count() == 0);
                 if let Some(keeper) = &mut keeper {
                     keeper.text(&file, &text);
@@ -301,7 +321,7 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
     parse_with(files, Dialect::default())
 }
 
-/// The same, read in a given way.
+/// [`parse`] with a dialect.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -313,7 +333,7 @@ pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Pr
     reader.finish()
 }
 
-/// What a load gives.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Loaded {
     /// The policies, ready to match.
@@ -324,13 +344,13 @@ pub struct Loaded {
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
     pub files: usize,
-    /// Their paths; none where policies were not read from files.
+    /// Their paths; empty if policies did not come from files.
     pub paths: Vec<PathBuf>,
     /// Probable mistakes, without those that the policies allow.
     pub warnings: Warnings,
     allowed: Allowed,
     dialect: Dialect,
-    /// What was read, where it was read to be put in force.
+    /// The sources, if they were loaded for use.
     pub kept: Kept,
 }
 
@@ -350,7 +370,7 @@ pub struct DomainOutline {
 pub struct Outline {
     /// The key.
     pub key: Box<str>,
-    /// The values that it is for; none for the key alone.
+    /// The values that it matches; none for the key alone.
     pub value: Option<Matcher>,
     /// Whether all these values share one state.
     pub share_threshold: bool,
@@ -362,40 +382,22 @@ pub struct Outline {
     pub rule: Option<u32>,
     /// Whether `rate_limit` is there without a value.
     pub has_empty_limit: bool,
-    /// Whether a comment stands in one of its lines, or alone in the line above. True where there can be no comments, because it
-    /// did not come as text.
+    /// Whether a comment is in one of its lines, or alone in the line above. True for policies that did not come as text.
     pub has_comment: bool,
     /// The next level, in file order.
     pub descriptors: Vec<Outline>,
 }
 
 impl Outline {
-    /// Where it stands.
+    /// Its place.
     #[must_use]
     pub fn place(&self) -> Location {
         Location { file: self.file.clone(), position: self.position }
     }
 }
 
-/// A line and a column, both counted from 1; columns in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The line.
-    pub line: u32,
-    /// The column.
-    pub column: u32,
-}
-
-impl Position {
-    /// Whether it is a place in a text. In policies that did not come as text, the line is the number of a place and the
-    /// column is 0.
-    pub(crate) const fn is_text(self) -> bool {
-        self.column > 0
-    }
-}
-
-/// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, the path to the place
-/// stands in `file`, and is all that is displayed.
+/// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, `file` has the path to
+/// the place, and only that is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file as it was named to the loader.
@@ -406,27 +408,33 @@ pub struct Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.position.is_text() {
-            return f.write_str(&self.file);
+        f.write_str(&self.file)?;
+        if is_in_text(self.position) {
+            write!(f, ":{}", self.position)?;
         }
-        write!(f, "{}:{}:{}", self.file, self.position.line, self.position.column)
+        Ok(())
     }
 }
 
-/// One thing that is wrong; displayed as `file:line:column: message`.
+/// Whether it is a place in a text. In other policies the line is the number of a step in `Paths`, and the column is 0.
+const fn is_in_text(position: Position) -> bool {
+    position.column > 0
+}
+
+/// A mistake, displayed as `file:line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: ProblemKind,
     /// The file as it was named to the loader, or the directory.
     pub file: Arc<str>,
-    /// Where in it; none if all of it is meant, such as a file that cannot be read.
+    /// Where in it; none if it concerns the whole file.
     pub position: Option<Position>,
-    /// What is wrong, and where possible what to write instead.
+    /// The mistake and, if possible, its correction.
     pub message: String,
 }
 
-/// What a problem is about. Unlike the text of a problem, its kind has nothing of the file.
+/// What a problem is about. Unlike the message, it contains no text of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProblemKind {
     /// A file or a directory cannot be read, or is too large.
@@ -462,18 +470,18 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
-        if let Some(Position { line, column }) = self.position {
-            write!(f, ":{line}:{column}")?;
+        if let Some(position) = self.position {
+            write!(f, ":{position}")?;
         }
         write!(f, ": {}", self.message)
     }
 }
 
-/// Everything that is wrong with a policy directory, in file order, at least one; displayed one per line.
+/// All problems of a policy directory, in file order; displayed one per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     list: Vec<Problem>,
-    /// How many more there were than are kept.
+    /// How many more were not kept.
     more: usize,
 }
 
@@ -484,7 +492,7 @@ impl Problems {
         &self.list
     }
 
-    /// How many problems there are, those past [`PROBLEMS_MAX`] included.
+    /// How many problems there are, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
@@ -514,7 +522,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The text of a file, or what is wrong with it and where.
+/// The text of a file. On failure the reason, and where possible its place.
 fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Position>, String)> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err((None, too_large()));
@@ -537,7 +545,7 @@ fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Positio
     })
 }
 
-/// The text of a file that begins with the byte order mark of UTF-16; nothing in it where it is none after all.
+/// The text of a file that begins with the byte order mark of UTF-16. The inner option is none if the file is not UTF-16.
 fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
     let of_pair: fn([u8; 2]) -> u16 = match bytes.get(..2)? {
         [0xff, 0xfe] => u16::from_le_bytes,
@@ -604,7 +612,7 @@ pub fn read_trees<'a>(
 /// Reads what a running server has kept.
 ///
 /// # Errors
-/// All problems of all sources, in order; a server of another version may accept what this one does not.
+/// All problems of all sources, in order. A server of another version may accept policies that this program refuses.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
     let Sources { compatible, merge_domains, files } = sources;
     let mut reader = Reader::new(Dialect { compatible, merge_domains });
@@ -632,18 +640,10 @@ fn too_many_bytes() -> String {
     format!("all files together are larger than {} MiB", ALL_BYTES_MAX >> 20)
 }
 
-/// The end of a message about a word that is none of the known ones.
+/// The end of a message about an unknown word.
 fn instead(word: &str, known: &[&'static str]) -> String {
     match nearest(word, known.iter().copied()) {
         Some(near) => format!(", did you mean {near:?}?"),
         None => format!(": it is one of {}", known.join(", ")),
-    }
-}
-
-/// A text from a file, quoted for a message and cut to a bounded length.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-        None => format!("{text:?}"),
     }
 }

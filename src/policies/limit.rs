@@ -1,12 +1,13 @@
 //! Reads one limit: its numbers, its algorithm with its parameters, and what it replaces.
 //!
-//! A parameter that its algorithm does not have is refused, because it would have no effect. Not
-//! here: where a limit hangs (reader.rs) and what it decides (the engine).
+//! A parameter that the algorithm does not have is refused, because it would have no effect. Not here: the rule of the limit
+//! (reader.rs), and what the limit decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
-use weir_text::duration;
+use weir_text::yaml::{NodeId, Value};
 use weir_text::zone;
+use weir_text::{duration, quoted};
 
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
@@ -14,13 +15,12 @@ use super::rate::{self, Period};
 use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, shown};
+use super::{NAME_BYTES_MAX, Position, instead};
 
-/// The keys that a rate limit can have although it limits nothing: envoyproxy/ratelimit reads a number there and ignores it.
+/// The keys of an unlimited rate limit. envoyproxy/ratelimit accepts a number there and ignores it.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 
-/// One limit as read, with what it says about its rule.
+/// One limit, and its keys that apply to the whole rule.
 pub(super) struct ReadLimit {
     pub(super) at: Position,
     /// None if the rule is unlimited.
@@ -29,7 +29,7 @@ pub(super) struct ReadLimit {
     pub(super) replaces: Vec<(Position, String)>,
 }
 
-/// How many per how long, and which key says it, for messages.
+/// A number of hits and a period, with the keys that gave them, for messages.
 struct Amount {
     requests: u32,
     period: Period,
@@ -106,6 +106,7 @@ impl FileReader<'_> {
         let term = self.term(fields);
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
+        let hold = self.flag(fields, "hold");
         let burst = self.number(fields, "burst");
         let precision = self.precision(fields);
         let refill = self.choice(fields, "refill", &["continuous", "interval"]);
@@ -116,17 +117,19 @@ impl FileReader<'_> {
         let lease = self.lease(fields);
         let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
-        // A flag that is off asks for nothing, nor does an empty list.
+        // A flag that is off has no effect. Nor has an empty list.
         let off = [
             ("calendar", matches!(calendar, Ok(false))),
+            ("drain", matches!(drain, Ok(false))),
             ("post_paid", matches!(post_paid, Ok(false))),
+            ("hold", matches!(hold, Ok(false))),
             ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
         ];
         self.refuse_misfits(fields, algorithm, &off)?;
         let (calendar, anchor) = (calendar?, anchor?);
         let anchor = match &amount {
             Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
-            // What calendar goes with is not known, but what timezone does.
+            // `calendar` cannot be checked further, but `timezone` can.
             Err(Reported) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
         };
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
@@ -147,6 +150,7 @@ impl FileReader<'_> {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
                     LimitError::Precision { .. } => "precision",
                     LimitError::LogTooLong { .. } => amount.requests_key,
+                    LimitError::PermitWindow { .. } => "window",
                 };
                 return Err(self.report_value(fields, key, error.to_string()));
             }
@@ -159,9 +163,31 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
+        limit.hold |= hold?;
+        if limit.hold {
+            self.check_hold(fields, &limit)?;
+        }
         limit.lease = lease?;
         self.check_lease(fields, &limit)?;
         Ok(limit)
+    }
+
+    /// Refuses what contradicts a hold beside it, and notes its place: quotas and `charging` are further up. [hd-1]
+    fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
+        let contradictions = [
+            ("drain", limit.drain, "a denied request has no receipt, so that nothing could give back what it drained"),
+            ("post_paid", limit.post_paid(), "a hold is charged before and post_paid after: write two limits"),
+        ];
+        let mut result = Ok(());
+        for (key, is_set, reason) in contradictions {
+            if let Some(at) = self.given(fields, key).filter(|_| is_set) {
+                result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
+            }
+        }
+        let named =
+            if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
+        self.holds.extend(fields.key_at(named.0).map(|at| (at, named.1)));
+        result
     }
 
     /// The shares at which the use of a limit is reported: whole numbers of percent.
@@ -185,7 +211,7 @@ impl FileReader<'_> {
         Shares::new(&shares).map_err(|error| self.report_value(fields, "alert_at", format!("{error}, {EXAMPLE}")))
     }
 
-    /// Refuses what the algorithm has no use for, with what has.
+    /// Refuses keys that the algorithm does not accept. The message names the algorithms that do.
     fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in LIMIT.keys {
@@ -201,7 +227,7 @@ impl FileReader<'_> {
         result
     }
 
-    /// How many per how long, by `rate` or by the keys that it takes the place of.
+    /// The hits and their period, from `rate` or from the keys that it replaces.
     fn amount(&mut self, fields: &Fields) -> Result<Amount, Reported> {
         if fields.get("rate").is_some() {
             return self.rate(fields);
@@ -235,7 +261,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// Per how long, of a unit or as a length.
+    /// The period: a unit or a length of time.
     fn period(&mut self, fields: &Fields) -> Result<Period, Reported> {
         match (fields.get("unit"), fields.get("window")) {
             (Some((unit, _)), Some((window, _))) => {
@@ -253,33 +279,24 @@ impl FileReader<'_> {
                 match Unit::from_name(&name) {
                     Some(unit) => Ok(unit.into()),
                     None => {
-                        let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
+                        let message = format!("no unit {}{}", quoted(&name), instead(&name, &names));
                         Err(self.report_value(fields, "unit", message))
                     }
                 }
             }
             (None, Some((at, _))) => {
-                let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
-                    return Err(self.report(at, "window is empty: write a length such as 90s"));
-                };
-                Period::of_length(&text)
-                    .map_err(|reason| self.report_value(fields, "window", format!("window {}: {reason}", shown(&text))))
+                let period = self.parsed(fields, "window", NAME_BYTES_MAX, Period::of_length)?;
+                period.ok_or_else(|| self.report(at, "window is empty: write a length such as 90s"))
             }
         }
     }
 
     /// The length of a sliding window's sub-buckets.
     fn precision(&mut self, fields: &Fields) -> Read<Precision> {
-        let Some(text) = self.text(fields, "precision", NAME_BYTES_MAX)? else {
-            return Ok(None);
-        };
-        let length = duration(&text).map(|length| u64::try_from(length.as_micros()).unwrap_or(u64::MAX));
-        let message = match length.map(Precision::new) {
-            Ok(Some(precision)) => return Ok(Some(precision)),
-            Ok(None) => format!("precision {}: a sub-bucket of no length", shown(&text)),
-            Err(reason) => format!("precision {}: {reason}", shown(&text)),
-        };
-        Err(self.report_value(fields, "precision", message))
+        self.parsed(fields, "precision", NAME_BYTES_MAX, |text| {
+            let micros = u64::try_from(duration(text)?.as_micros()).unwrap_or(u64::MAX);
+            Precision::new(micros).ok_or_else(|| "a sub-bucket of no length".to_owned())
+        })
     }
 
     /// Where the windows begin. Reports contradictions.
@@ -318,7 +335,7 @@ impl FileReader<'_> {
         Ok(Anchor::Calendar(unit))
     }
 
-    /// The time zone of a calendar as the database spells it; none for UTC, which is what a calendar has without one.
+    /// The time zone of a calendar as the database spells it; none for UTC, the default.
     fn zone(&mut self, fields: &Fields) -> Read<String> {
         let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
             return Ok(None);
@@ -327,9 +344,9 @@ impl FileReader<'_> {
         if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
             return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
         }
-        // The comparison with all zones is not made for problems that are not shown.
+        // Comparing with all zones is slow, and this problem will not be shown.
         let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
-        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
+        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", quoted(&name))))
     }
 
     fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Reported> {

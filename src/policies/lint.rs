@@ -1,7 +1,7 @@
-//! Finds what loads, means what it says, and is probably not what its author wants. For `weir check`, not for loads.
+//! Finds probable mistakes in valid policies. For `weir check`, not for loads.
 //!
-//! Comparing grows with the square of what is compared, so all of it together has a bound. Not here: warnings about how a file is
-//! written, which the reading gives (reader.rs), and about weights (heavy.rs).
+//! The time of a comparison grows with the square of the compared items, so all comparisons together have a bound. Not here:
+//! warnings about the form of a file, which a load finds (reader.rs), and about weights (heavy.rs).
 
 mod alike;
 mod below;
@@ -23,15 +23,15 @@ use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
 
 /// The most comparisons of descriptors, and of keys and domains, in all policies together.
 const COMPARISONS_MAX: usize = 4_000_000;
-/// The most steps of walks through patterns, in all policies together, and for one question about them. See [`classes`].
+/// The most steps of walks through patterns, in all policies together and for one question. See [`classes`].
 const STEPS_MAX: u64 = 10_000_000;
 const STEPS_OF_ONE_MAX: u64 = 2_000_000;
-/// With how many names of limits one that is missing is compared, and for how many of them.
+/// A missing name is compared with so many names of limits, and so many missing names are compared.
 const NAMES_MAX: usize = 1_000;
 
-/// Adds warnings about what the policies say.
+/// Adds warnings about probable mistakes.
 pub fn lint(loaded: &mut Loaded) {
-    let mut found = Found {
+    let mut found = Findings {
         policies: &loaded.policies,
         is_compatible: loaded.dialect.compatible,
         allowed: &mut loaded.allowed,
@@ -56,7 +56,7 @@ pub fn lint(loaded: &mut Loaded) {
     }
     found.alike_domains(&names);
     found.allows_nothing();
-    let Found { mut warnings, more, .. } = found;
+    let Findings { mut warnings, more, .. } = found;
     warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));
     for warning in warnings {
         loaded.warnings.push(warning);
@@ -64,21 +64,21 @@ pub fn lint(loaded: &mut Loaded) {
     loaded.warnings.count_more(more);
 }
 
-struct Found<'l> {
+struct Findings<'l> {
     policies: &'l PolicySet,
     is_compatible: bool,
     allowed: &'l mut Allowed,
     warnings: Vec<Warning>,
-    /// How many more there are than may be kept.
+    /// How many more were not kept.
     more: usize,
     comparisons_left: usize,
     steps_left: u64,
-    /// Whether no search has ended at a bound.
+    /// Whether all searches were completed within their bounds.
     is_whole: bool,
 }
 
-impl<'l> Found<'l> {
-    /// Adds a warning, unless the policies allow it: what is so, then what to do.
+impl<'l> Findings<'l> {
+    /// Adds a warning unless the policies allow it: what was found, then the advice.
     fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
         if self.allowed.has(place, code) {
             return;
@@ -95,7 +95,7 @@ impl<'l> Found<'l> {
         outline.rule.and_then(|id| self.policies.rules().get(id as usize))
     }
 
-    /// Answers a question about patterns within the steps that it may take; none past them.
+    /// Answers a question about patterns; none if it takes too many steps.
     fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, classes::GivenUp>) -> Option<T> {
         let most = STEPS_OF_ONE_MAX.min(self.steps_left);
         let mut budget = Budget::of(most);
@@ -105,12 +105,12 @@ impl<'l> Found<'l> {
         answer
     }
 
-    /// What the values of one of several matchers meet; none past the budget.
+    /// Which matchers take the values of one of them; none past the budget.
     fn taken(&mut self, matchers: &[&Matcher], which: usize) -> Option<Taken> {
         self.within(|budget| classes::taken(matchers, which, budget))
     }
 
-    /// Takes comparisons from those that are left; false where there are fewer.
+    /// Uses up some of the comparisons that are left; false if there are fewer.
     fn compare(&mut self, count: usize) -> bool {
         let left = self.comparisons_left.checked_sub(count);
         self.comparisons_left = left.unwrap_or(0);
@@ -119,7 +119,7 @@ impl<'l> Found<'l> {
     }
 
     fn allows_nothing(&mut self) {
-        // A search that ended at a bound says nothing of what it would have found.
+        // After an incomplete search, a warning that was not found may still apply.
         let was_sought = |code: Code| {
             let of_searches =
                 [Code::NeverMet, Code::MatchesNothing, Code::HidesBelow, Code::AlikeKey, Code::AlikeDomain];
@@ -144,7 +144,7 @@ impl<'l> Found<'l> {
             if let Some(rule) = self.rule(outline) {
                 self.reason(outline, rule);
                 self.term_gap(outline, rule);
-                // What one limit denies, the others do not count.
+                // The other limits do not count a request that one limit denies.
                 if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);
                 }
@@ -155,7 +155,7 @@ impl<'l> Found<'l> {
         }
     }
 
-    /// What is found by comparing the descriptors of a level, and of the levels below.
+    /// Compares the descriptors of a level, and of the levels below.
     fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
         self.never_met(descriptors, place);
         self.hides_below(descriptors, place);
@@ -172,7 +172,7 @@ impl<'l> Found<'l> {
         }
     }
 
-    /// Finds names in `replaces` that no limit has. Returns all names that are there.
+    /// Finds names in `replaces` that no limit has. Returns all names in `replaces`.
     fn names_replaced(&mut self, all: &[&Outline]) -> HashSet<&'l str> {
         let mut names = HashSet::new();
         let mut replaced = HashSet::new();
@@ -279,7 +279,7 @@ impl<'l> Found<'l> {
     fn never_denies(&mut self, outline: &Outline, rule: &Rule, replaced: &HashSet<&str>) {
         for (number, limit) in (1..).zip(&rule.limits) {
             let mut others = (1..).zip(&rule.limits).filter(|(other, _)| *other != number);
-            // A limit that others replace is not in each request.
+            // A limit that others can replace does not apply to every request.
             let is_always = |name: Option<&str>| name.is_none_or(|name| !replaced.contains(name));
             let by = others.find(|(_, other)| is_always(other.name.as_deref()) && denies::denies_before(other, limit));
             if let Some((by, _)) = by {
@@ -305,7 +305,7 @@ impl<'l> Found<'l> {
         }
         let words = Words::new(uses.iter().map(|(outline, _)| &*outline.key));
         for (earlier, later) in alike(&words, &mut self.comparisons_left) {
-            // The one that is used less is probably the mistake.
+            // The less frequent one is probably the mistake.
             let (odd, other) = if uses[earlier].1 < uses[later].1 { (earlier, later) } else { (later, earlier) };
             let (odd, other) = (uses[odd].0, uses[other].0);
             self.add(&odd.place(), Code::AlikeKey, || {
@@ -335,7 +335,7 @@ fn has_limit(outline: &Outline) -> bool {
     outline.rule.is_some() || outline.descriptors.iter().any(has_limit)
 }
 
-/// What a descriptor is for, in a word.
+/// The kind of values that a descriptor matches, in a word.
 fn kind(outline: &Outline) -> &'static str {
     match &outline.value {
         _ if outline.key.contains('*') => "key with a *",

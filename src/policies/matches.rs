@@ -1,4 +1,4 @@
-//! Which values a descriptor is for: `value`, `values`, `cidr` and `regex`, and that no two descriptors are for the same.
+//! Which values a descriptor matches: `value`, `values`, `cidr` and `regex`. Reports two descriptors of the same values.
 //!
 //! Not here: how values are matched (engine/branch.rs).
 
@@ -8,50 +8,51 @@ use std::fmt;
 use weir_engine::automaton::{PATTERNS_MAX, Regex};
 use weir_engine::matcher::Matcher;
 use weir_engine::network::{Network, NetworkError};
+use weir_text::quoted;
+use weir_text::yaml::{Node, NodeId, Value};
 
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
-use super::yaml::{NodeId, Value};
-use super::{Outline, Position, REGEXES_MAX, VALUES_MAX, shown};
+use super::{Outline, Position, REGEXES_MAX, VALUES_MAX};
 
-/// The keys of which a descriptor has one at most.
+/// The keys of values. A descriptor has one of them at most.
 pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
 
-/// Something that one descriptor only can be for, among those of one key at one level.
+/// A value or values that only one descriptor of a key can have at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Taken {
+pub(super) enum Claim {
     Alone,
     /// A value, a wildcard, or the name of a list or of a regular expression.
     Text(Box<str>),
     Network(Network),
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alone => f.write_str("without a value"),
-            Self::Text(text) => write!(f, "with value {}", shown(text)),
+            Self::Text(text) => write!(f, "with value {}", quoted(text)),
             Self::Network(network) => write!(f, "with network {network}"),
         }
     }
 }
 
-/// What a descriptor takes.
-pub(super) fn taken(value: Option<&Matcher>) -> Vec<Taken> {
+/// The values that no other descriptor of the key can have.
+pub(super) fn taken(value: Option<&Matcher>) -> Vec<Claim> {
     let mut all = Vec::new();
     match value {
-        None => return vec![Taken::Alone],
-        Some(Matcher::List(values)) => all.extend(values.iter().cloned().map(Taken::Text)),
-        Some(Matcher::Networks(networks)) => all.extend(networks.iter().copied().map(Taken::Network)),
+        None => return vec![Claim::Alone],
+        Some(Matcher::List(values)) => all.extend(values.iter().cloned().map(Claim::Text)),
+        Some(Matcher::Networks(networks)) => all.extend(networks.iter().copied().map(Claim::Network)),
         Some(Matcher::Text(_) | Matcher::Regex(_)) => {}
     }
-    let name = value.map(|value| Taken::Text((*value.name()).into()));
+    let name = value.map(|value| Claim::Text((*value.name()).into()));
     all.extend(name.filter(|name| !all.contains(&name.clone())));
     all
 }
 
 impl FileReader<'_> {
-    /// The values that a descriptor is for; none for the key alone.
+    /// The values that a descriptor matches; none for the key alone.
     pub(super) fn matcher(&mut self, fields: &Fields) -> Read<Matcher> {
         let mut given = FORMS.into_iter().filter(|form| self.given(fields, form).is_some());
         if let (Some(one), Some(other)) = (given.next(), given.next()) {
@@ -59,10 +60,9 @@ impl FileReader<'_> {
             let message = format!("{one} and {other} together: a descriptor has one of {}", FORMS.join(", "));
             return Err(self.report(at, message));
         }
-        if let Some((at, id)) = fields.get("value")
-            && let Value::List(_) = self.document.node(id).value
+        if let Some((at, node)) = self.value(fields, "value")
+            && let Value::List(_) = node.value
         {
-            let at = self.value_position(at, id);
             return Err(self.report(at, "value must be text, not a list: the key for a list is called values"));
         }
         if let Some(text) = self.text(fields, "value", self.bounds().value_bytes)? {
@@ -81,26 +81,23 @@ impl FileReader<'_> {
         self.all.regexes += 1;
         if self.all.regexes > REGEXES_MAX {
             let message = format!("more than {REGEXES_MAX} regular expressions in all files");
-            // Once is enough for all that follow.
+            // Only the first one is reported.
             return Err(if self.all.regexes > REGEXES_MAX + 1 { Reported } else { self.report(at, message) });
         }
         match Regex::new(&text) {
             Ok(regex) => Ok(Some(Matcher::Regex(regex.into()))),
             Err(error) => {
-                let message = format!("regex {}: {error}", shown(&text));
+                let message = format!("regex {}: {error}", quoted(&text));
                 Err(self.report_value(fields, "regex", message))
             }
         }
     }
 
     fn values(&mut self, fields: &Fields) -> Read<Vec<Box<str>>> {
-        let Some((at, id)) = fields.get("values") else { return Ok(None) };
-        let document = self.document;
-        if let Value::Scalar { text, .. } = &document.node(id).value
-            && !document.node(id).is_null()
-        {
-            let message = format!("values must be a list, not {}: write value for one", shown(text));
-            return Err(self.report(self.value_position(at, id), message));
+        let Some((at, _)) = fields.get("values") else { return Ok(None) };
+        if let Some((at, Node { value: Value::Scalar { text, .. }, .. })) = self.value(fields, "values") {
+            let message = format!("values must be a list, not {}: write value for one", quoted(text));
+            return Err(self.report(at, message));
         }
         let items = self.list(fields, "values")?;
         let bytes_max = self.bounds().value_bytes;
@@ -108,7 +105,7 @@ impl FileReader<'_> {
             "" => Err("an empty value".to_owned()),
             _ if text.len() > bytes_max => Err(format!("a value has {} bytes: at most {bytes_max}", text.len())),
             _ if text.contains('*') => {
-                let text = shown(text);
+                let text = quoted(text);
                 Err(format!(
                     "{text} has a *, and values are compared as they are: write value for it, in a descriptor of its own"
                 ))
@@ -130,13 +127,13 @@ impl FileReader<'_> {
                     NetworkError::NoAddress if text.contains('*') => ", a * goes under value",
                     _ => "",
                 };
-                format!("{} is no network: {error}{hint}", shown(text))
+                format!("{} is no network: {error}{hint}", quoted(text))
             })
         };
         self.items("cidr", at, items, read)
     }
 
-    /// The items of a list of texts, each of which is there once.
+    /// The items of a list of texts without repetitions.
     fn items<T: Clone + Eq + std::hash::Hash>(
         &mut self,
         key: &str,
@@ -154,7 +151,7 @@ impl FileReader<'_> {
         self.all.values += items.len();
         if self.all.values > VALUES_MAX {
             let message = format!("more than {VALUES_MAX} values and networks in all files");
-            // Once is enough for all lists that follow.
+            // Only the first list is reported.
             return Err(if before > VALUES_MAX { Reported } else { self.report(at, message) });
         }
         let document = self.document;
@@ -170,7 +167,7 @@ impl FileReader<'_> {
                         all.push(item);
                         continue;
                     }
-                    Ok(_) => self.report(place, format!("{key} has {} twice", shown(text))),
+                    Ok(_) => self.report(place, format!("{key} has {} twice", quoted(text))),
                     Err(message) => self.report(place, message),
                 },
                 _ => self.report(place, format!("{key} has {}: it is a list of texts", node.describe())),
@@ -180,14 +177,14 @@ impl FileReader<'_> {
         wrong.map_or(Ok(Some(all)), Err)
     }
 
-    /// Reports descriptors that are for the same values as an earlier one.
+    /// Reports descriptors that match the same values as an earlier one.
     pub(super) fn check_twins(&mut self, outlines: &[Outline]) {
-        let mut first: HashMap<(&str, Taken), Position> = HashMap::with_capacity(outlines.len());
+        let mut first: HashMap<(&str, Claim), Position> = HashMap::with_capacity(outlines.len());
         for outline in outlines {
             for taken in taken(outline.value.as_ref()) {
                 let what = taken.to_string();
                 if let Some(first) = first.insert((&outline.key, taken), outline.position) {
-                    let (key, first) = (shown(&outline.key), self.spelled(first));
+                    let (key, first) = (quoted(&outline.key), self.spelled(first));
                     self.report(outline.position, format!("key {key} {what} is here twice, first at {first}"));
                     break;
                 }
@@ -195,8 +192,8 @@ impl FileReader<'_> {
         }
     }
 
-    /// Reports more wildcards and regular expressions of a key than one automaton can have. In a compatible reading wildcards
-    /// alone have no such bound, as in envoyproxy/ratelimit.
+    /// Reports more wildcards and regular expressions of a key than an automaton can have. A compatible reading accepts any number
+    /// of wildcards if the key has no regular expression.
     pub(super) fn check_patterns<'o>(&mut self, level: impl Iterator<Item = &'o Outline>) {
         let mut counts: HashMap<&str, (usize, bool)> = HashMap::new();
         for outline in level {
@@ -209,7 +206,7 @@ impl FileReader<'_> {
             *count += 1;
             *has_regex |= is_regex;
             if *count == PATTERNS_MAX + 1 && (*has_regex || !self.is_compatible()) {
-                let key = shown(&outline.key);
+                let key = quoted(&outline.key);
                 self.report(
                     outline.position,
                     format!("more than {PATTERNS_MAX} wildcards and regular expressions of the key {key} at one level"),

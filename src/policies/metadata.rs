@@ -1,19 +1,20 @@
-//! The values under `metadata`, which weir carries and does not interpret.
+//! The values under `metadata`, which weir returns and does not interpret.
 //!
-//! Unquoted scalars mean what they mean to envoyproxy/ratelimit: `y` is true and `010` is 8. Not here: where they go
-//! (the engine's metadata.rs).
+//! Unquoted scalars are read as in envoyproxy/ratelimit: `y` is true and `010` is 8. Not here: their form in the engine
+//! (metadata.rs there).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_engine::metadata;
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 use super::fields::{Fields, Read};
 use super::scalar::{self, IsOdd, Plain};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
-use super::yaml::{NodeId, Value};
-use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX, shown};
+use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX};
 
 /// How much of the metadata has been read.
 #[derive(Default)]
@@ -23,18 +24,14 @@ struct Size {
 }
 
 impl FileReader<'_> {
-    /// What stands under `metadata`; absent and nothing are none.
+    /// The value of `metadata`; none if it is absent, null or empty.
     pub(super) fn metadata(&mut self, fields: &Fields) -> Read<Arc<metadata::Fields>> {
-        let Some((at, id)) = fields.get("metadata") else {
+        let (Some((at, node)), Some((_, id))) = (self.value(fields, "metadata"), fields.get("metadata")) else {
             return Ok(None);
         };
-        let node = self.document.node(id);
-        if node.is_null() {
-            return Ok(None);
-        }
         if !matches!(node.value, Value::Mapping(_)) {
             let message = format!("metadata must be a mapping of keys and values, not {}", node.describe());
-            return Err(self.report(self.value_position(at, id), message));
+            return Err(self.report(at, message));
         }
         let mut size = Size::default();
         match self.metadata_value(id, &mut size)? {
@@ -69,7 +66,7 @@ impl FileReader<'_> {
                     self.add_bytes(key, text, size)?;
                     let value = self.metadata_value(value, size)?;
                     if map.insert((**text).into(), value).is_some() {
-                        return Err(self.report(document.node(key).position, format!("{} is here twice", shown(text))));
+                        return Err(self.report(document.node(key).position, format!("{} is here twice", quoted(text))));
                     }
                 }
                 Ok(metadata::Value::Map(map))
@@ -98,7 +95,7 @@ impl FileReader<'_> {
             }
             Plain::Whole(number, odd) => {
                 if odd == IsOdd::Yes {
-                    let message = format!("{} is the number {number}: quote it where the text is meant", shown(text));
+                    let message = format!("{} is the number {number}: quote it where the text is meant", quoted(text));
                     self.warn(at, Code::OddNumber, message);
                 }
                 metadata::Value::Number(number.to_string().into())

@@ -1,17 +1,17 @@
 //! The short form of a limit: `10/s`, `240/h`, `5/90s`.
 //!
-//! Not here: what else a limit can say (limit.rs).
+//! Not here: the other keys of a limit (limit.rs).
 
 use weir_engine::{Unit, Window};
-use weir_text::duration;
 use weir_text::nearest;
+use weir_text::{duration, quoted};
 
+use super::instead;
 use super::scalar::whole_number;
-use super::{instead, shown};
 
-/// A longer text is no rate, in bytes.
+/// The longest rate, in bytes.
 const RATE_BYTES_MAX: usize = 64;
-/// Words for units that only the short form knows, beside the units' names.
+/// Words for units that only the short form accepts, besides the units' names.
 pub const SHORT_UNITS: [(&str, Unit); 8] = [
     ("s", Unit::Second),
     ("sec", Unit::Second),
@@ -23,11 +23,11 @@ pub const SHORT_UNITS: [(&str, Unit); 8] = [
     ("y", Unit::Year),
 ];
 
-/// Per how long a limit counts.
+/// The period of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Period {
     pub(super) window: Window,
-    /// The unit, where it was written as one: `1d` is as long as a day and does not begin with one.
+    /// The unit if it was written as one. `1d` is as long as `day`, but calendar windows need a unit.
     pub(super) unit: Option<Unit>,
 }
 
@@ -50,7 +50,7 @@ impl Period {
     }
 }
 
-/// Reads how many hits per how long, such as `10/s`.
+/// Reads hits and a period, such as `10/s`.
 ///
 /// # Errors
 /// What is wrong with the text, which the message quotes.
@@ -58,18 +58,18 @@ pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
     parse(text).map(|(requests, period)| (requests, period.window))
 }
 
-/// The same with the period as it was written.
+/// [`parse_rate`] with the period as it was written.
 ///
 /// # Errors
 /// What is wrong with the text, which the message quotes.
 pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
-    read(text).map_err(|reason| format!("rate {}: {reason}", shown(text)))
+    read(text).map_err(|reason| format!("rate {}: {reason}", quoted(text)))
 }
 
-/// The same.
+/// [`parse`] with a message that does not quote the text.
 ///
 /// # Errors
-/// What is wrong with the text, which the message does not quote.
+/// What is wrong with the text.
 pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());
@@ -96,7 +96,7 @@ pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     Ok((requests, period))
 }
 
-/// The unit of a word: a short one as it is written here, a name in any case.
+/// The unit of a word: a short word in lower case, or a unit's name in any case.
 fn unit(word: &str) -> Option<Unit> {
     let short = SHORT_UNITS.iter().find(|(short, _)| *short == word);
     short.map_or_else(|| Unit::from_name(word), |(_, unit)| Some(*unit))
@@ -104,7 +104,7 @@ fn unit(word: &str) -> Option<Unit> {
 
 fn no_unit(word: &str) -> String {
     let names = Unit::ALL.map(Unit::name);
-    // A short word is near to every other short word, which says nothing.
+    // Every short word is near to every other one.
     match nearest(word, names) {
         Some(_) => format!("no unit {word:?}{}", instead(word, &names)),
         None => format!("no unit {word:?}: it is one of s, m, h, d, w, month, y, or a length such as 90s"),

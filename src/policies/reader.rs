@@ -1,32 +1,38 @@
 //! What the keys of a policy file and of its descriptors mean: trees in, rules and problems out.
 //!
-//! Not here: what one limit says (limit.rs), and what keys there are (keys.rs).
-//!
-//! A problem never stops the reading, so that all are reported at once. A wrong value is reported with its position and
-//! then ignored, so that one mistake does not cause others.
+//! Reading continues after a problem, so all problems are reported at once. A wrong value is reported and then ignored, so
+//! one mistake does not cause others. Not here: one limit (limit.rs), and which keys there are (keys.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
 use weir_engine::{Matcher, Mode, OnError, PolicySet, Role};
+use weir_text::quoted;
+use weir_text::yaml::{Document, Fault, NodeId, Oddity, Value};
 
 use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
-use super::matches::{FORMS, Taken, taken};
+use super::matches::{Claim, FORMS, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
-use super::yaml::{Document, Fault, NodeId, Value};
 use super::{
     DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
-    Problems, instead, shown, too_large,
+    Problems, instead, too_large,
 };
 
+/// Why quotas cannot be holds. [hd-1] [cc-7]
+const QUOTA_WITH_HOLD: &str =
+    "with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
+/// Why independent limits cannot be holds. [hd-1] [cc-7]
+const INDEPENDENT_WITH_HOLD: &str =
+    "with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
+
 impl Reader {
-    /// Takes note of a file that cannot be read.
+    /// Adds the problem of a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
         self.files += 1;
         self.problems.push(problem);
@@ -39,7 +45,7 @@ impl Reader {
             return;
         }
         self.files += 1;
-        let document = match Document::parse(text, self.dialect.compatible) {
+        let document = match Document::parse(text, self.dialect.yaml(text.len())) {
             Ok(document) => document,
             Err(fault) => {
                 let Fault { position, message } = fault;
@@ -62,12 +68,22 @@ impl Reader {
         }
     }
 
-    /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
+    /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let notes = document.notes.clone();
-        let problems = Vec::new();
-        let mut of_file =
-            FileReader { mode: None, file, document, paths, kinds: &KINDS, all: self, problems, warnings: notes };
+        let (problems, warnings, holds) = (Vec::new(), Vec::new(), Vec::new());
+        let kinds = &KINDS;
+        let mut of_file = FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds };
+        for (at, oddity) in &document.oddities {
+            match oddity {
+                Oddity::KeyTwice(key) => {
+                    of_file.warn(*at, Code::KeyTwice, format!("{} is here twice: later values win", quoted(key)));
+                }
+                Oddity::SecondDocument => {
+                    let message = "what follows the first document is not read: a file holds one domain";
+                    of_file.warn(*at, Code::SecondDocument, message);
+                }
+            }
+        }
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
@@ -79,7 +95,7 @@ impl Reader {
         problems
     }
 
-    /// The policies, where nothing was wrong.
+    /// The policies, if there were no problems.
     pub(super) fn finish(mut self) -> Result<Loaded, Problems> {
         if self.problems.count() > 0 {
             return Err(self.problems);
@@ -101,7 +117,7 @@ impl Reader {
                 })
             }
             Err(error) => {
-                // Most of what the engine refuses was looked for above.
+                // Most mistakes that the engine refuses were reported before.
                 let place = error.regex_path().and_then(|path| place_of(&self.outlines, path));
                 let (file, position) = match place {
                     Some(place) => (place.file, Some(place.position)),
@@ -116,9 +132,8 @@ impl Reader {
 
 impl FileReader<'_> {
     fn root(&mut self) {
-        let start = Position { line: 1, column: 1 };
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
-            self.report(start, "empty: a policy file has a domain and descriptors");
+            self.report(Position::START, "empty: a policy file has a domain and descriptors");
             return;
         };
         let Ok(fields) = self.fields_of_file(root, &FILE) else {
@@ -138,6 +153,10 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
+        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(self.mode, |first| first.mode);
+        if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
+            self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
+        }
         if let Some(&first) = self.all.domains.get(&name) {
             self.join(first, &fields, &outlines);
             self.all.outlines[first].descriptors.extend(outlines);
@@ -157,7 +176,7 @@ impl FileReader<'_> {
                 self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
             }
         }
-        let mut known: HashMap<(&str, Taken), Location> = HashMap::new();
+        let mut known: HashMap<(&str, Claim), Location> = HashMap::new();
         let before = std::mem::take(&mut self.all.outlines[first].descriptors);
         for outline in &before {
             for taken in taken(outline.value.as_ref()) {
@@ -168,7 +187,7 @@ impl FileReader<'_> {
             let twin = taken(outline.value.as_ref()).into_iter().map(|taken| (&*outline.key, taken));
             let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
             if let Some((place, (key, taken))) = found {
-                let message = format!("key {} {taken} is here twice, first at {place}", shown(key));
+                let message = format!("key {} {taken} is here twice, first at {place}", quoted(key));
                 self.report(outline.position, message);
             }
         }
@@ -189,13 +208,13 @@ impl FileReader<'_> {
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
         if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.dialect.merge_domains) {
             let first = &self.all.outlines[first].place;
-            let message = format!("domain {} is defined already, at {first}", shown(&name));
+            let message = format!("domain {} is defined already, at {first}", quoted(&name));
             return Err(self.report(at, message));
         }
         Ok((at, name))
     }
 
-    /// The list under `descriptors`, which may be absent or empty, without the entries that were reported as wrong.
+    /// The list under `descriptors`, which may be absent or empty, without wrong entries.
     fn descriptors(&mut self, fields: &Fields, level: usize) -> (Vec<NodeSpec>, Vec<Outline>) {
         let mut specs = Vec::new();
         let mut outlines = Vec::new();
@@ -265,13 +284,17 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
+        let holds_above = self.holds.len();
         let rule = self.rule(&fields);
+        if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
+            self.report(at, format!("{word} {QUOTA_WITH_HOLD}"));
+        }
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
         self.allow_warnings(&fields, &place, first_warning);
         let rule_id = match &rule {
             Ok(Some(_)) => {
-                // At most as many as descriptors, so the number fits.
+                // There are fewer rules than descriptors, so the number fits.
                 let id = u32::try_from(self.all.places.len()).unwrap_or(u32::MAX);
                 self.all.places.push(place);
                 Some(id)
@@ -287,7 +310,7 @@ impl FileReader<'_> {
         if let Ok(Some((RuleKind::Limits(limits), _))) = &rule {
             self.check_leases(&fields, limits, role);
         }
-        // A wrong rule is reported and left out. The descriptor stays, so that its twin is reported in the same run.
+        // A wrong rule is left out. The descriptor stays, so a second one with its values is reported in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {
             key: key.as_str().into(),
@@ -316,7 +339,7 @@ impl FileReader<'_> {
         Ok((spec, outline))
     }
 
-    /// Reads the warnings that a mapping allows, and leaves out those of `self.warnings` from `first` on.
+    /// Reads `allow_warnings` of a mapping, and removes allowed warnings from `self.warnings` from the index `first` on.
     pub(super) fn allow_warnings(&mut self, fields: &Fields, place: &Location, first: usize) {
         let allowed = self.allowed_in(fields);
         self.all.allowed.add(place, allowed);
@@ -342,7 +365,7 @@ impl FileReader<'_> {
             let Value::Scalar { text: name, .. } = &document.node(key).value else { continue };
             let Some(code) = Code::allowable().find(|code| code.name() == &**name) else {
                 let names: Vec<_> = Code::allowable().map(Code::name).collect();
-                self.report(at, format!("no warning {} in allow_warnings{}", shown(name), instead(name, &names)));
+                self.report(at, format!("no warning {} in allow_warnings{}", quoted(name), instead(name, &names)));
                 continue;
             };
             let has_reason =
@@ -359,19 +382,19 @@ impl FileReader<'_> {
         allowed
     }
 
-    /// Whether a comment stands beside what the descriptor itself says, or above it.
+    /// Whether a comment is beside or above the descriptor's own keys, without nested descriptors.
     fn has_comment(&self, fields: &Fields) -> bool {
         let first = fields.at.line;
         let last = fields.values_but("descriptors").map(|value| self.document.last_line(value)).max();
-        self.paths.is_some() || self.document.comments.is_beside(first, last.unwrap_or(first))
+        self.paths.is_some() || self.document.has_comment(first, last.unwrap_or(first))
     }
 
-    /// What happens to a charge that no store answers; none if the domain or the server decides that.
+    /// The `on_error` of a mapping; none if the domain or the server decides that.
     fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
         Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
     }
 
-    /// Reports an `on_error` beside which nothing is charged, because it would have no effect.
+    /// Reports an `on_error` without a limit beside it, because it would have no effect.
     fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
         let Some(at) = self.given(fields, "on_error") else {
             return;
@@ -387,7 +410,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// Notes the keys that are for a rate limit where none is beside them.
+    /// Warns of keys that have no effect without a rate limit beside them.
     fn check_effect(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
         let Ok(None) = rule else {
             return;
@@ -482,8 +505,8 @@ impl FileReader<'_> {
         Ok((RuleKind::Limits(limits), replaces))
     }
 
-    /// Which limits of a list have the shape of another one and differ from it by their names. One on trial gives way: the keys of
-    /// the others are as they are without it. [tr-2]
+    /// Which limits of a list have the algorithm and window of another one, so their keys need their names. A limit on trial does
+    /// not change the keys of enforced limits. [tr-2]
     fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
         let mut twins = vec![false; all.len()];
         let mut told = Ok(());
@@ -504,10 +527,10 @@ impl FileReader<'_> {
                 let line = other.at.line;
                 let what_to_do = match (&limit.name, &other.name) {
                     _ if here != there => "give the one with shadow: true a name of its own".to_owned(),
-                    // Perhaps the end of a trial: the one without a name has the state that counted all admitted hits. [tr-2]
+                    // Perhaps a trial ends: the state of the limit without a name has counted all admitted hits. [tr-2]
                     (Some(name), None) | (None, Some(name)) if !here => format!(
                         "to enforce {} after its trial, replace the other; to keep both, give each a name of its own",
-                        shown(name)
+                        quoted(name)
                     ),
                     _ => "give each a name of its own".to_owned(),
                 };
@@ -521,19 +544,19 @@ impl FileReader<'_> {
         told.map(|()| twins)
     }
 
-    /// A rule that replaced itself would never apply.
+    /// Reports limits that replace a limit of their own rule: the rule would never apply.
     fn check_replaces(&mut self, replaces: &[(Position, String)], own: &[Option<&str>]) -> Result<(), Reported> {
         let mut result = Ok(());
         for (at, name) in replaces {
             if own.contains(&Some(name)) {
-                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", shown(name))));
+                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", quoted(name))));
             }
         }
         result
     }
 }
 
-/// Where the descriptor of that path is, which begins with its domain.
+/// The place of a descriptor by its path, which begins with the domain.
 fn place_of(domains: &[DomainOutline], path: &str) -> Option<Location> {
     fn below(outlines: &[Outline], above: &str, path: &str) -> Option<Location> {
         outlines.iter().find_map(|outline| {

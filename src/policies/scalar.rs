@@ -1,6 +1,6 @@
-//! What an unquoted scalar means in YAML 1.1, the version that envoyproxy/ratelimit reads.
+//! The meaning of an unquoted scalar in YAML 1.1, the version that envoyproxy/ratelimit reads.
 //!
-//! Not here: which type a key takes (fields.rs).
+//! Not here: the type of each key (fields.rs).
 
 use weir_text::boolean;
 
@@ -9,13 +9,13 @@ use weir_text::boolean;
 pub(super) enum Plain {
     Null,
     Bool(bool),
-    /// Whether the text is another number than its decimal digits.
+    /// A whole number, and whether its form is unusual.
     Whole(i128, IsOdd),
     Float(f64),
     Text,
 }
 
-/// Whether a number is written so that YAML 1.2 or a reader would take it for another one.
+/// Whether YAML 1.2, or a person, could read a number as another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IsOdd {
     No,
@@ -54,7 +54,7 @@ fn whole(text: &str) -> Option<Plain> {
         None if lower.len() > 1 && lower.starts_with('0') => (&lower[1..], 8),
         None => (&*lower, 10),
     };
-    // A sign was taken off, and the reading of a number would take another.
+    // The sign was removed above, and `from_str_radix` would accept a second one.
     if !digits.bytes().next()?.is_ascii_hexdigit() {
         return None;
     }
@@ -88,10 +88,10 @@ fn float(text: &str) -> Option<Plain> {
     number.is_finite().then_some(Plain::Float(number))
 }
 
-/// Reads decimal digits, perhaps with `_` between them.
+/// Reads decimal digits, with or without `_` between them.
 ///
 /// # Errors
-/// The end of a message, empty if there is nothing to add.
+/// A hint for the end of a message; it can be empty.
 pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
     let digits: String = text.split('_').collect();
     let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());

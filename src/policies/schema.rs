@@ -1,7 +1,7 @@
 //! JSON Schemas (2020-12) of what operators write, so that editors complete and check it.
 //!
-//! They are made of the tables that the reading goes by: a key of a table that a schema does not know is an error. A schema
-//! accepts all that weir accepts; weir finds more mistakes. Not here: the reading.
+//! They are made from the tables of keys that the readers use. A schema accepts everything that weir accepts; weir finds more
+//! mistakes.
 
 mod fragments;
 mod policies;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Kind;
 
-/// What has a schema.
+/// The files that have a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
     /// Policy files.
@@ -31,7 +31,7 @@ impl Schema {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Policies, Self::Settings, Self::Tests, Self::Traffic];
 
-    /// What its file is called, without the extension.
+    /// The name of its file without the extension.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Schema {
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// A whole schema: of what stands at the top, and what that refers to by name.
+/// A whole schema: the top-level value, and the definitions that it refers to.
 fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value {
     let mut document = root.clone();
     document["$schema"] = DIALECT.into();
@@ -65,10 +65,10 @@ fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value
     document
 }
 
-/// A mapping with the keys of a kind, each with its schema and its description. Nothing is the same as leaving a key out.
+/// A mapping with the keys of a kind, each with its schema and description. A value may be null.
 ///
 /// # Panics
-/// Where `of_key` does not know a key.
+/// If `of_key` has no schema of a key.
 fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
     let mut properties = Map::new();
     for key in kind.keys {

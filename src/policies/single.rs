@@ -1,13 +1,14 @@
-//! A file that is read alone, such as a file of tests: its text, and its problems in the order of their places.
+//! Reads one file of tests or of traffic: its text, and its problems in the order of their places.
 //!
-//! Not here: what such a file has (test_file.rs, traffic_file.rs).
+//! Not here: the content of such a file (test_file.rs, traffic_file.rs).
 
 use std::path::Path;
 use std::sync::Arc;
 
+use weir_text::yaml::Document;
+
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
-use super::yaml::Document;
 use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
 
@@ -30,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
     Ok((name, text))
 }
 
-/// What `content` makes of a text whose mappings are of these kinds.
+/// Reads a text whose mappings are of these kinds by `content`.
 pub(super) fn parse<T>(
     name: &Arc<str>,
     text: &str,
@@ -41,7 +42,7 @@ pub(super) fn parse<T>(
     let push = |all: &mut Reader, kind, position: Position, message| {
         all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
     };
-    let document = match Document::parse(text, false) {
+    let document = match Document::parse(text, Dialect::default().yaml(text.len())) {
         Ok(document) => document,
         Err(fault) => {
             push(&mut all, ProblemKind::Yaml, fault.position, fault.message);
@@ -57,6 +58,7 @@ pub(super) fn parse<T>(
         all: &mut all,
         problems: Vec::new(),
         warnings: Vec::new(),
+        holds: Vec::new(),
     };
     let content = content(&mut reader);
     let mut problems = reader.problems;

@@ -1,18 +1,18 @@
-//! What has been read so far, and the file that is read now: problems, warnings and places.
+//! The state of a load: what has been read so far, and the file that is being read.
 //!
-//! Not here: what the keys of a file mean (reader.rs, limit.rs), and the values by their keys (fields.rs).
+//! Not here: what the keys of a file mean (reader.rs, limit.rs), and the values of keys (fields.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::Mode;
 use weir_engine::policy::DomainSpec;
+use weir_text::yaml::Document;
 
 use super::allowed::Allowed;
 use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
-use super::yaml::Document;
 use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
 
 /// The problem of the current value has been reported.
@@ -44,7 +44,7 @@ impl Reader {
     }
 }
 
-/// A place as messages and outlines have it: without a text, its path stands with the name of the file.
+/// A place for messages and outlines. For policies that did not come as text, the name of the file gets the path of the place.
 pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
     let file = match paths.map(|paths| paths.path(position)) {
         Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
@@ -59,13 +59,15 @@ pub(super) struct FileReader<'r> {
     pub(super) mode: Option<Mode>,
     pub(super) file: &'r Arc<str>,
     pub(super) document: &'r Document<'r>,
-    /// The path to each place, where the document was no text.
+    /// The path of each place, for a document that did not come as text.
     pub(super) paths: Option<&'r Paths>,
-    /// Every kind of mapping that files of this sort have.
+    /// All kinds of mappings in files of this sort.
     pub(super) kinds: &'static [&'static Kind],
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,
+    /// Where each limit is that holds what it charges, and the word in the policy that makes it one.
+    pub(super) holds: Vec<(Position, &'static str)>,
 }
 
 impl FileReader<'_> {
@@ -74,19 +76,19 @@ impl FileReader<'_> {
         self.all.dialect.compatible
     }
 
-    /// How much of each thing there may be.
+    /// The bounds of this reading.
     pub(super) fn bounds(&self) -> &'static Bounds {
         if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
     }
 
     /// Adds a warning about a probable mistake.
     pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
-        // What is past the bound is counted where the warnings of all files are kept.
+        // A warning past the bound is only counted, in the warnings of all files.
         let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
         self.warnings.push((at, code, message));
     }
 
-    /// Notes a problem.
+    /// Adds a problem.
     pub(super) fn report(&mut self, at: Position, message: impl Into<String>) -> Reported {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push((at, message.into()));
@@ -105,7 +107,7 @@ impl FileReader<'_> {
         place(self.file, self.paths, position)
     }
 
-    /// A place of this document, in a message about another one.
+    /// A place of this document, for a message about another place.
     pub(super) fn spelled(&self, position: Position) -> String {
         match self.paths {
             None => format!("line {}", position.line),

@@ -1,18 +1,18 @@
 //! When a limit applies: `from` and `until`.
 //!
-//! Not here: what a decision makes of it (the engine).
+//! Not here: its effect on decisions (the engine).
 
 use jiff::Timestamp;
 use weir_engine::{Micros, Term};
 use weir_text::{instant_text, parse_instant};
 
+use super::NAME_BYTES_MAX;
 use super::fields::{Fields, Read};
-use super::state::{FileReader, Reported};
+use super::state::FileReader;
 use super::warning::Code;
-use super::{NAME_BYTES_MAX, shown};
 
 impl FileReader<'_> {
-    /// The term of a limit; none where it always applies.
+    /// The term of a limit; none if it always applies.
     pub(super) fn term(&mut self, fields: &Fields) -> Read<Term> {
         let (from, until) = (self.instant(fields, "from"), self.instant(fields, "until"));
         let (from, until) = (from?, until?);
@@ -33,19 +33,13 @@ impl FileReader<'_> {
         }
     }
 
-    /// An instant under a key.
+    /// The instant of a key.
     pub(super) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
-        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
-        match parse_instant(&text) {
-            Ok(instant) => Ok(Some(instant)),
-            Err(reason) => {
-                Err::<_, Reported>(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text))))
-            }
-        }
+        self.parsed(fields, key, NAME_BYTES_MAX, parse_instant)
     }
 }
 
-/// The clock of this machine.
+/// The time of this machine's clock.
 pub(super) fn now() -> Micros {
     u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
 }

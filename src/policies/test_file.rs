@@ -1,7 +1,7 @@
 //! Tests of policies, `*.test.yaml`: cases of requests, times and expected answers, read as strictly as policies.
 //!
-//! docs/testing.md is the reference of the format. All times are computed here, so that a case that would leave the clock's
-//! range, or ask more than a file may, is refused before it runs. Not here: running the cases (testing).
+//! docs/testing.md is the reference of the format. All times are computed here, so a case past the clock's range, or with too
+//! many requests, is refused before it runs. Not here: running the cases (lab).
 
 mod case;
 mod descriptors;
@@ -32,8 +32,8 @@ pub const STEPS_MAX: usize = 1_000;
 pub const ASKS_MAX: u64 = 1_000_000;
 /// The most callers of one step.
 pub const CALLERS_MAX: u32 = 100_000;
-/// When a case begins unless it says: Monday, 2040-01-02T00:00:00Z. Redis keeps states until they end by its own clock, so
-/// a time that is still to come works in both stores.
+/// The default start of a case: Monday, 2040-01-02T00:00:00Z. Redis expires keys by its own clock, so a start in the future
+/// works in both stores.
 pub const START_US: Micros = 2_209_075_200 * 1_000_000;
 
 /// One file of tests.
@@ -45,7 +45,7 @@ pub struct TestFile {
     pub cases: Vec<Case>,
 }
 
-/// One case: what happens, step by step, from an empty store on.
+/// One case: steps that begin with an empty store.
 #[derive(Debug)]
 pub struct Case {
     /// Its name, which no other case of the file has.
@@ -54,9 +54,9 @@ pub struct Case {
     pub position: Position,
     /// The policies at its start.
     pub policies: Policies,
-    /// What its decisions depend on beside the policies.
+    /// The settings that its decisions depend on.
     pub settings: Arc<Settings>,
-    /// What happens, at least one request.
+    /// The steps, with at least one request.
     pub steps: Vec<Step>,
     /// How many requests it sends.
     pub asks: u64,
@@ -95,15 +95,15 @@ pub struct Step {
 pub enum Action {
     /// Requests.
     Ask(Box<Ask>),
-    /// The clock goes on, to the time of the next step.
+    /// Advances the clock to the time of the next step.
     Wait,
     /// Other policies are put in force.
     Swap {
-        /// Which.
+        /// The new policies.
         policies: Policies,
         /// What happens to the states.
         state: StateOnSwap,
-        /// Whether the policies are expected to be refused, so that those before stay in force.
+        /// Whether the policies must be refused, and the previous ones stay in force.
         refused: bool,
     },
 }
@@ -117,29 +117,33 @@ pub enum StateOnSwap {
     Forgotten,
 }
 
-/// A request, and how often it is sent.
+/// A request, and how many times it is sent.
 #[derive(Debug)]
 pub struct Ask {
-    /// The domain; empty where the test writes it so.
+    /// The domain; it can be empty.
     pub domain: String,
     /// The descriptors.
     pub descriptors: Vec<Descriptor>,
-    /// What each descriptor costs that does not say; none where the request does not.
+    /// The hits of descriptors without their own; none if the request has no hits.
     pub hits: Option<u32>,
     /// How many callers send it, one after the other. `<n>` in keys and values is the number of the caller, from 1.
     pub callers: u32,
-    /// How often each caller sends it, one right after the other.
+    /// How many times each caller sends it, one right after the other.
     pub times: u32,
-    /// How often all of that happens.
+    /// How many times all callers do that.
     pub rounds: u64,
-    /// How much later each round begins than the one before, in microseconds.
+    /// The time from the start of one round to the start of the next, in microseconds.
     pub every: Micros,
+    /// When an admitted request settles its holds, after so many microseconds; none where it never does.
+    pub lasts: Option<Micros>,
+    /// The hits that it has used by then; none where these are its own hits.
+    pub used: Option<u32>,
     /// What the answers must be.
     pub expect: Expect,
 }
 
 impl Ask {
-    /// How many requests it is.
+    /// The number of requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.rounds.saturating_mul(u64::from(self.callers)).saturating_mul(u64::from(self.times))
@@ -151,7 +155,7 @@ impl Ask {
 pub struct Descriptor {
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
-    /// What it costs; none for what the request says. 0 looks.
+    /// Its hits; none for those of the request. 0 looks.
     pub hits: Option<u32>,
     /// Its hits are given back.
     pub refund: bool,
@@ -161,49 +165,49 @@ pub struct Descriptor {
 
 /// A value with the place where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written<T> {
-    /// Where.
+pub struct Positioned<T> {
+    /// The place.
     pub position: Position,
-    /// What.
+    /// The value.
     pub value: T,
 }
 
 /// The name of a header and its value; none for one that must not be there.
-pub type ExpectedHeader = (String, Written<Option<String>>);
+pub type ExpectedHeader = (String, Positioned<Option<String>>);
 
-/// What is expected of each answer of a step, and of all together. What is none may be anything.
+/// The expectations of a step: of each answer, and of all together. None accepts anything.
 #[derive(Debug, Default)]
 pub struct Expect {
     /// Whether the request passes.
-    pub answer: Option<Written<Verdict>>,
+    pub answer: Option<Positioned<Verdict>>,
     /// The error that the request gets in place of an answer.
-    pub error: Option<Written<String>>,
+    pub error: Option<Positioned<String>>,
     /// How many requests of the step pass.
-    pub passed: Option<Written<Range>>,
+    pub passed: Option<Positioned<Range>>,
     /// How many requests of the step are denied.
-    pub denied: Option<Written<Range>>,
-    /// When a denied request would pass, in microseconds; `none` where no wait helps, and for one that passes.
-    pub retry_after: Option<Written<Option<Range>>>,
-    /// How long the request has to be held until its turn, in microseconds.
-    pub delay: Option<Written<Range>>,
+    pub denied: Option<Positioned<Range>>,
+    /// When a denied request would pass, in microseconds; `none` if no wait helps, or if the request passes.
+    pub retry_after: Option<Positioned<Option<Range>>>,
+    /// The wait until the turn of an admitted request, in microseconds.
+    pub delay: Option<Positioned<Range>>,
     /// Headers for the caller's client by name; none for one that must not be there.
     pub headers: Vec<ExpectedHeader>,
     /// Headers for the request by name; none for one that must not be there.
     pub request_headers: Vec<ExpectedHeader>,
-    /// Whether the limits on trial would have let the request pass; none where it meets no such limit. [tr-1]
-    pub trial: Option<Written<Option<Verdict>>>,
+    /// Whether the limits on trial would have admitted the request; none if it meets no such limit. [tr-1]
+    pub trial: Option<Positioned<Option<Verdict>>>,
     /// The dynamic metadata of the response.
-    pub metadata: Option<Written<Arc<metadata::Fields>>>,
-    /// One for each descriptor, in order, or none at all.
+    pub metadata: Option<Positioned<Arc<metadata::Fields>>>,
+    /// One for each descriptor, in order, or empty.
     pub statuses: Vec<ExpectedStatus>,
 }
 
 impl Expect {
-    /// Whether it expects requests to pass, and not that they meet no rule: requests with a misspelled key or domain pass too.
+    /// Whether a request that meets no rule would satisfy it by mistake: a request with a misspelled key or domain passes.
     #[must_use]
     pub fn holds_without_rule(&self) -> bool {
         let is_ok =
-            |answer: &Option<Written<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
+            |answer: &Option<Positioned<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
         let passes = is_ok(&self.answer)
             || self.passed.is_some()
             || self.denied.is_some()
@@ -213,23 +217,23 @@ impl Expect {
     }
 }
 
-/// What is expected of the status of one descriptor.
+/// The expectations of one descriptor's status.
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
-    pub answer: Option<Written<Verdict>>,
+    pub answer: Option<Positioned<Verdict>>,
     /// The path of the rule, as in `weir check` and metrics; none for a descriptor that meets no rule.
-    pub rule: Option<Written<Option<String>>>,
-    /// The limit that the status speaks of: hits, and per how long.
-    pub limit: Option<Written<Option<(u32, Window)>>>,
+    pub rule: Option<Positioned<Option<String>>>,
+    /// The limit of the status: its hits and window.
+    pub limit: Option<Positioned<Option<(u32, Window)>>>,
     /// The name of that limit.
-    pub name: Option<Written<Option<String>>>,
+    pub name: Option<Positioned<Option<String>>>,
     /// Its algorithm.
-    pub algorithm: Option<Written<String>>,
-    /// How many hits it would admit now.
-    pub remaining: Option<Written<Range>>,
+    pub algorithm: Option<Positioned<String>>,
+    /// The remaining hits.
+    pub remaining: Option<Positioned<Range>>,
     /// The time until it is reset, in microseconds.
-    pub reset: Option<Written<Option<Range>>>,
+    pub reset: Option<Positioned<Option<Range>>>,
 }
 
 impl ExpectedStatus {
@@ -276,7 +280,7 @@ pub fn read(path: &Path) -> Result<TestFile, Problems> {
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads tests that are at hand. Paths of policies are below `directory`.
+/// Reads the text of a file of tests. Paths of policies are below `directory`.
 ///
 /// ```
 /// use std::path::Path;

@@ -1,7 +1,6 @@
 //! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and what its fields mean.
 //!
-//! docs/simulation.md is the reference of the format. It is read as strictly as policies are. Not here: making the requests
-//! (simulation).
+//! docs/simulation.md is the reference of the format. Not here: making the requests (lab).
 
 mod access_log;
 mod keys;
@@ -32,7 +31,7 @@ pub const ZIPF_MAX: f64 = 10.0;
 pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;
 /// The most times that a source starts and pauses.
 pub const PHASES_MAX: u64 = 10_000_000;
-/// The most of a rate that a point of a daily curve has, in percent.
+/// The highest point of a daily curve, in percent of the rate.
 pub const SHARE_MAX: u32 = 100;
 /// The points of a daily curve, one for each hour.
 pub const HOURS: usize = 24;
@@ -42,7 +41,7 @@ pub const HOURS: usize = 24;
 pub struct TrafficFile {
     /// Its name in messages.
     pub name: Arc<str>,
-    /// What decisions depend on beside the policies.
+    /// The settings that decisions depend on.
     pub settings: Arc<Settings>,
     /// Where requests come from.
     pub origin: Origin,
@@ -51,9 +50,9 @@ pub struct TrafficFile {
 /// Where requests come from.
 #[derive(Debug)]
 pub enum Origin {
-    /// They are made.
+    /// Generated requests.
     Sources(Sources),
-    /// They were logged.
+    /// Logged requests.
     AccessLog(AccessLog),
 }
 
@@ -64,7 +63,7 @@ pub struct Sources {
     pub start: Micros,
     /// How long they send, in microseconds.
     pub duration: Micros,
-    /// What all random numbers follow from.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// At least one.
     pub sources: Vec<Source>,
@@ -75,30 +74,32 @@ pub struct Sources {
 pub struct Source {
     /// Where it stands.
     pub position: Position,
-    /// The domain of its requests; empty where the file writes it so.
+    /// The domain of its requests; it can be empty.
     pub domain: String,
     /// The descriptors. `<n>` in keys and values is the number of the key, from 1.
     pub descriptors: Vec<Descriptor>,
-    /// What each descriptor costs that does not say; none where the request does not.
+    /// The hits of descriptors without their own; none if the request has no hits.
     pub hits: Option<u32>,
-    /// So many requests; 1 or more.
+    /// The requests of a period; 1 or more.
     pub requests: u32,
-    /// In so much time, in microseconds.
+    /// The period, in microseconds.
     pub period: Micros,
     /// How requests follow each other.
     pub arrivals: Arrivals,
-    /// The lengths of time in which it sends and in which it pauses, in turn; none where it always sends.
+    /// When an admitted request settles its holds: after a time between these two, in microseconds, all equally likely; none
+    /// where it never does.
+    pub lasts: Option<(Micros, Micros)>,
+    /// The lengths of its sending and pausing phases, which alternate; none if it always sends.
     pub phases: Option<(Micros, Micros)>,
-    /// When it begins, from the start on.
+    /// When it begins, after the start of the traffic.
     pub from: Micros,
-    /// When it ends, from the start on.
+    /// When it ends, after the start of the traffic.
     pub until: Micros,
     /// How many keys it has; 1 or more.
     pub keys: u32,
-    /// The exponent of Zipf's law, by which the first keys are the most frequent; none where all are equally frequent.
+    /// The exponent of Zipf's law, which makes the first keys the most frequent; none if all are equally frequent.
     pub zipf: Option<f64>,
-    /// The share of its rate at the beginning of each hour in UTC, in percent, with straight lines between; none where
-    /// it is always all of it.
+    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly; none if it is always 100.
     pub daily: Option<[u32; HOURS]>,
 }
 
@@ -109,7 +110,7 @@ pub enum Arrivals {
     Constant,
     /// Independently of each other.
     Poisson,
-    /// So many at once, at equal distances.
+    /// Groups of so many at once, at equal distances.
     Bursts(u32),
 }
 
@@ -118,7 +119,7 @@ impl Arrivals {
     pub const NAMES: [&'static str; 3] = ["constant", "poisson", "bursts"];
 }
 
-/// A log of JSON lines, and what its fields mean. `<field>` in texts is the value of that field.
+/// A log of JSON lines, and the meaning of its fields. `<field>` in texts is the value of that field.
 #[derive(Debug)]
 pub struct AccessLog {
     /// The log.
@@ -129,18 +130,18 @@ pub struct AccessLog {
     pub format: TimeFormat,
     /// The domain.
     pub domain: String,
-    /// The descriptors. One whose field a line does not have is left out of its request.
+    /// The descriptors. A descriptor is left out if the line lacks one of its fields.
     pub descriptors: Vec<Descriptor>,
-    /// What each descriptor costs that does not say.
+    /// The hits of descriptors without their own.
     pub hits: LoggedHits,
 }
 
 /// The hits of a request in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoggedHits {
-    /// The same for each line; none where the request does not say.
+    /// The same for each line; none if the request has no hits.
     Same(Option<u32>),
-    /// What this field has, such as the tokens that an answer took.
+    /// The value of this field, such as the tokens of an answer.
     Field(String),
 }
 
@@ -149,7 +150,7 @@ pub enum LoggedHits {
 pub enum TimeFormat {
     /// `2026-12-01T10:00:00.123Z`.
     Rfc3339,
-    /// Seconds since 1970, perhaps with a fraction.
+    /// Seconds since 1970, with or without a fraction.
     Seconds,
     /// Milliseconds since 1970.
     Millis,
@@ -180,7 +181,7 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads traffic that is at hand. The path of a log is below `directory`.
+/// Reads the text of a file of traffic. The path of a log is below `directory`.
 ///
 /// ```
 /// use std::path::Path;
@@ -202,9 +203,8 @@ pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFil
 
 impl FileReader<'_> {
     fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Origin), Reported> {
-        let start = Position { line: 1, column: 1 };
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
-            return Err(self.report(start, "empty: a file of traffic has sources or an access_log"));
+            return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
         let fields = self.fields_of_file(root, &FILE)?;
         let given = self.settings_of(&fields, &Vec::new());
@@ -216,7 +216,7 @@ impl FileReader<'_> {
             (Some(_), Some(at)) => Err(self.report(at, "sources and access_log: give one of them")),
             (None, Some(_)) => self.access_log(&fields, directory).map(Origin::AccessLog),
             (Some(_), None) => self.sources(&fields).map(Origin::Sources),
-            // A misspelled one is reported already.
+            // A misspelled key was reported before.
             (None, None) if !fields.lacks("sources") || !fields.lacks("access_log") => {
                 Err(self.report(fields.at, "no sources: a file of traffic has at least one, or an access_log"))
             }

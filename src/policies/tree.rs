@@ -1,23 +1,24 @@
-//! Policies that did not come as text: the same keys and values as in a policy file, read by the same rules.
+//! Policies that did not come as text, such as those of a control plane. They have the keys and values of a policy file.
 //!
-//! A file says line and column; here a problem says the path to its place: `descriptors[2].rate_limit (path=/pay)`. Not
-//! here: what the keys mean (reader.rs, limit.rs), and where such policies come from.
+//! In place of line and column, a problem has the path to its place: `descriptors[2].rate_limit (path=/pay)`. Not here: what
+//! the keys mean (reader.rs, limit.rs), and where such policies come from (xds).
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use weir_text::escaped;
+use weir_text::yaml::{Document, Node, NodeId, Position, Value};
 
-use super::yaml::{Document, NODES_MAX, Node, NodeId, Value};
-use super::{Position, shown};
+use super::NODES_MAX;
 
-/// A value as a policy file could have it.
+/// A value of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tree<'a> {
     /// A quoted text, which is never read as a number, boolean or null.
     Text(Cow<'a, str>),
-    /// A number, a boolean or nothing, as a policy file writes it.
+    /// An unquoted scalar: a number, a boolean, null or a text.
     Plain(Cow<'a, str>),
     /// A list.
     List(Vec<Tree<'a>>),
@@ -25,23 +26,23 @@ pub enum Tree<'a> {
     Mapping(Vec<(Cow<'a, str>, Tree<'a>)>),
 }
 
-/// A tree in the form that files are read in, and the paths of its places.
+/// A tree as a document, and the paths of its places.
 pub(super) struct Planted<'a> {
     pub(super) document: Document<'a>,
     pub(super) paths: Paths,
 }
 
-/// The way to each place. A place has its number as the line of its [`Position`].
+/// The path to each place. The line of a [`Position`] is the number of the place.
 pub(super) struct Paths(Vec<Step>);
 
 /// The last step of a path.
 struct Step {
     /// The number of the place above.
     above: u32,
-    /// The key that leads here from there, and which item of the list below it this is.
+    /// The key of this place in the place above, and the index in its list.
     key: Box<str>,
     item: Option<usize>,
-    /// The key and value of the descriptor that is here, for people.
+    /// The key and value of a descriptor at this place, for messages.
     descriptor: Option<Box<str>>,
 }
 
@@ -61,7 +62,7 @@ struct Planter<'a> {
 }
 
 impl<'a> Planter<'a> {
-    /// Adds a tree that is found at this place.
+    /// Adds the tree of a place.
     fn plant(&mut self, tree: Tree<'a>, place: u32) -> Result<NodeId, String> {
         let value = match tree {
             Tree::Text(text) => Value::Scalar { text, plain: false },
@@ -83,7 +84,7 @@ impl<'a> Planter<'a> {
         self.add(value, place)
     }
 
-    /// Adds the value of a key. Mappings, there or in a list there, have a place of their own.
+    /// Adds the value of a key. A mapping gets a place of its own, also in a list.
     fn value(&mut self, key: &str, value: Tree<'a>, place: u32) -> Result<NodeId, String> {
         match value {
             Tree::List(items) => {
@@ -124,7 +125,7 @@ impl Paths {
     pub(super) fn path(&self, position: Position) -> String {
         let mut steps = Vec::new();
         let mut place = position.line;
-        // A place is always above those with larger numbers, so this ends.
+        // The number of the place above is smaller, so this ends.
         while let Some(step) = (place as usize).checked_sub(1).and_then(|index| self.0.get(index)) {
             steps.push(step);
             place = step.above;
@@ -146,7 +147,7 @@ impl Paths {
     }
 }
 
-/// The key and the value of a descriptor, where the tree is one.
+/// The key and value of a tree that is a descriptor.
 fn descriptor(tree: &Tree<'_>) -> Option<Box<str>> {
     let Tree::Mapping(entries) = tree else {
         return None;
@@ -157,16 +158,11 @@ fn descriptor(tree: &Tree<'_>) -> Option<Box<str>> {
             _ => None,
         })
     };
-    let key = bare(text("key").filter(|key| !key.is_empty())?);
+    let key = escaped(text("key").filter(|key| !key.is_empty())?);
     Some(match text("value") {
-        Some(value) => format!("{key}={}", bare(value)).into(),
+        Some(value) => format!("{key}={}", escaped(value)).into(),
         None => key.into(),
     })
-}
-
-/// A text cut and escaped as in other messages, without the quotes.
-fn bare(text: &str) -> String {
-    shown(text).replace('"', "")
 }
 
 fn too_many() -> String {

@@ -1,6 +1,6 @@
-//! What loads and is probably a mistake.
+//! Warnings about probable mistakes in valid policies.
 //!
-//! Not here: what is refused (the problems of lib.rs).
+//! Not here: problems, for which policies are refused (lib.rs).
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,65 +9,65 @@ use weir_engine::words::counted;
 
 use super::{Location, Position};
 
-/// The most warnings that are kept; those past it are counted.
+/// The most warnings that are kept; more are only counted.
 pub const WARNINGS_MAX: usize = 1_000;
 
-/// The kind of a warning: those that a load finds, then those that `weir check` finds besides.
+/// The kind of a warning: first those that a load finds, then those that only `weir check` finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// `rate_limit` has no value, so nothing is limited there.
+    /// `rate_limit` has no value, so the descriptor limits nothing.
     EmptyRateLimit,
     /// `requests_per_unit` is missing, so everything is denied.
     NoRequests,
-    /// A key that has no meaning in its place.
+    /// A key that has no effect in its place.
     IgnoredKey,
-    /// A key of one mapping twice: later values win.
+    /// A mapping with a key twice: later values win.
     KeyTwice,
-    /// What follows the first YAML document is not read.
+    /// A second YAML document, which is not read.
     SecondDocument,
-    /// A number that others read as another number: octal, hexadecimal or binary.
+    /// A number in octal, hexadecimal or binary, which others could read as another number.
     OddNumber,
-    /// A bare word such as `y` that means true or false.
+    /// An unquoted word such as `y` that means true or false.
     BareBoolean,
     /// A key that changes nothing without a rate limit beside it.
     NoEffect,
     /// A rule whose decisions cost the store much.
     Heavy,
-    /// A limit whose time is over.
+    /// A limit whose term is over.
     Ended,
     /// `replaces` of a name that no limit of the domain has.
     ReplacesNothing,
-    /// A descriptor all of whose values others take.
+    /// A descriptor that no value meets, because others take all of its values.
     NeverMet,
     /// A regular expression that no value matches.
     MatchesNothing,
-    /// A descriptor that takes values from another one, and has no limit for what is limited below that one.
+    /// A descriptor that takes values from another one and lacks a limit that is below that one.
     HidesBelow,
-    /// A descriptor without a limit, there and below.
+    /// A descriptor without a limit, in itself and below.
     NoLimit,
     /// A value that is compared as text and looks like a regular expression.
     LooksLikeRegex,
     /// A value that is compared as text and looks like a network.
     LooksLikeNetwork,
-    /// A regular expression that seems to be meant for all values that begin so.
+    /// A regular expression that is probably meant as a prefix.
     LooksLikePrefix,
     /// A key, value or domain that begins or ends with a blank.
     OuterBlank,
-    /// A key with an equal sign, as if it had the value too.
+    /// A key with an equal sign, which probably contains a value.
     KeyWithValue,
-    /// A key with a star, which is no pattern in this reading.
+    /// A key with a star, which is a pattern only in a compatible reading.
     StarInKey,
-    /// A time between two terms in which no limit of the rule applies.
+    /// A gap between two terms, in which no limit of the rule applies.
     TermGap,
-    /// A limit beside one that always denies before it.
+    /// A limit that never denies, because another one denies first.
     NeverDenies,
-    /// A rule that never denies, and no comment that says why.
+    /// A rule that never denies, without a comment that explains it.
     NoReason,
     /// A key that is spelled almost as another one of the domain.
     AlikeKey,
     /// A domain that is spelled almost as another one.
     AlikeDomain,
-    /// A warning that `allow_warnings` names and that is not there.
+    /// An `allow_warnings` entry for a warning that does not exist.
     AllowsNothing,
 }
 
@@ -103,7 +103,7 @@ impl Code {
         Self::AllowsNothing,
     ];
 
-    /// Those that `allow_warnings` can name.
+    /// The warnings that `allow_warnings` can name.
     pub fn allowable() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
     }
@@ -142,7 +142,7 @@ impl Code {
         }
     }
 
-    /// What to do about it.
+    /// The advice.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -180,14 +180,14 @@ impl Code {
     }
 }
 
-/// One thing that is probably a mistake; displayed as `file:line:column: warning: message [code]`.
+/// A probable mistake, displayed as `file:line:column: warning: message [code]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
     /// Where in it.
     pub position: Position,
-    /// The mistake, and what the text means now.
+    /// The mistake and its present effect.
     pub message: String,
     /// Its kind.
     pub code: Code,
@@ -212,7 +212,7 @@ impl fmt::Display for Warning {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
     list: Vec<Warning>,
-    /// How many more there were than are kept.
+    /// How many more were not kept.
     more: usize,
 }
 
@@ -223,7 +223,7 @@ impl Warnings {
         &self.list
     }
 
-    /// How many warnings there are, those past [`WARNINGS_MAX`] included.
+    /// How many warnings there are, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
@@ -238,7 +238,7 @@ impl Warnings {
         }
     }
 
-    /// Counts more of them than are kept.
+    /// Counts warnings that were not kept.
     pub(super) fn count_more(&mut self, more: usize) {
         self.more += more;
     }

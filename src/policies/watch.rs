@@ -9,26 +9,26 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::files::{Found, Mark, walk};
+use super::files::{Mark, PolicyFile, walk};
 pub use super::files::{Source, policy_files};
 
-/// How often to call [`Watch::poll`].
+/// The interval of calls of [`Watch::poll`].
 pub const POLL_EVERY: Duration = Duration::from_millis(200);
-/// How long files that are written in place must rest before they are loaded. A writer that pauses for longer in the
-/// middle of a file is seen half-written.
+/// How long a file that is written in place must be unchanged before it is loaded. After a longer pause in the middle of a
+/// write, half a file is loaded.
 pub const REST: Duration = Duration::from_secs(2);
-/// How many polls in a row must then have seen the same, so that a machine that stands still does not count as rest.
+/// How many polls in a row must have found no change. The time alone could have passed while the machine was suspended.
 const REST_POLLS: u32 = 5;
-/// After how long a change that does not settle is worth a warning, and then again.
+/// The time after which an unsettled change causes a warning, and the interval of further warnings.
 pub const RESTLESS: Duration = Duration::from_secs(5);
 
 /// Reports when a policy directory has changed and settled.
 ///
-/// A change that replaces whole files settles as soon as two polls in a row see the same: a symlink that is pointed
-/// elsewhere, a file that is renamed into place. A file that is written, made or removed in place settles after [`REST`].
-/// A file that keeps changing for [`RESTLESS`] holds back only its own change.
+/// A change that replaces whole files settles as soon as two polls in a row find the same: a symlink with a new target, a file
+/// renamed into place. A file that is written, made or removed in place settles after [`REST`]. A file that keeps changing
+/// for [`RESTLESS`] delays only its own change.
 ///
-/// Make it before the first load: it then finds what changes while that load runs.
+/// Make it before the first load, so it finds changes during that load.
 ///
 /// ```
 /// use std::time::Instant;
@@ -52,15 +52,15 @@ pub const RESTLESS: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Watch {
     source: Source,
-    /// What settled last, or what stood when the watch was made.
+    /// The last settled state, at first that of the start.
     settled: Snapshot,
-    /// What the last poll saw.
+    /// The state at the last poll.
     last: Snapshot,
-    /// How many polls in a row have seen the same as the one before.
+    /// How many polls in a row have found no change.
     same: u32,
-    /// When a poll last saw a difference; none before the first.
+    /// When a poll last found a change; none before the first.
     changed: Option<Instant>,
-    /// Since when there is something that has not settled, or when that was last warned of.
+    /// When the unsettled change began, or the last warning about it.
     unsettled: Option<Instant>,
     /// Whether files were written in place since the last change that settled.
     in_place: bool,
@@ -68,31 +68,29 @@ pub struct Watch {
     moving: BTreeMap<PathBuf, Moving>,
     /// How many polls there were.
     polls: u64,
-    /// What had settled before the last change that was reported, until [`Watch::is_unchanged`].
+    /// The settled state before the last reported change, until [`Watch::is_unchanged`].
     before: Option<Snapshot>,
 }
 
 /// A file that keeps changing.
 #[derive(Clone, Copy, Debug)]
 struct Moving {
-    /// Since when it has not rested.
+    /// When it began to change.
     since: Instant,
-    /// When a poll last saw a change, and which one.
+    /// When a poll last found a change, and the number of that poll.
     changed: Instant,
     poll: u64,
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The directory differs from what settled before and has come to rest: load it. It may also have become unreadable,
-    /// which the load then reports.
+    /// The directory has changed and settled: load it. If it has become unreadable, the load reports that.
     Settled,
-    /// All files that have changed are at rest except for these, each of which has kept changing for [`RESTLESS`]: load the others,
-    /// and of these what was loaded last.
+    /// All changed files have settled except for these, which keep changing since [`RESTLESS`]: load the others, and the last
+    /// loaded texts of these.
     AtRest(BTreeSet<PathBuf>),
-    /// Something keeps changing, and therefore was not loaded, for another [`RESTLESS`]: worth a warning. Names the files that
-    /// have kept changing for so long.
+    /// For another [`RESTLESS`], changes were not loaded because they do not settle: warn. Names the files that keep changing.
     Restless(BTreeSet<PathBuf>),
 }
 
@@ -116,7 +114,7 @@ impl Watch {
         }
     }
 
-    /// Looks once; `now` must not go back. Blocks for as long as the file system takes to describe each policy file.
+    /// Looks once; `now` must not go back. Blocks while the file system describes each policy file.
     pub fn poll(&mut self, now: Instant) -> Option<Change> {
         let seen = Snapshot::at(&self.source);
         self.polls += 1;
@@ -141,7 +139,7 @@ impl Watch {
             return Some(Change::Settled);
         }
         let restless = self.restless(now);
-        // A file that has only begun to change may belong to the change of those at rest: it is waited for.
+        // Wait for files that have begun to change recently: they may belong to the same change.
         if !restless.is_empty()
             && restless.len() == self.moving.len()
             && let Some(at_rest) = self.last.except(&restless, &self.settled)
@@ -158,7 +156,7 @@ impl Watch {
         Some(Change::Restless(restless))
     }
 
-    /// Notes which files change, and forgets those that rest.
+    /// Updates the files that are changing.
     fn follow(&mut self, seen: &Snapshot, now: Instant) {
         let polls = self.polls;
         self.moving.retain(|_, file| {
@@ -176,7 +174,7 @@ impl Watch {
         self.moving.iter().filter(|(_, file)| is_restless(file)).map(|(path, _)| path.clone()).collect()
     }
 
-    /// Takes the current files as settled: the caller loads them even if they still change.
+    /// Treats the current files as settled: the caller loads them even if they still change.
     pub fn settle_now(&mut self) {
         self.last = Snapshot::at(&self.source);
         self.settled = self.last.clone();
@@ -185,8 +183,8 @@ impl Watch {
         self.settle();
     }
 
-    /// Whether the directory is still what was last reported, except for the files that keep changing. If it is not, a load since
-    /// then may have read a part of the next change, and what was reported is reported again with it.
+    /// Whether the directory is as last reported, except for the files that keep changing. If not, the load may have read a part
+    /// of the next change, so the next poll that settles reports both.
     pub fn is_unchanged(&mut self, restless: &BTreeSet<PathBuf>) -> bool {
         let now = Snapshot::at(&self.source);
         let is_unchanged = now == self.settled || now.except(restless, &self.settled).as_ref() == Some(&self.settled);
@@ -202,7 +200,7 @@ impl Watch {
     }
 }
 
-/// What a look sees.
+/// The state of the directory at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Snapshot {
     Files(Fingerprint),
@@ -217,7 +215,7 @@ impl Snapshot {
         }
     }
 
-    /// The paths that differ; none where a directory cannot be read.
+    /// The paths that differ; none if a directory cannot be read.
     fn changed_since<'s>(&'s self, before: &'s Self) -> Vec<&'s Path> {
         let (Self::Files(now), Self::Files(before)) = (self, before) else { return Vec::new() };
         if now == before {
@@ -227,7 +225,7 @@ impl Snapshot {
         new.symmetric_difference(&old).map(|file| &*file.path).collect()
     }
 
-    /// This with the files at these paths as they were before; none where the directory is another one or cannot be read.
+    /// This state with the files at these paths as they were before; none if the directory is another one or cannot be read.
     fn except(&self, paths: &BTreeSet<PathBuf>, before: &Self) -> Option<Self> {
         let (Self::Files(now), Self::Files(before)) = (self, before) else { return None };
         if now.root != before.root {
@@ -235,15 +233,15 @@ impl Snapshot {
         }
         let others = now.files.iter().filter(|file| !paths.contains(&file.path));
         let these = before.files.iter().filter(|file| paths.contains(&file.path));
-        let mut files: Vec<Found> = others.chain(these).cloned().collect();
+        let mut files: Vec<PolicyFile> = others.chain(these).cloned().collect();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         Some(Self::Files(Fingerprint { root: now.root.clone(), files }))
     }
 
-    /// Whether all that differs was put in place complete.
+    /// Whether each difference is a complete file.
     fn replaces_whole_files_of(&self, before: &Self) -> bool {
         match (self, before) {
-            // What cannot be read cannot be read by half.
+            // An unreadable directory cannot be half-written.
             (Self::Unreadable(_), _) => true,
             (Self::Files(_), Self::Unreadable(_)) => false,
             (Self::Files(now), Self::Files(before)) => now.replaces_whole_files_of(before),
@@ -251,13 +249,13 @@ impl Snapshot {
     }
 }
 
-/// Identifies a state of a policy directory without reading its files: where it really is, and of each policy
-/// file its name, its place, device, inode, size and times, symlinks followed.
+/// Identifies a state of a policy directory without reading its files: its real path, and the name, real path, device, inode,
+/// size and times of each policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// None if the directory is missing and may be.
     root: Option<PathBuf>,
-    files: Vec<Found>,
+    files: Vec<PolicyFile>,
 }
 
 impl Fingerprint {
@@ -265,8 +263,7 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// Those of [`policy_files`]. A single file that cannot be described, such as a symlink that
-    /// leads nowhere, is part of the fingerprint instead.
+    /// Those of [`policy_files`]. A file that cannot be described, such as a symlink to nowhere, is no error.
     pub fn of(source: &Source) -> io::Result<Self> {
         let root = match std::fs::canonicalize(&source.directory) {
             Err(error) if source.allows(&error) => None,
@@ -282,10 +279,10 @@ impl Fingerprint {
         {
             return true;
         }
-        let old: BTreeMap<&Path, &Found> = before.files.iter().map(|file| (&*file.path, file)).collect();
-        let new: BTreeMap<&Path, &Found> = self.files.iter().map(|file| (&*file.path, file)).collect();
+        let old: BTreeMap<&Path, &PolicyFile> = before.files.iter().map(|file| (&*file.path, file)).collect();
+        let new: BTreeMap<&Path, &PolicyFile> = self.files.iter().map(|file| (&*file.path, file)).collect();
         let both = || new.iter().filter_map(|(path, file)| Some((*file, *old.get(path)?)));
-        // The directories that a symlink was pointed away from, and to. All files that come and go with them are whole.
+        // The old and new directories of symlinks with a new target. All files that come and go with them are whole.
         let mut left = BTreeSet::new();
         let mut entered = BTreeSet::new();
         for (now, before) in both() {
@@ -296,10 +293,10 @@ impl Fingerprint {
                 entered.insert(now.parent());
             }
         }
-        let is_in = |directories: &BTreeSet<Option<&Path>>, file: &Found| {
+        let is_in = |directories: &BTreeSet<Option<&Path>>, file: &PolicyFile| {
             file.real.as_ref().is_some_and(|real| directories.contains(&real.parent()))
         };
-        let arrived_whole = |file: &Found| file.mark.as_ref().is_some_and(Mark::arrived_whole);
+        let arrived_whole = |file: &PolicyFile| file.mark.as_ref().is_some_and(Mark::arrived_whole);
         for (now, before) in both() {
             let is_whole = match (&now.mark, &before.mark) {
                 _ if now == before => true,
@@ -378,7 +375,7 @@ mod tests {
             self.watch.poll(self.now)
         }
 
-        /// Nothing for several rests.
+        /// Expects no change for several times [`REST`].
         #[track_caller]
         fn assert_quiet(&mut self) {
             let end = self.now + 3 * REST;
@@ -387,7 +384,7 @@ mod tests {
             }
         }
 
-        /// One change, which settles at the second look.
+        /// Expects one change, which settles at the second poll.
         #[track_caller]
         fn assert_settles_at_once(&mut self) {
             assert_eq!(self.poll(), None, "settled at the first look");
@@ -395,7 +392,7 @@ mod tests {
             self.assert_quiet();
         }
 
-        /// One change, which settles after a rest.
+        /// Expects one change, which settles after [`REST`].
         #[track_caller]
         fn assert_settles_after_a_rest(&mut self) {
             let first = self.now + POLL_EVERY;
@@ -522,7 +519,7 @@ mod tests {
         polled.assert_settles_at_once();
     }
 
-    /// What took limits away before: a pause in the middle of a file, at a place where it is valid.
+    /// A pause in the middle of a write can leave a valid file with fewer limits.
     #[test]
     fn a_file_that_is_written_with_pauses_settles_when_it_is_complete() {
         let dir = directory(&[("a.yaml", "")]);
@@ -564,11 +561,11 @@ mod tests {
         for change in 2..5 {
             write(dir.path(), "b.yaml", &"1".repeat(change));
             let end = polled.now + 2 * RESTLESS;
-            // Its text of the last load is in force, and it is no change that waits.
+            // Its last loaded text is in force.
             while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {
                 assert!(polled.now < end, "b.yaml is kept out");
             }
-            // A load that has read a part of the next change is not confirmed, and comes again.
+            // A load that has read a part of the next change is repeated.
             write(dir.path(), "c.yaml", &"1".repeat(change));
             assert!(!polled.watch.is_unchanged(&restless));
             while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {

@@ -1,4 +1,4 @@
-//! Lists in JSON of which a bounded part is kept.
+//! Lists in JSON, of which only a bounded part is kept.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::de::{self, Deserialize, Deserializer, IgnoredAny, SeqAccess, Unexpect
 /// The longest text of a body that an error quotes, in bytes.
 pub(super) const QUOTED_BYTES_MAX: usize = 320;
 
-/// The first `KEPT_MAX` elements of a list, and how many more there are. Those are counted without allocating.
+/// The first `KEPT_MAX` elements of a list. Further elements are counted without allocating.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T, const KEPT_MAX: usize> {
     /// The first elements.
     pub kept: Vec<T>,
-    /// How many more there are.
+    /// The number of further elements.
     pub left_out: u32,
 }
 
@@ -20,7 +20,7 @@ impl<T, const KEPT_MAX: usize> List<T, KEPT_MAX> {
     /// All elements.
     ///
     /// # Errors
-    /// With the text of the error, if there are more than are kept.
+    /// If there are more than `KEPT_MAX`.
     pub fn whole(self, name: &str) -> Result<Vec<T>, String> {
         match self.left_out {
             0 => Ok(self.kept),
@@ -31,7 +31,7 @@ impl<T, const KEPT_MAX: usize> List<T, KEPT_MAX> {
 
 impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Deserialize<'de> for List<T, KEPT_MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // `deserialize_seq` would quote a text that stands here as a whole.
+        // The error of `deserialize_seq` would quote a whole text.
         deserializer.deserialize_any(Self { kept: Vec::new(), left_out: 0 })
     }
 }
@@ -59,8 +59,7 @@ impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Visitor<'de> for List<T, K
     }
 }
 
-/// A text in an error. serde_json writes an error several times, and a control character in six bytes: of a long text this is the
-/// beginning.
+/// The beginning of a text, for an error. serde_json writes an error several times, and a control character in six bytes.
 pub(super) fn quoted(text: &str) -> Unexpected<'_> {
     Unexpected::Str(beginning(text))
 }

@@ -1,7 +1,5 @@
-//! The headers by which an HTTP client learns its limits: `Retry-After` of RFC 9110, and `RateLimit` and `RateLimit-Policy` of
-//! draft-ietf-httpapi-ratelimit-headers-11. [dt-2] [dt-3]
-//!
-//! The body `quota-exceeded` is of that draft too.
+//! The limits of an HTTP client in headers: `Retry-After` of RFC 9110, and `RateLimit` and `RateLimit-Policy` of
+//! draft-ietf-httpapi-ratelimit-headers-11, which also defines the body `quota-exceeded`. [dt-2] [dt-3]
 //!
 //! The last two headers are lists of RFC 9651: each limit is a string with parameters. Not here: which limits are listed (limiter).
 
@@ -14,13 +12,13 @@ use super::proto::HeaderValue;
 
 /// The longest value of `RateLimit`, and of `RateLimit-Policy`. Many clients and proxies take 4 KiB or 8 KiB of headers.
 pub const FIELD_BYTES_MAX: usize = 1_024;
-/// The longest name of a limit as it is written, without its quotes. The rest is cut off.
+/// The longest name of a limit as written, without its quotes. The rest is cut off.
 pub const NAME_BYTES_MAX: usize = 128;
 
 const MICROS_PER_SECOND: Micros = 1_000_000;
 
-/// The headers for a request's client: `Retry-After` on a denial whose wait is known, and the two lists where a limit could
-/// deny the request.
+/// The headers for a request's client: `Retry-After` on a denial with a known wait, and the two lists if any limit could deny the
+/// request.
 pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
     let mut headers = Vec::with_capacity(3);
@@ -35,11 +33,11 @@ pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     headers
 }
 
-/// The content type of the body that a denied client gets, when `response.problem_body` is on.
+/// The content type of the body for a denied client, if `response.problem_body` is on.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 
-/// A body for the client of a denied request: the problem `quota-exceeded`, with the names of the limits that denied, as both lists
-/// have them. None where no limit is known to have denied.
+/// A body for the client of a denied request: the problem `quota-exceeded` with the names of the limits that denied, as in both
+/// lists. None if no limit is known to have denied.
 pub(super) fn problem(answer: &Answer) -> Option<Vec<u8>> {
     let items = fitting(answer.limits.iter().map(Item::of).collect());
     let violated: Vec<String> = items.into_iter().filter(|item| item.over).map(|item| item.name).collect();
@@ -52,16 +50,16 @@ pub(super) fn problem(answer: &Answer) -> Option<Vec<u8>> {
     (answer.denied && !violated.is_empty()).then(|| problem.to_string().into_bytes())
 }
 
-/// The value of `Retry-After`: whole seconds, rounded up and at least 1. None if the request is not denied, where no wait
-/// helps, and where none is known.
+/// The value of `Retry-After`: whole seconds, rounded up and at least 1. None if the request is not denied, no wait helps, or the
+/// wait is unknown.
 #[must_use]
 pub fn retry_after(answer: &Answer) -> Option<u64> {
     answer.retry_after.map(|us| us.div_ceil(MICROS_PER_SECOND).max(1))
 }
 
-/// One limit, as both lists have it.
+/// One limit in both lists.
 struct Item {
-    /// What the string of both lists stands for.
+    /// The name without encoding.
     name: String,
     limit: String,
     policy: String,
@@ -82,7 +80,7 @@ impl Item {
     }
 }
 
-/// What a string of RFC 9651 stands for.
+/// The text of a string of RFC 9651.
 fn unquoted(string: &str) -> String {
     let mut text = String::with_capacity(string.len());
     let mut characters = string[1..string.len() - 1].chars();
@@ -94,7 +92,7 @@ fn unquoted(string: &str) -> String {
 
 const SEPARATOR: &str = ", ";
 
-/// Leaves items out until both lists fit: of those that are not over the last first, then of those that are.
+/// Removes items until both lists fit: first the last ones that are not over, then the last ones that are.
 fn fitting(mut items: Vec<Item>) -> Vec<Item> {
     let bytes = |of: fn(&Item) -> &String, items: &[Item]| -> usize {
         items.iter().map(|item| of(item).len() + SEPARATOR.len()).sum::<usize>().saturating_sub(SEPARATOR.len())
@@ -122,8 +120,8 @@ fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
     list
 }
 
-/// A name as a string of RFC 9651, which holds printable ASCII only. Every other byte of UTF-8 becomes a percent sign and two
-/// hexadecimal digits, and so does a percent sign, so that different names stay different.
+/// A name as a string of RFC 9651, which allows only printable ASCII. Every other byte and the percent sign are percent-encoded,
+/// so different names stay different.
 fn string(name: &str) -> String {
     let mut string = String::with_capacity(name.len() + 2);
     string.push('"');

@@ -1,11 +1,11 @@
-//! From the settings to what a decision and its response depend on, beside policies and stores.
+//! The parts of the settings that decisions and responses depend on.
 
 use weir_limiter::Modes;
 use weir_settings::Settings;
 
 use crate::convert::{Bounds, Extras, LimitHeaders};
 
-/// What the settings change about every rule.
+/// The modes of the settings, which apply to every rule.
 #[must_use]
 pub const fn modes(settings: &Settings) -> Modes {
     Modes {
@@ -29,7 +29,7 @@ pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
     }
 }
 
-/// What a response has beyond the answer of envoyproxy/ratelimit.
+/// The optional parts of a response.
 #[must_use]
 pub fn extras(response: &weir_settings::Response) -> Extras {
     Extras {

@@ -61,6 +61,8 @@ pub enum Problem {
         /// Of what.
         what: &'static str,
     },
+    /// An entry with a receipt that settles nothing, and why.
+    Receipt(&'static str),
     /// A limit whose unit is not set, or not one of Envoy's.
     Unit(
         /// The number sent.
@@ -78,6 +80,7 @@ impl fmt::Display for Invalid {
                 let or_more = if or_more { " or more" } else { "" };
                 write!(f, "{}: {sent}{or_more} {what}, at most {most}", self.field)
             }
+            Problem::Receipt(reason) => write!(f, "{}: {reason}", self.field),
             Problem::Unit(unit) => {
                 write!(f, "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)", self.field)
             }
@@ -111,7 +114,7 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
             limit: limit(descriptor, i)?,
         });
     }
-    Ok(Query { domain: request.domain, descriptors })
+    Ok(Query { domain: request.domain, descriptors, settle: None })
 }
 
 fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {

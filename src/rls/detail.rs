@@ -12,15 +12,18 @@ use weir_limiter::{Answer, Detail};
 const DETAIL: &str = "detail";
 
 /// The detail of one status: waits in whole microseconds, and `null` for a wait that never ends; and whether the hits of
-/// its descriptor were charged.
-fn fields(detail: &Detail) -> [(&'static str, Value); 5] {
+/// its descriptor were charged. `at_latest` stands where the first wait is a bound. [cc-4]
+fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
+    let at_latest = detail.fits_after.is_some_and(|wait| wait.is_bound);
     [
         ("algorithm", json!(detail.algorithm)),
-        ("fits_after_us", json!(detail.fits_after)),
+        ("fits_after_us", json!(detail.fits_after.map(|wait| wait.us))),
         ("reset_after_us", json!(detail.reset_after)),
         ("wait_us", json!(detail.wait)),
         ("charged", json!(detail.charged)),
     ]
+    .into_iter()
+    .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
 }
 
 /// Adds to each status of a response in JSON the detail of its limit, where it has one.
@@ -33,7 +36,7 @@ pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Resul
         for (status, detail) in statuses.iter_mut().zip(details) {
             if let (Value::Object(status), Some(detail)) = (status, detail) {
                 let fields = fields(detail).map(|(name, value)| (name.to_owned(), value));
-                status.insert(DETAIL.to_owned(), Value::Object(fields.into_iter().collect()));
+                status.insert(DETAIL.to_owned(), Value::Object(fields.collect()));
             }
         }
     }
@@ -47,7 +50,7 @@ pub fn metadata(answer: &Answer) -> Struct {
     let details = answer.statuses.iter().map(|status| match &status.detail {
         None => Kind::NullValue(0),
         Some(detail) => Kind::StructValue(Struct {
-            fields: fields(detail).map(|(name, value)| (name.to_owned(), kind(&value).into())).into_iter().collect(),
+            fields: fields(detail).map(|(name, value)| (name.to_owned(), kind(&value).into())).collect(),
         }),
     });
     let list = Kind::ListValue(pbjson_types::ListValue { values: details.map(Into::into).collect() });
@@ -66,25 +69,32 @@ fn kind(value: &Value) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use weir_limiter::Status;
+    use weir_limiter::{FitsAfter, Status};
 
     use super::*;
 
-    const DETAILS: [Option<Detail>; 3] = [
+    const DETAILS: [Option<Detail>; 4] = [
         Some(Detail {
             algorithm: "leaky_bucket",
-            fits_after: Some(250_001),
+            fits_after: Some(FitsAfter { us: 250_001, is_bound: false }),
             reset_after: 1_000_000,
             wait: 749_999,
             charged: true,
         }),
         None,
         Some(Detail { algorithm: "gcra", fits_after: None, reset_after: 0, wait: 0, charged: false }),
+        Some(Detail {
+            algorithm: "concurrency",
+            fits_after: Some(FitsAfter { us: 9, is_bound: true }),
+            reset_after: 9,
+            wait: 0,
+            charged: false,
+        }),
     ];
 
     #[test]
     fn a_response_in_json_has_the_detail_of_each_limit() {
-        let body = br#"{"overallCode":"OK","statuses":[{"code":"OK"},{"code":"OK"},{"code":"OVER_LIMIT"}]}"#;
+        let body = br#"{"overallCode":"OK","statuses":[{"code":"OK"},{"code":"OK"},{"code":"OVER_LIMIT"},{"code":"OVER_LIMIT"}]}"#;
         let with = add_to_json(body, &DETAILS).unwrap();
         let with: Value = serde_json::from_slice(&with).unwrap();
         let expected = json!({"overallCode": "OK", "statuses": [
@@ -95,6 +105,10 @@ mod tests {
             {"code": "OK"},
             {"code": "OVER_LIMIT", "detail": {
                 "algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0, "wait_us": 0, "charged": false,
+            }},
+            {"code": "OVER_LIMIT", "detail": {
+                "algorithm": "concurrency", "fits_after_us": 9, "reset_after_us": 9, "wait_us": 0, "charged": false,
+                "at_latest": true,
             }},
         ]});
         assert_eq!(with, expected);
@@ -110,6 +124,8 @@ mod tests {
              "charged": true},
             null,
             {"algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0.0, "wait_us": 0.0, "charged": false},
+            {"algorithm": "concurrency", "fits_after_us": 9.0, "reset_after_us": 9.0, "wait_us": 0.0, "charged": false,
+             "at_latest": true},
         ]}});
         assert_eq!(metadata, expected);
     }

@@ -1,9 +1,9 @@
-//! Requests whose texts are no UTF-8.
+//! Requests with texts that are not UTF-8.
 //!
-//! Envoy copies the bytes of headers and paths into fields that protobuf wants to be UTF-8. A client chooses those bytes, and
-//! Envoy's default lets a request pass whose descriptor is refused: one byte would be a way round every limit. So such a
-//! byte is read as a character of its own, and a text that has such a character is read byte by byte there. [ky-6]
-//! Not here: what else can be wrong with a request (convert.rs).
+//! Envoy copies bytes of headers and paths into fields that must be UTF-8. A client chooses those bytes. If weir refused the
+//! request, Envoy would let it pass by default, so one byte would evade every limit. Therefore each such byte is read as a
+//! character of its own. A text that contains such a character is encoded again, byte by byte. [ky-6]
+//! Not here: other mistakes of a request (convert.rs).
 
 use prost::encode_length_delimiter;
 use weir_protobuf::{Content, FIELDS_MAX, field};
@@ -11,65 +11,64 @@ use weir_protobuf::{Content, FIELDS_MAX, field};
 use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
 use super::spelling::{Length, Out, spell};
 
-/// By so many bytes the texts of a request may grow together when their bytes that are no UTF-8 become characters.
+/// The texts of a request may grow by so many bytes together, when bytes that are not UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
 
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// They are no message of the protocol.
+    /// They are not a message of the protocol.
     #[error("not a RateLimitRequest in protobuf, or more than {FIELDS_MAX} fields in a message of it")]
     Malformed,
-    /// Their texts would take too much.
+    /// Their texts would grow too much.
     #[error("request: {0} more bytes to write out what is no UTF-8, at most {GROWTH_BYTES_MAX}")]
     Growth(usize),
 }
 
-/// Decodes a request. `texts` is where its message is kept with other texts, where some are no UTF-8.
+/// Decodes a request. If some texts are not UTF-8, `texts` will contain its message with other texts.
 ///
 /// # Errors
-/// When the bytes are no request, for another reason than bytes that are no UTF-8 in a domain, a key or a value; when there
-/// are too many of those.
+/// If the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
 pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>, Unreadable> {
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
     }
-    let length = Part::Request.length(bytes).ok_or(Unreadable::Malformed)?;
+    let length = TextMessage::Request.length(bytes).ok_or(Unreadable::Malformed)?;
     let growth = length.saturating_sub(bytes.len());
     if growth > GROWTH_BYTES_MAX {
         return Err(Unreadable::Growth(growth));
     }
     texts.reserve_exact(length);
-    Part::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
+    TextMessage::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
 }
 
-/// A message on the way to the texts.
+/// A message that contains texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum TextMessage {
     Request,
     Descriptor,
     Entry,
 }
 
-/// What one field of a part is.
-enum Field {
-    Part(Part),
+/// The kind of a field.
+enum FieldKind {
+    TextMessage(TextMessage),
     Text,
     Other,
 }
 
-impl Part {
-    /// By the numbers of the proto files.
-    const fn field(self, number: u64) -> Field {
+impl TextMessage {
+    /// The kind of a field by its number in the proto files.
+    const fn field(self, number: u64) -> FieldKind {
         match (self, number) {
-            (Self::Request, 2) => Field::Part(Self::Descriptor),
-            (Self::Descriptor, 1) => Field::Part(Self::Entry),
-            (Self::Request, 1) | (Self::Entry, 1 | 2) => Field::Text,
-            _ => Field::Other,
+            (Self::Request, 2) => FieldKind::TextMessage(Self::Descriptor),
+            (Self::Descriptor, 1) => FieldKind::TextMessage(Self::Entry),
+            (Self::Request, 1) | (Self::Entry, 1 | 2) => FieldKind::Text,
+            _ => FieldKind::Other,
         }
     }
 
-    /// How many parts of this one are read.
+    /// The most parts of this message that are read.
     const fn parts_max(self) -> usize {
         match self {
             Self::Request => DESCRIPTORS_KEPT_MAX,
@@ -77,15 +76,15 @@ impl Part {
         }
     }
 
-    /// The length of what [`write`](Self::write) writes.
+    /// The length of the output of [`write`](Self::write).
     fn length(self, bytes: &[u8]) -> Option<usize> {
         let mut length = Length(0);
         self.write(bytes, &mut length)?;
         Some(length.0)
     }
 
-    /// Writes the message with its texts made UTF-8 and all other fields unchanged, up to the first part that is not read; none if the
-    /// bytes are no message.
+    /// Writes the message with its texts as UTF-8 and all other fields unchanged, up to the first part that is not read. None if the
+    /// bytes are not a message.
     fn write(self, mut bytes: &[u8], to: &mut dyn Out) -> Option<()> {
         let mut parts_left = self.parts_max();
         let mut fields_left = FIELDS_MAX;
@@ -94,20 +93,20 @@ impl Part {
             let before = bytes;
             let (number, content) = field(&mut bytes)?;
             let own = &before[..before.len() - bytes.len()];
-            // The tag ends at the first byte that no other follows.
+            // The tag ends at the first byte without a continuation bit.
             let tag = &own[..=own.iter().position(|byte| byte & 0x80 == 0)?];
             match (content, self.field(number)) {
-                (Content::Bytes(content), Field::Part(part)) if parts_left > 0 => {
+                (Content::Bytes(content), FieldKind::TextMessage(part)) if parts_left > 0 => {
                     parts_left -= 1;
                     put_head(tag, part.length(content)?, to);
                     part.write(content, to)?;
                 }
-                // It is not read, nor is what comes behind it.
-                (Content::Bytes(_), Field::Part(_)) => {
+                // This part and everything after it are not read.
+                (Content::Bytes(_), FieldKind::TextMessage(_)) => {
                     to.put(own);
                     break;
                 }
-                (Content::Bytes(content), Field::Text) => {
+                (Content::Bytes(content), FieldKind::Text) => {
                     let mut length = Length(0);
                     spell(content, &mut length);
                     put_head(tag, length.0, to);
@@ -120,7 +119,7 @@ impl Part {
     }
 }
 
-/// Writes what is before the content of a field.
+/// Writes the tag and the length of a field.
 fn put_head(tag: &[u8], length: usize, to: &mut dyn Out) {
     let mut head = [0; 10];
     let mut left = &mut head[..];

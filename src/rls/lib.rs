@@ -2,7 +2,7 @@
 //!
 //! The types are generated from the files in proto/ (tests/repository/generated.rs), which are ours and name only what
 //! weir reads or writes; tests/service/grpc/wire.rs holds them against an independent definition of the same API.
-//! Nothing here decides anything, opens a connection or knows about HTTP.
+//! Not here: decisions, connections and HTTP.
 
 pub mod bounded;
 pub mod client_headers;
@@ -12,14 +12,14 @@ pub mod detail;
 pub mod json;
 pub mod lenient;
 mod limit_metadata;
+pub mod receipts;
 pub mod request;
 pub mod rlconfig;
 pub mod spelling;
 
-/// The generated types, in modules named as the packages of proto/ are, and the service's own
-/// messages once more at the top, for short.
+/// The generated types, in modules with the names of the packages of proto/. The messages of the service are also at the top.
 pub mod proto {
-    // Generated code is not ours to lint; what it lacks in docs is said in proto/.
+    // Generated code is not linted. Its documentation is in proto/.
     #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 
     pub use envoy::config::core::v3::HeaderValue;

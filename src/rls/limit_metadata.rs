@@ -1,7 +1,7 @@
 //! The request, and the metadata of the limits that it passed, as the dynamic metadata of a response.
 //!
-//! The fields are those of envoyproxy/ratelimit, so that filters behind it go on working. Not here: weir's own
-//! metadata (detail.rs).
+//! The fields are those of envoyproxy/ratelimit, so filters that use them keep working. Not here: weir's own metadata
+//! (detail.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use weir_engine::metadata::{self, Fields};
 use super::proto::RateLimitUnit;
 use super::request::{Descriptor, Request};
 
-/// The fields for a request that passed limits with this metadata, in the order of its descriptors. Of a field that
-/// several limits have, the first is kept; mappings are merged.
+/// The fields for a request that passed limits with this metadata, in the order of its descriptors. If several limits have a
+/// field, the first is kept; mappings are merged.
 pub(super) fn fields(request: &Request<'_>, passed: &[Arc<Fields>]) -> HashMap<String, Value> {
     let mut fields = HashMap::new();
     fields.insert("domain".to_owned(), text(request.domain));
@@ -42,7 +42,7 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Value {
     fields.insert("entries".to_owned(), list(entries));
     if let Some(limit) = &descriptor.limit {
         let unit = RateLimitUnit::try_from(limit.unit).map_or("UNKNOWN", |unit| unit.as_str_name());
-        // Protobuf's text form, in which a field of 0 is left out.
+        // Protobuf's text form leaves out a field of 0.
         let limit = match limit.requests_per_unit {
             0 => format!("unit:{unit}"),
             requests => format!("requests_per_unit:{requests}  unit:{unit}"),
@@ -50,7 +50,7 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Value {
         fields.insert("limit".to_owned(), text(&limit));
     }
     if let Some(hits) = descriptor.hits_addend {
-        // Bounded to 32 bits before, which a double holds.
+        // Bounded to 32 bits before, so a double is exact.
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         fields.insert("hitsAddend".to_owned(), Kind::NumberValue(hits.into()).into());
     }
@@ -66,7 +66,7 @@ fn value_of(value: &metadata::Value) -> Value {
     match value {
         metadata::Value::Null => Kind::NullValue(0).into(),
         metadata::Value::Bool(truth) => Kind::BoolValue(*truth).into(),
-        // What is no number was refused when the policy was read.
+        // Other texts were refused when the policy was read.
         metadata::Value::Number(number) => Kind::NumberValue(number.parse().unwrap_or_default()).into(),
         metadata::Value::Text(value) => text(value),
         metadata::Value::List(values) => list(values.iter().map(value_of)),

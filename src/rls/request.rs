@@ -1,8 +1,7 @@
-//! A request as a view of its bytes: reading one copies no text.
+//! A request as a view of its bytes: reading copies no text.
 //!
-//! [`read`](Request::read) keeps no more descriptors and entries than any setting allows and counts the others, so that the
-//! memory for a request does not grow with their number. Texts that are spelt in another way (spelling.rs) are lenient.rs' business. Not here: whether a
-//! request is within its bounds (convert.rs).
+//! [`read`](Request::read) keeps no more descriptors and entries than any setting allows, so the memory of a request is bounded.
+//! Not here: texts that are not UTF-8 (lenient.rs), and the bounds of the settings (convert.rs).
 
 use prost::Message as _;
 use smallvec::SmallVec;
@@ -18,45 +17,45 @@ use super::spelling::{may_need_spelling, plain};
 pub const DESCRIPTORS_KEPT_MAX: usize = 64;
 /// The most entries of a descriptor that are kept: the largest `limits.entries`.
 pub const ENTRIES_KEPT_MAX: usize = 64;
-/// Each text of a longer message is looked at alone: most of it may never be read.
+/// In a longer message each text is checked alone, because most of it may never be read.
 const BYTES_LOOKED_AT_MAX: usize = 16 * 1_024;
-/// A request of several descriptors gets room for so many at first.
+/// The first capacity for several descriptors.
 const DESCRIPTORS_USUAL: usize = 4;
 
-/// A `RateLimitRequest` whose texts are elsewhere.
+/// A `RateLimitRequest` with borrowed texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
-    /// Whose policies apply.
+    /// The domain.
     pub domain: &'a str,
-    /// What the request is about; the first [`DESCRIPTORS_KEPT_MAX`].
+    /// The first [`DESCRIPTORS_KEPT_MAX`] descriptors.
     pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
-    /// At least so many more descriptors were sent; 0 if none were.
+    /// At least so many more descriptors were sent; 0 if there are no more.
     pub descriptors_left_out: u32,
-    /// What the request costs each limit; 0 is the same as 1.
+    /// The hits of the request; 0 means 1.
     pub hits_addend: u32,
 }
 
-/// A `RateLimitDescriptor` whose texts are elsewhere.
+/// A `RateLimitDescriptor` with borrowed texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Descriptor<'a> {
-    /// Keys and values; the first [`ENTRIES_KEPT_MAX`].
+    /// The first [`ENTRIES_KEPT_MAX`] entries.
     pub entries: SmallVec<[Entry<'a>; 2]>,
-    /// At least so many more entries were sent; 0 if none were.
+    /// At least so many more entries were sent; 0 if there are no more.
     pub entries_left_out: u32,
-    /// A limit in place of what the policies say.
+    /// The limit of the request.
     pub limit: Option<RateLimitOverride>,
-    /// What this descriptor costs, in place of what the request costs.
+    /// The hits of this descriptor, in place of those of the request.
     pub hits_addend: Option<u64>,
     /// Whether the hits are given back.
     pub is_negative_hits: bool,
 }
 
 impl<'a> Request<'a> {
-    /// The request in the bytes of a message; none if they are no message, one with more than [`FIELDS_MAX`] fields, or a text is
-    /// spelt in another way. What comes behind the first part that is left out is not read: the request is refused.
+    /// Reads a request from the bytes of a message. None if they are not a message, have more than [`FIELDS_MAX`] fields, or have a
+    /// text that is not UTF-8. Reading ends at the first part past a bound, because the request will be refused.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        // One look at all bytes of a usual request costs less than one at each text.
+        // For a usual request, checking all bytes at once is cheaper than checking each text.
         if bytes.len() > BYTES_LOOKED_AT_MAX || may_need_spelling(bytes) {
             Self::read_plain(bytes)
         } else {
@@ -69,7 +68,7 @@ impl<'a> Request<'a> {
         Self::with_texts(bytes, plain)
     }
 
-    /// The request in the bytes of a message whose texts are spelt; none if they are no message.
+    /// Reads a request whose texts are already UTF-8; none if the bytes are not a message.
     pub(super) fn read_spelt(bytes: &'a [u8]) -> Option<Self> {
         Self::with_texts(bytes, |text| str::from_utf8(text).ok())
     }
@@ -83,7 +82,7 @@ impl<'a> Request<'a> {
                 (1, Content::Bytes(part)) => request.domain = text(part)?,
                 (2, Content::Bytes(part)) => {
                     match request.descriptors.len() {
-                        // The second is seldom the last.
+                        // After a second descriptor there are usually more.
                         1 => request.descriptors.reserve(DESCRIPTORS_USUAL - 1),
                         DESCRIPTORS_KEPT_MAX.. => {
                             request.descriptors_left_out = 1;
@@ -93,7 +92,7 @@ impl<'a> Request<'a> {
                     }
                     request.descriptors.push(Descriptor::read(part, text)?);
                 }
-                // Of a longer number protobuf takes the lower bits.
+                // protobuf uses the lower bits of a longer number.
                 (3, Content::Number(hits)) => request.hits_addend = (hits & 0xffff_ffff) as u32,
                 (1..=3, _) => return None,
                 _ => {}
@@ -102,7 +101,7 @@ impl<'a> Request<'a> {
         Some(request)
     }
 
-    /// The message that this is a view of, without what is left out.
+    /// The message of this view, without parts that were left out.
     #[must_use]
     pub fn message(&self) -> RateLimitRequest {
         let entry =
@@ -199,7 +198,7 @@ mod tests {
         }
     }
 
-    /// What is read is what the generated decoder reads.
+    /// Expects the result of the generated decoder.
     fn compare(bytes: &[u8]) {
         let message = RateLimitRequest::decode(bytes);
         let message = message.as_ref().ok().map(Request::of);

@@ -1,16 +1,16 @@
-//! How texts of callers are spelt: bytes that are no UTF-8 have characters of their own. [ky-6]
+//! The encoding of callers' texts: each byte that is not UTF-8 has a character of its own. [ky-6]
 //!
 //! Not here: reading messages (lenient.rs, request.rs, json.rs).
 
 use sha2::{Digest as _, Sha256};
 
-/// The byte 0 as a character: from the end of Unicode's last private area, so that each byte has one of its own. It begins
-/// the digest of a long text; bytes below 0x80 are never written so.
+/// The character of the byte 0, near the end of Unicode's last private area; the other bytes follow. Bytes below 0x80 need no such
+/// character, so this one marks the digest of a long text.
 const BYTES: u32 = 0x10_ff00;
-/// A longer text that is no UTF-8 becomes its digest: written out, it could be beyond the bounds on a value.
+/// A longer text that is not UTF-8 becomes its digest, because the encoded text could exceed the bound of a value.
 pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
-/// Takes what is written, or counts it.
+/// Writes or counts bytes.
 pub(super) trait Out {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -30,8 +30,8 @@ impl Out for Length {
     }
 }
 
-/// Writes bytes as a text: those that are UTF-8 as they are, and each other byte as a character of its own. A character that
-/// stands for a byte is written as its four bytes. Different bytes give different texts. [ky-6]
+/// Writes bytes as a text: UTF-8 unchanged, and each other byte as its character. A character in the input that stands for a byte
+/// is written as four encoded bytes. So different bytes give different texts. [ky-6]
 pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
     if plain(bytes).is_some() {
         to.put(bytes);
@@ -65,20 +65,20 @@ fn put_byte(byte: u8, to: &mut dyn Out) {
     }
 }
 
-/// The text of these bytes, if it needs no other spelling.
+/// The text of these bytes, if it needs no encoding.
 #[must_use]
 pub fn plain(bytes: &[u8]) -> Option<&str> {
     let text = str::from_utf8(bytes).ok()?;
     (!may_need_spelling(bytes) || !text.chars().any(stands_for_byte)).then_some(text)
 }
 
-/// Whether there may be a character among these bytes that stands for a byte. Every such character begins with 0xf4.
+/// Whether these bytes may contain a character that stands for a byte. Every such character begins with 0xf4.
 pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
-    // Nearly all requests are ASCII, which is known sooner.
+    // Nearly all requests are ASCII, and that check is faster.
     !bytes.is_ascii() && bytes.contains(&0xf4)
 }
 
-/// A text in which each character that stands for a byte is written as its four bytes. [ky-6]
+/// Encodes each character that stands for a byte as its four bytes. [ky-6]
 #[must_use]
 pub fn respelt(text: String) -> String {
     if plain(text.as_bytes()).is_some() {
@@ -90,7 +90,7 @@ pub fn respelt(text: String) -> String {
     String::from_utf8(to).unwrap_or_default()
 }
 
-/// Whether [`spell`] writes this character for a byte or for a digest.
+/// Whether [`spell`] uses this character for a byte or for a digest.
 fn stands_for_byte(character: char) -> bool {
     let number = u32::from(character);
     number == BYTES || number >= BYTES + 0x80

@@ -13,7 +13,7 @@ use super::value::Secret;
 const URL: &str = "alerts.webhook_url";
 const SECRET_FILE: &str = "alerts.webhook_secret_file";
 const CA_FILE: &str = "alerts.webhook_ca_file";
-/// The others, which mean nothing without a webhook.
+/// The settings that have no effect without a webhook.
 const OTHERS: [&str; 4] =
     ["alerts.webhook_timeout", "alerts.webhook_attempts", "alerts.webhook_retry_for", "alerts.webhook_queue"];
 

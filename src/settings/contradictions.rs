@@ -15,7 +15,7 @@ impl<'a> ProblemList<'a> {
         Self { layers, problems: Vec::new() }
     }
 
-    /// The place that gives a setting last; none if no layer does.
+    /// The last place that gives a setting; none if no layer does.
     fn origin(&self, name: &str) -> Option<&'a str> {
         self.layers.iter().rev().find_map(|layer| layer.origin(name))
     }
@@ -32,13 +32,13 @@ impl<'a> ProblemList<'a> {
         self.add_for(name, name, value, reason);
     }
 
-    /// A problem of the setting `name` that the setting `cause` makes.
+    /// Adds a problem of the setting `name`, at the place of the setting `cause`.
     pub(super) fn add_for(&mut self, name: &str, cause: &str, value: Option<String>, reason: String) {
         let origin = self.origin(cause).unwrap_or("default").to_owned();
         self.problems.push(Problem { origin, name: Some(name.to_owned()), value, reason });
     }
 
-    /// Each of these settings that is given although it has no effect.
+    /// Adds a problem for each of these settings that is given.
     pub(super) fn add_given(&mut self, names: impl IntoIterator<Item = &'static str>, reason: &str) {
         for name in names {
             if self.is_given(name) {

@@ -1,12 +1,10 @@
-//! The environment of envoyproxy/ratelimit as settings of weir: what its deployments set, under its own names, in its
-//! own syntax.
+//! The environment variables of envoyproxy/ratelimit as settings of weir.
 //!
 //! [`read`] makes two layers of settings: the defaults of weir as `ratelimit`, and the settings of the variables. `WEIR__*`
 //! wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
 //! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (otel.rs), and when these variables count, which only the program's name decides (cli).
 //!
-//! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
-//! [`Note`], for the log.
+//! A variable that cannot be read is a problem of the layer. One that has no effect is a [`Note`], for the log.
 
 mod go;
 mod redis;
@@ -25,10 +23,10 @@ use weir_text::spell;
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
-/// What a layer names as the origin of a setting that no variable gave.
+/// The origin of a setting that no variable gave.
 pub const ORIGIN: &str = "as ratelimit";
 
-/// What holds for weir as `ratelimit`, unless a variable changes it. The largest request is that of envoyproxy/ratelimit.
+/// The defaults of weir as `ratelimit`. The largest request is that of envoyproxy/ratelimit.
 const FIXED: &[(&str, &str)] = &[
     ("admin.endpoints", "ratelimit"),
     ("limits.descriptors", "64"),
@@ -46,43 +44,43 @@ const FIXED: &[(&str, &str)] = &[
     ("policies.files", "all"),
 ];
 
-/// About how many bytes of envoyproxy/ratelimit's local cache hold one denial.
+/// The approximate size of one denial in envoyproxy/ratelimit's local cache, in bytes.
 const CACHE_BYTES_PER_KEY: i64 = 100;
 /// The smallest cache that envoyproxy/ratelimit makes, in bytes.
 const CACHE_BYTES_MIN: i64 = 512 * 1024;
 
-/// What the mapping has to know of the machine.
+/// The properties of the machine that the mapping depends on.
 pub struct Machine<'a> {
     /// The cores that serve.
     pub cores: usize,
-    /// The address that stands for every interface, where a variable leaves the host out.
+    /// The address for all interfaces, if a variable has no host.
     pub any: IpAddr,
     /// Finds the address of a host name.
     pub resolve: &'a dyn Fn(&str) -> Option<IpAddr>,
 }
 
-/// What the environment says.
-pub struct FromVariables {
+/// The result of reading the environment.
+pub struct RatelimitVariables {
     /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,
-    /// What the variables say, with all that is wrong with them.
+    /// The settings and problems of the variables.
     pub variables: Layer,
-    /// What an operator should know of it.
+    /// Notes for the log.
     pub notes: Vec<Note>,
 }
 
-/// Something that an operator should know of a variable that is legal.
+/// A note about a valid variable, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The variable.
     pub variable: &'static str,
-    /// What there is to know.
+    /// The note.
     pub text: String,
 }
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables that are not in [`VARIABLES`] are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> FromVariables {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> RatelimitVariables {
     let mut mapping = Mapping::new(environment, machine);
     for &(setting, text) in FIXED {
         mapping.put(&[], setting, text);
@@ -97,7 +95,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     mapping.charging();
     mapping.tracing();
     redis::map(&mut mapping);
-    FromVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
+    RatelimitVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
 /// Whether no output may show the text of a variable.
@@ -111,7 +109,7 @@ struct Mapping<'a> {
     machine: &'a Machine<'a>,
     /// The texts of the variables that are set and well formed.
     given: BTreeMap<&'static str, String>,
-    /// The names of all others, with their texts: some have names that no table can list.
+    /// All other variables: some have names that no table can list.
     others: BTreeMap<String, String>,
     /// The settings that `WEIR__*` gives.
     ours: BTreeSet<&'static str>,
@@ -154,7 +152,7 @@ impl<'a> Mapping<'a> {
         mapping
     }
 
-    /// Maps a variable that is one setting, and notes one that has no effect.
+    /// Maps a variable that is exactly one setting, or adds a note if it has no effect.
     fn single(&mut self, variable: &'static Variable) {
         let name = variable.name;
         let Some(text) = self.given.get(name).cloned() else { return };
@@ -169,7 +167,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The text of a setting that is one variable; none if the setting stays at its default.
+    /// The text of a variable in the form of its setting; none if the setting keeps its default.
     fn formed(&mut self, name: &'static str, setting: &'static str, form: Form, text: &str) -> Option<String> {
         match form {
             Form::Text => (!text.is_empty()).then(|| text.to_owned()),
@@ -218,8 +216,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// Gives a setting its text. Its origin is the first of the variables that is set; where none is, it holds for weir
-    /// as `ratelimit`.
+    /// Gives a setting its text. Its origin is the first of the variables that is set, or [`ORIGIN`].
     fn put(&mut self, variables: &[&'static str], setting: &'static str, text: &str) {
         let origin = variables.iter().copied().find(|name| self.given.contains_key(name));
         if self.ours.contains(setting) {
@@ -245,7 +242,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// A text that is set and not empty.
+    /// The text of a variable that is set and not empty.
     fn some_text(&self, name: &'static str) -> Option<&str> {
         self.given.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
@@ -301,7 +298,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The address of a host as Go listens on it: an IP, a name, or nothing for every interface.
+    /// The address that Go listens on for a host: an IP, a name, or empty for all interfaces.
     fn address(&self, host: &str) -> Option<IpAddr> {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         match bare.parse() {
@@ -346,7 +343,7 @@ impl<'a> Mapping<'a> {
         const PLACE: [&str; 3] = ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
         let mut directory = Path::new(self.text("RUNTIME_ROOT")).to_owned();
         for name in ["RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"] {
-            // A path that begins with a slash stands below the root all the same, as envoyproxy/ratelimit joins it.
+            // Like envoyproxy/ratelimit, append the path to the root even if it begins with a slash.
             let part = self.text(name).trim_matches('/');
             if !part.is_empty() {
                 directory.push(part);
@@ -399,7 +396,7 @@ impl<'a> Mapping<'a> {
         self.mogrifiers();
     }
 
-    /// The rules that DogStatsD's names go through: each has a name in the list, and is in variables of that name.
+    /// The mogrifiers of DogStatsD: a variable lists their names, and each has variables with its name.
     fn mogrifiers(&mut self) {
         const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
         let names: Vec<String> = go::list(self.text(LIST)).into_iter().map(str::to_owned).collect();
@@ -423,14 +420,14 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The collector itself is in the variables of OpenTelemetry (otel.rs).
+    /// Not here: the collector, which the variables of OpenTelemetry name (otel.rs).
     fn tracing(&mut self) {
         let exporter = if self.bool("TRACING_ENABLED") { "otlp" } else { "none" };
         self.put(&["TRACING_ENABLED"], "tracing.exporter", exporter);
         let name = self.some_text("TRACING_SERVICE_NAME").map(str::to_owned);
         match name {
             Some(name) => self.put(&["TRACING_SERVICE_NAME"], "tracing.service_name", &name),
-            // Below the variables of OpenTelemetry, which may give another.
+            // The variables of OpenTelemetry may give another name, and win.
             None => self.put(&[], "tracing.service_name", "RateLimit"),
         }
         let protocol = match self.text("TRACING_EXPORTER_PROTOCOL") {
@@ -441,7 +438,7 @@ impl<'a> Mapping<'a> {
                 return self.layer.refuse("TRACING_EXPORTER_PROTOCOL", &reason);
             }
         };
-        // Without it a variable of OpenTelemetry may say otherwise.
+        // If it is not set, a variable of OpenTelemetry may set the protocol.
         self.put(&["TRACING_EXPORTER_PROTOCOL"], "tracing.otlp.protocol", protocol);
     }
 

@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default reads the text where
-//! the type alone does not say how. A field without a name, `breaker: Breaker;`, is a group in the group.
+//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default reads the text, if the type
+//! alone does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
 //!
 //! Not here: the groups (lib.rs and the files beside it), and how a text is read (value.rs).
 
@@ -29,8 +29,8 @@ pub(super) trait Group: Sized {
     /// The settings, in the order of the documentation.
     const ENTRIES: &'static [Entry];
 
-    /// Every text was checked by its layer: an error here is a setting whose kind and type disagree, which the first
-    /// load with defaults shows.
+    /// Each layer has checked its texts, so an error here means that the kind and the type of a setting disagree. The first
+    /// load with defaults shows that.
     fn read(from: &Merged) -> Result<Self, Problem>;
 }
 
@@ -59,7 +59,7 @@ macro_rules! settings {
     };
 }
 
-/// Declares settings without a field each, for a group that is read by hand.
+/// Declares settings without fields, for a group that implements `read` itself.
 macro_rules! rows {
     ($($(#[doc = $about:literal])+ $name:literal, $kind:expr, $default:expr;)+) => {
         &[$(entry!((), [$($about),+], $name, $kind, $default)),+]
@@ -96,7 +96,7 @@ macro_rules! read {
     };
 }
 
-/// Declares the type of a setting that is one of a few words.
+/// Declares an enum for a setting with a few words.
 macro_rules! choice {
     ($(#[$attribute:meta])* pub enum $Choice:ident {
         $($(#[doc = $about:literal])+ $Word:ident = $text:literal,)+
@@ -126,7 +126,7 @@ macro_rules! choice {
     };
 }
 
-/// How many settings there are in a group and below it.
+/// The number of settings in a group and below it.
 pub(super) const fn count(entries: &[Entry]) -> usize {
     let (mut sum, mut index) = (0, 0);
     while index < entries.len() {
@@ -139,7 +139,7 @@ pub(super) const fn count(entries: &[Entry]) -> usize {
     sum
 }
 
-/// All of them, in their order.
+/// All settings, in order.
 pub(super) const fn flat<const N: usize>(entries: &[Entry]) -> [Setting; N] {
     let none = Setting { name: "", kind: Kind::Switch, default: Preset::Unset, about: "" };
     let mut all = [none; N];

@@ -1,6 +1,6 @@
-//! What each kind of setting accepts, and what of its value an error may show.
+//! What each kind of setting accepts, and which values an error may show.
 //!
-//! Not here: which kinds there are (row.rs), and how a text is read as a value (value.rs and the files beside it).
+//! Not here: which kinds there are (row.rs), and how a text becomes a value (value.rs and the files beside it).
 
 use tokio_rustls::rustls::pki_types::ServerName;
 use weir_engine::arith::Fraction;
@@ -14,11 +14,10 @@ use super::value::{
 use super::{listen, statsd};
 
 impl Kind {
-    /// Whether the text is a legal value; if not, what is wrong with it.
+    /// Checks a text.
     ///
     /// # Errors
-    ///
-    /// The reason, without the value and without where it came from.
+    /// The reason, without the value and its place.
     pub fn check(&self, text: &str) -> Result<(), String> {
         if text.len() > VALUE_BYTES_MAX {
             return Err(format!("{} bytes: at most {VALUE_BYTES_MAX}", text.len()));
@@ -78,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// The value as an error may show it; none if it must not be seen.
+    /// The value for an error; none if it is secret.
     pub(super) fn show(&self, text: &str) -> Option<String> {
         match self {
             Self::Secret | Self::SecretUrl | Self::Headers => None,

@@ -1,16 +1,15 @@
-//! One layer of settings: what a file, the environment or the command line gives.
+//! One layer of settings: from a file, the environment or the command line.
 //!
-//! A layer keeps each value as text with the place it stands at, and finds everything that can be
-//! wrong with it alone: unknown names, values given twice, values out of bounds. Merging the layers
-//! is not done here. No layer prints its values: some are secrets.
+//! A layer keeps each value as text with its place, and finds every problem of the layer alone: unknown names, names given
+//! twice, values out of bounds. It never prints a value, which may be secret. Not here: merging the layers (lib.rs).
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use config::{ConfigError, Map, Source, Value};
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use config::{ConfigError, Map, Source};
+use weir_text::yaml::{Document, Options, Position, Value};
 
 use super::Problem;
 use super::row::{ENV_PREFIX, Preset, Setting, env_name};
@@ -19,28 +18,33 @@ use super::value::shorten;
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How much of a reason that another source gives is kept, in characters: it may quote a value of any length.
+/// The longest reason of another source, in characters: it may quote a value of any length.
 const REASON_CHARS_MAX: usize = 400;
-/// Why a name is refused that is not near to any other.
+/// The reason for a name that is not similar to any setting.
 const NO_SUCH_SETTING: &str = "no such setting";
-/// How deep groups may nest in a settings file; no name has this many parts.
-const DEPTH_MAX: usize = 8;
-/// The most problems of one file; the reading ends there.
+/// The most problems of one file that are reported.
 const PROBLEMS_MAX: usize = 1_000;
-/// The most characters of lists and mappings in brackets: the parser keeps all of an outermost one.
-const FLOW_MARKS_MAX: usize = 20_000;
+/// A settings file is small, and no name has eight parts.
+const YAML: Options = Options {
+    is_compatible: false,
+    joined_key: "",
+    written_max: 20_000,
+    values_max: 20_000,
+    aliased_bytes_max: 1 << 20,
+    depth_max: 8,
+};
 
-/// What one source of settings gives, and what is wrong with it.
+/// The settings of one source, and its problems.
 ///
 /// A later layer wins over an earlier one; see [`Settings::load`](super::Settings::load).
 #[derive(Clone, Default)]
 pub struct Layer {
-    entries: Vec<Entry>,
+    entries: Vec<GivenSetting>,
     problems: Vec<Problem>,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct GivenSetting {
     name: &'static str,
     text: String,
     origin: String,
@@ -73,7 +77,7 @@ impl Layer {
         }
     }
 
-    /// The text of a settings file; `file` is what errors call it.
+    /// The text of a settings file; errors call it `file`.
     ///
     /// Groups are mappings, and a dotted name is the same as its mapping: `redis.timeout: 10ms`.
     #[must_use]
@@ -82,7 +86,7 @@ impl Layer {
         if let Err(problem) = layer.read_yaml(file, text) {
             layer.problems.push(problem);
         }
-        // A file without any setting is probably another kind of file and may be a secret: no name of it is shown.
+        // A file without any setting may be a secret of another kind: its names are not shown.
         let is_setting = |problem: &Problem| problem.name.is_some() && !problem.reason.starts_with(NO_SUCH_SETTING);
         if layer.entries.is_empty() && !layer.problems.iter().any(is_setting) {
             let unknown = layer.problems.iter_mut().filter(|problem| problem.reason == NO_SUCH_SETTING);
@@ -91,7 +95,7 @@ impl Layer {
         layer
     }
 
-    /// Every variable that starts with `WEIR__`; the others are not looked at.
+    /// Every variable that starts with `WEIR__`.
     #[must_use]
     pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut layer = Self::default();
@@ -129,7 +133,7 @@ impl Layer {
     pub fn set(&mut self, assignment: &str) {
         match assignment.split_once('=') {
             Some((name, text)) => self.put(name, text, "--set"),
-            // The text is not shown: it may be a secret with a colon before it.
+            // The text is not shown: it may be a name, a colon and a secret.
             None => self.problems.push(Problem {
                 origin: "--set".to_owned(),
                 name: None,
@@ -139,7 +143,7 @@ impl Layer {
         }
     }
 
-    /// Adds a problem of a source that is not a setting by itself: `origin` is the name of what was given.
+    /// Adds a problem of a variable or flag that is not a single setting. `origin` is its name.
     pub fn refuse(&mut self, origin: &str, reason: &str) {
         let end = reason.char_indices().nth(REASON_CHARS_MAX).map_or(reason.len(), |(end, _)| end);
         let reason = reason[..end].to_owned();
@@ -150,12 +154,12 @@ impl Layer {
         &self.problems
     }
 
-    /// Where the layer gives this setting, if it does.
+    /// The place of a setting in this layer.
     pub(super) fn origin(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
-    /// The text that the layer gives this setting, if it does.
+    /// The text of a setting in this layer.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
     }
@@ -173,7 +177,7 @@ impl Layer {
         if let Err(reason) = setting.kind.check(text) {
             self.problem(setting, setting.kind.show(text), origin, reason);
         }
-        self.entries.push(Entry { name: setting.name, text: text.to_owned(), origin: origin.to_owned() });
+        self.entries.push(GivenSetting { name: setting.name, text: text.to_owned(), origin: origin.to_owned() });
     }
 
     fn problem(&mut self, setting: &Setting, value: Option<String>, origin: &str, reason: String) {
@@ -211,143 +215,57 @@ impl Layer {
         });
     }
 
-    /// Walks the events of the one document, with a frame for each open group. What the settings
-    /// cannot be written with (aliases, a second document) ends the reading.
     fn read_yaml(&mut self, file: &str, text: &str) -> Result<(), Problem> {
-        let at = |span: Span| format!("{file}:{}:{}", span.start.line(), span.start.col() + 1);
-        let stop =
-            |span: Span, reason: &str| Problem { origin: at(span), name: None, value: None, reason: reason.to_owned() };
-        let marks = text.matches([',', '[', ']', '{', '}']).count();
-        if marks > FLOW_MARKS_MAX {
-            let reason = format!("{marks} of the characters , [ ] {{ }}, at most {FLOW_MARKS_MAX}");
-            return Err(Problem { origin: file.to_owned(), name: None, value: None, reason });
+        let document = Document::parse(text, YAML).map_err(|fault| Problem {
+            origin: format!("{file}:{}", fault.position),
+            name: None,
+            value: None,
+            reason: fault.message,
+        })?;
+        let Some(root) = document.root.filter(|&root| !document.node(root).is_null()) else { return Ok(()) };
+        if !matches!(document.node(root).value, Value::Mapping(_)) {
+            let reason = "settings are a mapping of names to values".to_owned();
+            return Err(Problem { origin: format!("{file}:{}", Position::START), name: None, value: None, reason });
         }
-        let mut groups: Vec<Group> = Vec::new();
-        let mut documents = 0;
-        let mut list_depth = 0;
-        for event in Parser::new_from_str(text) {
-            let (event, span) = event.map_err(|error| Problem {
-                origin: format!("{file}:{}:{}", error.marker().line(), error.marker().col() + 1),
-                name: None,
-                value: None,
-                reason: format!("not YAML: {}", error.info()),
-            })?;
+        document.leaves(root, &mut |name, at, node| {
             if self.problems.len() > PROBLEMS_MAX {
-                return Err(stop(span, &format!("more than {PROBLEMS_MAX} problems")));
+                return;
             }
-            // A list was reported where it began; what is in it has no name.
-            match event {
-                Event::SequenceEnd => list_depth -= 1,
-                Event::SequenceStart(..) if list_depth > 0 => list_depth += 1,
-                _ => {}
+            let origin = format!("{file}:{at}");
+            match (&node.value, Setting::find(name)) {
+                _ if node.is_null() && table::is_group(name) => {}
+                (Value::Scalar { text, .. }, Some(_)) if !node.is_null() => self.put(name, text, &origin),
+                (Value::Scalar { .. }, Some(setting)) => {
+                    let reason = "has no value: give one, or leave the name out".to_owned();
+                    self.problem(setting, None, &origin, reason);
+                }
+                (_, Some(setting)) => {
+                    self.problem(setting, None, &origin, "a list, where one value is expected".to_owned());
+                }
+                (_, None) => self.unknown_name(name, &origin),
             }
-            if list_depth > 0 {
-                continue;
+            if self.problems.len() > PROBLEMS_MAX {
+                self.problems.truncate(PROBLEMS_MAX);
+                self.refuse(&origin, &format!("more than {PROBLEMS_MAX} problems"));
             }
-            match event {
-                Event::DocumentStart(_) => {
-                    documents += 1;
-                    if documents > 1 {
-                        return Err(stop(span, "a second document: one is read"));
-                    }
-                }
-                Event::Scalar(scalar, style, _, _) => {
-                    let nothing = style == ScalarStyle::Plain && matches!(scalar.as_ref(), "" | "~" | "null");
-                    match groups.last_mut() {
-                        None if nothing => {}
-                        None => {
-                            return Err(stop(span, "settings are a mapping of names to values"));
-                        }
-                        Some(group) => match group.key.take() {
-                            None => group.key = Some((scalar.into_owned(), at(span))),
-                            Some((key, origin)) => {
-                                let name = group.name(&key);
-                                if !nothing {
-                                    self.put(&name, &scalar, &origin);
-                                } else if !table::is_group(&name) {
-                                    self.no_value(&name, &origin);
-                                }
-                            }
-                        },
-                    }
-                }
-                Event::MappingStart(..) => {
-                    if groups.len() == DEPTH_MAX {
-                        return Err(stop(span, "groups nest too deep"));
-                    }
-                    let prefix = match groups.last_mut() {
-                        None => String::new(),
-                        Some(group) => match group.key.take() {
-                            None => return Err(stop(span, "a name must be a text")),
-                            Some((key, _)) => format!("{}.", group.name(&key)),
-                        },
-                    };
-                    groups.push(Group { prefix, key: None });
-                }
-                Event::MappingEnd => {
-                    groups.pop();
-                }
-                Event::SequenceStart(..) => {
-                    let Some((key, origin)) = groups.last_mut().and_then(|group| {
-                        let (key, origin) = group.key.take()?;
-                        Some((group.name(&key), origin))
-                    }) else {
-                        return Err(stop(span, "settings are a mapping of names to values"));
-                    };
-                    list_depth = 1;
-                    match Setting::find(&key) {
-                        Some(setting) => {
-                            let reason = "a list, where one value is expected".to_owned();
-                            self.problem(setting, None, &origin, reason);
-                        }
-                        None => self.unknown_name(&key, &origin),
-                    }
-                }
-                Event::Alias(_) => return Err(stop(span, "aliases are not read: write the value")),
-                Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::SequenceEnd => {}
-            }
-        }
+        });
         Ok(())
     }
-
-    fn no_value(&mut self, name: &str, origin: &str) {
-        match Setting::find(name) {
-            Some(setting) => {
-                let reason = "has no value: give one, or leave the name out".to_owned();
-                self.problem(setting, None, origin, reason);
-            }
-            None => self.unknown_name(name, origin),
-        }
-    }
 }
 
-/// One open mapping of a settings file.
-struct Group {
-    /// The names of the groups around it, each followed by a dot.
-    prefix: String,
-    /// The name that waits for its value, and where it stands.
-    key: Option<(String, String)>,
-}
-
-impl Group {
-    fn name(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
-    }
-}
-
-/// Lets the `config` crate merge layers. Only known names are in a layer, so none is read as a path expression by accident.
+/// Lets the `config` crate merge layers. A layer has only known names, so `config` reads none as a path expression.
 impl Source for Layer {
     fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
         Box::new(self.clone())
     }
 
-    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
-        let value = |entry: &Entry| Value::new(Some(&entry.origin), entry.text.clone());
+    fn collect(&self) -> Result<Map<String, config::Value>, ConfigError> {
+        let value = |entry: &GivenSetting| config::Value::new(Some(&entry.origin), entry.text.clone());
         Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }
 
-/// Names and places only: a value may be a secret.
+/// Shows names and places only: a value may be secret.
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = self.entries.iter().map(|entry| (entry.name, &entry.origin));
@@ -355,7 +273,7 @@ impl fmt::Debug for Layer {
     }
 }
 
-/// What stands right below a group; a group below it is written `redis.tls.*`.
+/// The settings in a group. A nested group is written `redis.tls.*`.
 fn members(group: &str) -> String {
     let mut names: Vec<String> = Vec::new();
     for setting in table::SETTINGS {

@@ -1,13 +1,13 @@
 //! Settings: one tree from four layers, defaults < file < environment < command line.
 //!
-//! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or every problem at once: a
-//! layer checks each of its values, also one that a later layer replaces.
+//! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or all problems at once. A layer
+//! checks all of its values, even those that a later layer replaces.
 //!
 //! A setting is declared once, in its group: here, or in the group's own file. `group.rs` shows the form, `row.rs` the
 //! kinds, `value.rs` how a text is read, `layer.rs` the sources. Nothing is bound, connected or created: other packages
 //! build the log and the stores from these settings.
 //!
-//! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
+//! The deserialiser of the `config` crate is not used: it stops at the first error, and its errors have no line.
 
 #[macro_use]
 mod group;
@@ -58,13 +58,13 @@ use weir_engine::words::printable;
 use weir_engine::{Mode, OnError};
 pub use xds::{Xds, XdsTls};
 
-/// What a gRPC connection holds for a request beside its message, in bytes.
+/// The memory of a request on a gRPC connection, besides its message, in bytes.
 const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 
 settings! {
     /// Everything that can be set. `Debug` shows no secret.
     ///
-    /// Each setting's bounds and default stand beside its field, and in docs/configuration.md.
+    /// Bounds and defaults are beside the fields, and in docs/configuration.md.
     pub struct Settings {
         /// Where weir listens.
         listen: Listen;
@@ -76,9 +76,9 @@ settings! {
         admin_token_file: Option<PathBuf> = "admin.token_file", Kind::File, Unset;
         /// how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *
         admin_values: ShownValues = "admin.values", ShownValues::KIND, Is("shown");
-        /// What the health of weir depends on.
+        /// Conditions of weir's health.
         health: Health;
-        /// What gRPC callers may make weir hold.
+        /// Bounds on what weir holds for gRPC callers.
         grpc: Grpc;
         /// Bounds of the HTTP listeners.
         http: Http;
@@ -94,13 +94,13 @@ settings! {
         shadow_mode: bool = "shadow_mode", Kind::Switch, Is("off");
         /// every limit that denies is a quota: a request is denied when all of its limits are over
         quota_mode: bool = "quota_mode", Kind::Switch, Is("off");
-        /// What responses have beyond the statuses.
+        /// Parts of responses besides the statuses.
         response: Response;
         /// the part of a limit above which hits are counted as near it
         near_limit_ratio: Fraction = "near_limit_ratio", Kind::Fraction, Is("0.8");
         /// The memory store.
         memory: Memory;
-        /// Denials that are repeated without asking Redis again.
+        /// Denials that weir repeats without asking Redis.
         deny_cache: DenyCache;
         /// The Redis store.
         redis: Redis;
@@ -108,7 +108,7 @@ settings! {
         runtime: Runtime;
         /// How weir ends.
         shutdown: Shutdown;
-        /// What is logged, and how.
+        /// The log.
         log: Log;
         /// Where statistics are sent.
         statsd: Statsd;
@@ -116,11 +116,11 @@ settings! {
         limits: Limits;
         /// Which decisions are traced, and where the spans go.
         tracing: Tracing;
-        /// What is counted under which names.
+        /// Metrics and their names.
         metrics: Metrics;
         /// Where alerts about the use of limits are sent.
         alerts: Alerts;
-        /// What taps on live requests show, and for how long.
+        /// The taps on live requests.
         tap: Tap;
     }
 }
@@ -130,7 +130,7 @@ choice! {
     pub enum Endpoints {
         /// Policies and states, which can be reset.
         Weir = "weir",
-        /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
+        /// The read-only debug port of envoyproxy/ratelimit.
         Ratelimit = "ratelimit",
     }
 }
@@ -148,7 +148,7 @@ choice! {
 }
 
 settings! {
-    /// What the health of weir depends on, besides its own phase.
+    /// Conditions of weir's health, besides its own phase.
     #[derive(Copy)]
     pub struct Health {
         /// whether weir is unhealthy while Redis does not answer
@@ -159,7 +159,7 @@ settings! {
 }
 
 settings! {
-    /// What gRPC callers may make weir hold.
+    /// Bounds on what weir holds for gRPC callers.
     pub struct Grpc {
         /// how many requests one gRPC connection may have in flight; Envoy opens another connection for more
         max_streams: u32 = "grpc.max_streams", Kind::integer(1, 65_536, "requests"), Is("256");
@@ -232,7 +232,7 @@ choice! {
 }
 
 settings! {
-    /// What responses have beyond the statuses.
+    /// Parts of responses besides the statuses.
     pub struct Response {
         /// exact waits of each status in the response's dynamic metadata, under the key weir
         dynamic_metadata: bool = "response.dynamic_metadata", Kind::Switch, Is("off");
@@ -259,7 +259,7 @@ settings! {
 const IETF_HEADERS: [&str; 3] = ["Retry-After", "RateLimit", "RateLimit-Policy"];
 
 impl Response {
-    /// The setting that gives a header of `limit_headers` the name of one of `ietf_headers`, where both are on.
+    /// The setting that gives a header of `limit_headers` the name of one of `ietf_headers`, if both are on.
     fn taken_header(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("response.limit_header", &self.limit_header),
@@ -281,7 +281,7 @@ settings! {
 }
 
 settings! {
-    /// Denials that are repeated without asking Redis again.
+    /// Denials that weir repeats without asking Redis.
     pub struct DenyCache {
         /// how long a denial by Redis may be repeated without asking it again; 0s turns that off
         max_age: Duration = "deny_cache.max_age", Kind::duration(Duration::ZERO, secs(60)), Is("1s");
@@ -297,9 +297,9 @@ settings! {
     pub struct Redis {
         /// Where it is.
         server: RedisServer;
-        /// TLS, where a URL asks for it.
+        /// TLS, for URLs that ask for it.
         tls: RedisTls;
-        /// Where limits per second are, if they have a Redis of their own.
+        /// A second Redis for limits per second.
         per_second: Option<RedisServer>;
         /// how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout
         timeout: Duration = "redis.timeout", Kind::duration(ms(1), secs(60)), Is("10ms");
@@ -325,7 +325,7 @@ settings! {
 }
 
 settings! {
-    /// When weir stops asking a Redis, and when it probes it: for each core and server by itself.
+    /// The circuit breaker of a Redis. Each core has its own.
     pub struct Breaker {
         /// the share of failed calls at which weir stops asking a Redis until it answers a probe; 0 turns that off
         error_percent: u32 = "redis.breaker.error_percent", Kind::integer(0, 100, "percent"), Is("50");
@@ -347,8 +347,8 @@ settings! {
 }
 
 impl Runtime {
-    /// The number of cores to serve gRPC on: as set, or what the cgroup's quota and the CPU affinity
-    /// of this process allow (a quota of 2.5 CPUs is 2), at least one.
+    /// The number of cores that serve gRPC: as set, or as the cgroup's quota and the CPU affinity of this process allow (a quota
+    /// of 2.5 CPUs is 2), at least one.
     #[must_use]
     pub fn cores(&self) -> NonZeroUsize {
         NonZeroUsize::new(self.cores).or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
@@ -366,7 +366,7 @@ settings! {
 }
 
 settings! {
-    /// What is logged, and how.
+    /// The log.
     pub struct Log {
         /// weir's level: off, error, warn, info, debug or trace; libraries log at error, or by target: info,h2=warn
         level: String = "log.level", Kind::LogLevel, Is("info");
@@ -390,7 +390,7 @@ choice! {
 }
 
 settings! {
-    /// How metrics are served, and what is counted under which names.
+    /// The metrics, their names and their path.
     pub struct Metrics {
         /// the path of the metrics at listen.metrics
         path: String = "metrics.path", Kind::UrlPath { bytes_max: URL_PATH_BYTES_MAX }, Is("/metrics");
@@ -406,13 +406,13 @@ settings! {
         response_time_milliseconds: bool = "metrics.response_time_milliseconds", Kind::Switch, Is("off");
         /// how many names of statistics can hold values of requests; more are counted under the name of the rule
         dynamic_series: usize = "metrics.dynamic_series", Kind::integer(0, 1_000_000, "names"), Is("10000");
-        /// Whether they are sent to a collector of OpenTelemetry too.
+        /// Their export to a collector of OpenTelemetry.
         export: MetricsExport;
     }
 }
 
 settings! {
-    /// Bounds on what a caller may send, each the largest that is accepted.
+    /// The largest accepted requests and parts of requests.
     pub struct Limits {
         /// the most descriptors in one request
         descriptors: usize = "limits.descriptors", Kind::integer(1, 64, "descriptors"), Is("64");
@@ -446,7 +446,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Every problem of every layer, in the order of the layers, then those of the whole.
+    /// Every problem of every layer, in the order of the layers, then contradictions.
     pub fn load(layers: &[Layer]) -> Result<Self, Problems> {
         let defaults = Layer::defaults();
         let all = || std::iter::once(&defaults).chain(layers);
@@ -478,7 +478,7 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
-    /// Reports settings that are valid alone and contradict each other. The place named is that of the later setting.
+    /// Reports settings that are valid alone and contradict each other, at the place of the later one.
     fn contradictions(&self, problems: &mut ProblemList<'_>) {
         self.listen.contradictions(problems);
         // A connection must be able to hold its largest request.
@@ -505,19 +505,19 @@ impl Settings {
     }
 }
 
-/// The layers as one, as text: a later layer wins.
+/// All layers merged, as text.
 struct Merged {
     config: Config,
 }
 
 impl Merged {
-    /// The value of a setting. One that no layer gives is an error, unless the type has a value for that.
+    /// The value of a setting. If no layer gives it, [`FromText::unset`].
     fn read<T: FromText>(&self, name: &str) -> Result<T, Problem> {
         let value = self.text(name).map_or_else(T::unset, |text| T::from_text(&text));
         value.map_err(|reason| Problem::internal(name, &reason))
     }
 
-    /// The value as `read` reads it, or the type's default if no layer gives one.
+    /// The value that `read` makes of the text, or the type's default if no layer gives one.
     fn read_with<T: Default>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Problem> {
         let value = self.text(name).map_or_else(|| Ok(T::default()), |text| read(&text));
         value.map_err(|reason| Problem::internal(name, &reason))
@@ -528,14 +528,14 @@ impl Merged {
     }
 }
 
-/// One thing that is wrong with the settings.
+/// One mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was given: `weir.yaml:3:5`, an environment variable, a flag.
+    /// Its place: `weir.yaml:3:5`, an environment variable or a flag.
     pub origin: String,
-    /// The setting, as it was written.
+    /// The setting as written.
     pub name: Option<String>,
-    /// The value, where it may be shown.
+    /// The value, if it may be shown.
     pub value: Option<String>,
     /// What is wrong.
     pub reason: String,
@@ -567,7 +567,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with the settings; one line each when displayed. Never empty.
+/// All problems of the settings, at least one; displayed one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -592,7 +592,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Whether policies come by xDS, so that no directory is needed.
+/// Whether policies come by xDS, so no directory is needed.
 fn is_xds(layers: &[Layer]) -> bool {
     layers.iter().rev().find_map(|layer| layer.text("policies.source")) == Some("xds")
 }
@@ -606,7 +606,7 @@ fn how_to_give(setting: &Setting) -> String {
 
 #[cfg(test)]
 impl Settings {
-    /// Loads assignments beside a directory of policies, for tests.
+    /// Loads assignments and a directory of policies, for tests.
     fn of_test(assignments: &[&str]) -> Result<Self, String> {
         let mut layer = Layer::default();
         layer.set("policies.directory=policies");

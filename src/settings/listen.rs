@@ -18,7 +18,7 @@ use super::{Merged, Problem, value};
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The settings that mean nothing without a certificate of the listener.
+/// The settings that have no effect without a certificate of the listener.
 const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_names"];
 
 settings! {
@@ -98,7 +98,7 @@ impl Group for Option<ListenTls> {
     const ENTRIES: &'static [Entry] = ListenTls::ENTRIES;
 
     fn read(from: &Merged) -> Result<Self, Problem> {
-        // One without the other is among the contradictions.
+        // One without the other is reported as a contradiction.
         let has_both = from.text("listen.tls.cert_file").is_some() && from.text("listen.tls.key_file").is_some();
         has_both.then(|| ListenTls::read(from)).transpose()
     }
@@ -170,7 +170,7 @@ pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
     Ok(names)
 }
 
-/// Origins of web pages by commas, as browsers send them but for the case of letters.
+/// Origins of web pages by commas, in the form that browsers send, in any case of letters.
 pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
     let origins = text.split(',').map(str::trim).filter(|_| !text.is_empty());
     origins
@@ -191,7 +191,7 @@ pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
+/// Whether one listener prevents the other from binding. `[::]` includes IPv4.
 fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
     let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))

@@ -1,4 +1,4 @@
-//! Whether, where and how often metrics go to a collector of OpenTelemetry, and contradictions between these settings.
+//! The export of metrics to a collector of OpenTelemetry, and contradictions between its settings.
 //!
 //! The collector is that of traces, with its protocol, headers and TLS. Not here: the variables of OpenTelemetry
 //! (otel.rs).
@@ -10,14 +10,14 @@ use super::row::Preset::{Is, Unset};
 use super::row::{Kind, ms, secs};
 use super::traces::{ENDPOINT as TRACES_ENDPOINT, Otlp, Tracing};
 
-/// The end of a URL for spans, and that of one for metrics.
+/// The ends of the URLs for spans and for metrics.
 const TRACES_PATH: &str = "/v1/traces";
 const METRICS_PATH: &str = "/v1/metrics";
 
 const ENDPOINT: &str = "metrics.otlp.endpoint";
 
 settings! {
-    /// Whether metrics are sent to a collector, where and how often.
+    /// The export of metrics to a collector.
     pub struct MetricsExport {
         /// where metrics go beside /metrics: nowhere, or to the collector of tracing.otlp by OTLP
         enabled: bool = "metrics.exporter", Kind::Choice(&["none", "otlp"]), Is("none"), |text| Ok(text == "otlp");
@@ -32,7 +32,7 @@ impl MetricsExport {
     /// The URL of the collector: its own, or that of traces with the path of metrics. None if neither is set.
     ///
     /// # Errors
-    /// The path of traces does not show that of metrics.
+    /// If the path of metrics cannot be derived from that of traces.
     pub fn endpoint(&self, traces: &Otlp) -> Result<Option<String>, String> {
         let Some(url) = self.own_endpoint.as_ref().or(traces.endpoint.as_ref()) else { return Ok(None) };
         if self.own_endpoint.is_some() || traces.is_grpc {

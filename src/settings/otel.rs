@@ -1,37 +1,38 @@
 //! The standard environment variables of OpenTelemetry, `OTEL_*`, as settings of weir.
 //!
-//! [`read`] makes a layer of settings that stands below weir's own file, environment and command line. `OTEL_SDK_DISABLED`
-//! alone wins over those. An empty variable counts as unset. A value that weir cannot use is a problem of the layer, named by
-//! its variable, except for the propagators that weir does not have: those are a note for the log.
-//! Not here: what the settings mean (settings/traces.rs, settings/metrics_export.rs).
+//! [`read`] makes a layer of settings below weir's own file, environment and command line. Only `OTEL_SDK_DISABLED` wins over
+//! those. An empty variable counts as unset. A value that weir cannot use is a problem of the layer, except for unsupported
+//! propagators: those are a note for the log. Not here: the settings (settings/traces.rs, settings/metrics_export.rs).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::envoy_ratelimit::Note;
+use super::traces::OWN_ATTRIBUTES;
+use super::value::set;
 use crate::Layer;
 
-/// What the environment says.
-pub struct FromVariables {
-    /// What the variables say. It stands below weir's own settings.
+/// The result of reading the environment.
+pub struct OtelVariables {
+    /// The settings of the variables. Weir's own settings win.
     pub settings: Layer,
-    /// What stands above all other layers.
+    /// The layer that wins over all others.
     pub last: Layer,
-    /// What an operator should know.
+    /// Notes for the log.
     pub notes: Vec<Note>,
 }
 
 /// Whether the variables of OpenTelemetry alone can turn traces, and the export of metrics, on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnsOn {
-    /// `OTEL_TRACES_EXPORTER`, or the endpoint of a collector, does; for metrics `OTEL_METRICS_EXPORTER`.
+    /// `OTEL_TRACES_EXPORTER` or the endpoint of a collector turns traces on; `OTEL_METRICS_EXPORTER` turns the export on.
     Yes,
-    /// Something else decides: for weir as `ratelimit` it is `TRACING_ENABLED`.
+    /// They cannot: for weir as `ratelimit`, `TRACING_ENABLED` decides.
     No,
 }
 
 const PREFIX: &str = "OTEL_";
-/// Propagators that weir accepts and ignores. No decision uses baggage, and weir has no server to pass it on to.
+/// Propagators that weir accepts and ignores. Decisions do not use baggage, and weir calls no service to pass it on to.
 const PROPAGATORS_WITHOUT_EFFECT: [&str; 4] = ["baggage", "jaeger", "ottrace", "xray"];
 /// The endpoint of all signals.
 const ALL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -45,19 +46,13 @@ const METRICS_WITHOUT_EFFECT: [&str; 7] = [
     "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
     "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
 ];
-/// The attributes that are settings by themselves.
-const OWN_ATTRIBUTES: [(&str, &str); 3] = [
-    ("service.name", "tracing.service_name"),
-    ("service.namespace", "tracing.service_namespace"),
-    ("service.instance.id", "tracing.service_instance_id"),
-];
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> FromVariables {
-    let mut mapping = Mapping {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> OtelVariables {
+    let mut mapping = OtelMapping {
         given: BTreeMap::new(),
-        reading: FromVariables { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
+        reading: OtelVariables { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
     };
     for (name, text) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
@@ -71,7 +66,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
         let mut last = Layer::default();
         last.flag("tracing.exporter", "none", "OTEL_SDK_DISABLED");
         last.flag("metrics.exporter", "none", "OTEL_SDK_DISABLED");
-        return FromVariables { settings: Layer::default(), last, notes: Vec::new() };
+        return OtelVariables { settings: Layer::default(), last, notes: Vec::new() };
     }
     if turns_on == TurnsOn::Yes {
         mapping.exporter();
@@ -87,17 +82,17 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
 }
 
 /// The variables on their way to settings.
-struct Mapping {
+struct OtelMapping {
     given: BTreeMap<String, String>,
-    reading: FromVariables,
+    reading: OtelVariables,
 }
 
-impl Mapping {
+impl OtelMapping {
     fn text(&self, name: &str) -> Option<&str> {
         self.given.get(name).map(String::as_str)
     }
 
-    /// The variable for traces, or the one for all signals: its name and its text.
+    /// The name and text of the variable for traces or, if that is unset, of the one for all signals.
     fn of_signal(&self, last: &str) -> Option<(&'static str, String)> {
         let names = SIGNAL_VARIABLES.iter().find(|names| names[1].ends_with(last))?;
         names.iter().find_map(|name| Some((*name, self.text(name)?.to_owned())))
@@ -145,7 +140,7 @@ impl Mapping {
         self.put(variable, "tracing.otlp.endpoint", &url);
     }
 
-    /// `prometheus` needs no exporter: /metrics is there in any case.
+    /// `prometheus` is ignored: weir always serves /metrics.
     fn metrics_exporter(&mut self) {
         const EXPORTER: &str = "OTEL_METRICS_EXPORTER";
         let Some(text) = self.text(EXPORTER).map(str::to_owned) else { return };
@@ -162,7 +157,7 @@ impl Mapping {
         if let Some(text) = self.text(INTERVAL).map(str::to_owned) {
             self.milliseconds(INTERVAL, "metrics.export_interval", &text);
         }
-        // The endpoint of all signals alone is that of traces already, from which that of metrics follows.
+        // The endpoint of all signals alone sets that of traces, from which that of metrics is derived.
         let base = self.text(SIGNAL_VARIABLES[0][0]).map(|_| ALL_ENDPOINT);
         let given = [Some("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), base].into_iter().flatten();
         let given = given.map(|name| (name, self.text(name))).find_map(|(name, text)| Some((name, text?)));
@@ -184,7 +179,7 @@ impl Mapping {
         let mut headers: Vec<(String, String)> = Vec::new();
         for (key, value) in pairs(text) {
             if value.contains(',') {
-                // Named without its value, which may be a secret.
+                // The value may be secret.
                 return self.reading.settings.refuse(variable, &format!("the value of {key:?} holds a comma"));
             }
             set(&mut headers, key, value);
@@ -265,7 +260,7 @@ impl Mapping {
         let Some(text) = self.text(PROPAGATORS).map(str::to_owned) else { return };
         let mut used: Vec<&str> = Vec::new();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            // Either name of B3 reads both of its forms.
+            // Both names of B3 mean both of its forms.
             let word = if word == "b3multi" { "b3" } else { word };
             if PROPAGATORS_WITHOUT_EFFECT.contains(&word) {
                 let text = format!("names {word}, which weir does not read");
@@ -279,7 +274,7 @@ impl Mapping {
     }
 }
 
-/// The variables of one signal, each with that of all signals, which it wins over.
+/// The variables of traces, each with the variable for all signals, which has lower priority.
 const SIGNAL_VARIABLES: [[&str; 2]; 9] = [
     ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ALL_ENDPOINT],
     ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"],
@@ -292,8 +287,8 @@ const SIGNAL_VARIABLES: [[&str; 2]; 9] = [
     ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"],
 ];
 
-/// The URL of a signal: the endpoint of all signals has the signal's path added, one of its own is taken as it is. An endpoint
-/// without a scheme, which gRPC allows, is TLS unless a variable makes it insecure.
+/// The URL of a signal: the endpoint of all signals with the signal's path, or the signal's own endpoint as it is. An endpoint
+/// without a scheme, which gRPC allows, uses TLS unless a variable makes it insecure.
 fn endpoint(variable: &str, text: &str, insecure: Option<&str>, path: &str) -> String {
     let is_insecure = insecure.is_some_and(|text| text.eq_ignore_ascii_case("true"));
     let scheme = match (text.contains("://"), is_insecure) {
@@ -318,15 +313,7 @@ fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Puts the value of a key in, in place of an earlier one.
-fn set(pairs: &mut Vec<(String, String)>, key: String, value: String) {
-    match pairs.iter_mut().find(|(other, _)| *other == key) {
-        Some(pair) => pair.1 = value,
-        None => pairs.push((key, value)),
-    }
-}
-
-/// A text without its percent-encoding. What is no such encoding stays.
+/// Decodes percent-encoded bytes. An invalid code is kept as it is.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,7 +1,6 @@
-//! The address, the topology and the login of a Redis: settings that the first Redis has and the second one
-//! has again, and contradictions between them.
+//! The address, the topology and the login of each Redis, and contradictions between these settings.
 //!
-//! Not in here: how long, how many and how large, which are the same for both (settings.rs).
+//! Not here: timeouts and sizes, which both Redis have in common (lib.rs).
 
 use std::path::PathBuf;
 
@@ -15,17 +14,17 @@ use super::{Merged, Problem, Redis};
 /// The address and the login of one Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisServer {
-    /// The hosts, or the socket; credentials in it are replaced by the fields below where those are set.
+    /// The hosts, or the socket. The fields below replace credentials in it.
     pub url: RedisUrl,
     /// What the hosts are.
     pub topology: Topology,
     /// The ACL user.
     pub username: Option<Secret>,
-    /// The password. Not together with a file.
+    /// The password; not together with a file.
     pub password: Option<Secret>,
-    /// The file that holds the password at any time.
+    /// The file of the password, which may change.
     pub password_file: Option<PathBuf>,
-    /// What its sentinels need: given if, and only if, `topology` is `sentinel`.
+    /// The master and the login at its sentinels, if `topology` is `sentinel`.
     pub sentinel: Option<Sentinel>,
 }
 
@@ -48,14 +47,14 @@ pub struct Sentinel {
     pub master: String,
     /// The ACL user.
     pub username: Option<Secret>,
-    /// The password. Not together with a file.
+    /// The password; not together with a file.
     pub password: Option<Secret>,
-    /// The file that holds the password at any time.
+    /// The file of the password, which may change.
     pub password_file: Option<PathBuf>,
 }
 
 settings! {
-    /// TLS to Redis, for the URLs that ask for it. The system's authorities are always trusted without a `ca_file`.
+    /// TLS to Redis, for URLs that ask for it. Without a `ca_file`, the system's authorities are trusted.
     #[derive(Default)]
     pub struct RedisTls {
         /// the authorities to trust, in PEM, in place of those of the system
@@ -74,7 +73,7 @@ settings! {
     }
 }
 
-/// What the settings of one Redis are called.
+/// The names of the settings of one Redis.
 struct Names {
     url: &'static str,
     topology: &'static str,
@@ -120,19 +119,19 @@ const TRUST: &str = "redis.tls.system_store";
 const SKIP_HOSTNAME: &str = "redis.tls.skip_hostname_verification";
 
 impl Names {
-    /// Those that mean nothing without sentinels.
+    /// The names that have no effect without sentinels.
     const fn of_sentinels(&self) -> [&'static str; 4] {
         [self.master, self.sentinel.username, self.sentinel.password, self.sentinel.password_file]
     }
 
-    /// Those that mean nothing without a URL.
+    /// The names that have no effect without a URL.
     fn around_url(&self) -> impl Iterator<Item = &'static str> {
         let login = [self.topology, self.login.username, self.login.password, self.login.password_file];
         login.into_iter().chain(self.of_sentinels())
     }
 }
 
-/// The Redis for everything.
+/// The first Redis.
 impl Group for RedisServer {
     const ENTRIES: &'static [Entry] = rows! {
         /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts by commas
@@ -194,7 +193,7 @@ impl RedisServer {
         let topology = from.read(names.topology)?;
         let sentinel = match topology {
             Topology::Sentinel => Some(Sentinel {
-                // Where it is not given, that is among the contradictions.
+                // A missing name is reported as a contradiction.
                 master: from.read::<Option<_>>(names.master)?.unwrap_or_default(),
                 username: from.read(names.sentinel.username)?,
                 password: from.read(names.sentinel.password)?,
@@ -273,7 +272,7 @@ impl Redis {
     }
 }
 
-/// A login needs a user's password, and one password only.
+/// Reports a user without a password, and a password given twice.
 fn login(problems: &mut ProblemList<'_>, names: &LoginNames, has_username: bool, has_password: bool) {
     let LoginNames { username, password, password_file } = names;
     if has_username && !has_password {

@@ -1,6 +1,6 @@
-//! What a row of the table of settings is: its kind with its bounds, its default, and how both are written.
+//! A row of the table of settings: its kind with its bounds, and its default.
 //!
-//! The rows are declared in their groups (group.rs). How a kind reads its text is in value.rs.
+//! Not here: the rows, which their groups declare (group.rs), and how a text is read (value.rs).
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use weir_engine::arith::Fraction;
 use super::value::CLIENT_NAMES_MAX;
 use super::value::PAIRS_MAX;
 
-/// What the environment's names of settings start with.
+/// The prefix of environment variables.
 pub const ENV_PREFIX: &str = "WEIR__";
 
 /// The longest age of a connection: a year.
 pub(super) const CONNECTION_AGE_MAX: Duration = secs(365 * 24 * 60 * 60);
-/// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
+/// The longest `redis.key_prefix`, in bytes: every key in Redis contains it.
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// The longest path of a URL, in bytes.
 pub const URL_PATH_BYTES_MAX: usize = 255;
@@ -26,7 +26,7 @@ pub(super) const ORIGINS_MAX: usize = 16;
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 
-/// The words for a switch that weir prints; it reads those of YAML for true and false too.
+/// The words that weir prints for a switch. It also reads YAML's words for true and false.
 const SWITCH: &[&str] = &["off", "on"];
 
 /// One row of the table.
@@ -42,14 +42,14 @@ pub struct Setting {
     pub about: &'static str,
 }
 
-/// What a setting is when no layer gives it.
+/// The value of a setting that no layer gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// This text, read as if it had been written in the file.
+    /// This text, read like a text in the file.
     Is(&'static str),
-    /// Nothing: the setting is optional.
+    /// None: the setting is optional.
     Unset,
-    /// An error: there is no sensible value.
+    /// An error: the setting is required.
     Required,
 }
 
@@ -64,9 +64,9 @@ pub enum Kind {
     Permissions,
     /// Names that a client's certificate may have, by commas.
     ClientNames,
-    /// A path, relative to the working directory; not looked at before it is used.
+    /// A path, relative to the working directory; not checked before use.
     Directory,
-    /// The path of a file, relative to the working directory; not looked at before it is used.
+    /// The path of a file, relative to the working directory; not checked before use.
     File,
     /// A DNS name, or an IP, that a certificate may have.
     ServerName,
@@ -74,7 +74,7 @@ pub enum Kind {
     HostPort,
     /// Keys with values, by commas.
     Pairs {
-        /// What stands between a key and its value.
+        /// The character between a key and its value.
         between: char,
     },
     /// Names of HTTP/2 headers with values, by commas; never printed.
@@ -96,7 +96,7 @@ pub enum Kind {
         min: u64,
         /// The largest allowed value.
         max: u64,
-        /// What is counted.
+        /// The unit of the number.
         unit: &'static str,
     },
     /// A decimal number from 0 to 1.
@@ -112,7 +112,7 @@ pub enum Kind {
     Tags,
     /// A list of patterns, names and tags, in JSON.
     Mogrifiers,
-    /// Printable characters that may open a Redis key.
+    /// Printable characters at the beginning of Redis keys.
     KeyPrefix {
         /// The longest allowed value.
         bytes_max: usize,
@@ -203,7 +203,7 @@ impl Setting {
         }
     }
 
-    /// What it does and what it is by default, as the help of its flag says it.
+    /// The help of its flag: what it does, and its default.
     #[must_use]
     pub fn help(&self) -> String {
         format!("{} [{}]", self.about, self.default_note())
@@ -256,7 +256,7 @@ impl Setting {
     }
 }
 
-/// Words to choose from, as a sentence has them: `error, allow, deny or local`.
+/// Words as a sentence lists them: `error, allow, deny or local`.
 pub(super) fn alternatives(words: &[&str]) -> String {
     match words.split_last() {
         Some((last, [])) => (*last).to_owned(),

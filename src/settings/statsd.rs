@@ -1,4 +1,4 @@
-//! The settings of StatsD: where statistics are sent, and how.
+//! The settings of StatsD.
 //!
 //! Not here: sending them (telemetry).
 
@@ -35,20 +35,20 @@ settings! {
     }
 }
 
-/// Makes another name and tags of the name of a statistic.
+/// A rule that changes the names of statistics into other names and tags.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mogrifier {
     /// A regular expression, already checked.
     pub pattern: String,
-    /// The new name; `$1` is a part of what matched.
+    /// The new name; `$1` is a group of the match.
     pub name: String,
     /// Tags and their values.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
 }
 
-/// The server as it is dialled; its text was checked before.
+/// The address to connect to. Its text was checked before.
 fn server(text: &str) -> String {
     match host_port(text) {
         Ok((host, port)) if host.contains(':') => format!("[{host}]:{port}"),

@@ -1,7 +1,7 @@
 //! The table of all settings, made of the groups.
 //!
-//! Defaults, the search for unknown names, the listing in `weir serve --help`, the schema and the check of
-//! docs/configuration.md all come from it. A new setting is an entry of its group (group.rs).
+//! It is used for defaults, unknown names, `weir serve --help`, the schema, and the check of docs/configuration.md. A new
+//! setting is an entry of its group (group.rs).
 
 use super::Settings;
 use super::group::{Group, count, flat};
@@ -23,9 +23,8 @@ pub(super) fn is_group(name: &str) -> bool {
     SETTINGS.iter().any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The name that a misspelled one most likely meant, if any is near.
-///
-/// A name without its group is recognised too: `key_prefix` is near `redis.key_prefix`.
+/// The probable meaning of a misspelled name. A name without its group is recognised too: `key_prefix` for
+/// `redis.key_prefix`.
 #[must_use]
 pub fn nearest(unknown: &str) -> Option<&'static str> {
     let last_part = |setting: &'static Setting| setting.name.rsplit('.').next();

@@ -1,4 +1,4 @@
-//! What taps on live requests show, and for how long.
+//! The settings of taps on live requests.
 //!
 //! Not here: taps (telemetry/tap.rs).
 

@@ -1,6 +1,6 @@
-//! Which decisions are traced, where the spans go, and contradictions between these settings.
+//! The settings of traces, and contradictions between them.
 //!
-//! Not here: the variables of OpenTelemetry (otel.rs), and what a span holds (telemetry/traces.rs).
+//! Not here: the variables of OpenTelemetry (otel.rs), and the content of a span (telemetry/traces.rs).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,8 +29,8 @@ const PROPAGATORS: &[&str] = &["tracecontext", "b3", "none"];
 pub(super) const ENDPOINT: &str = "tracing.otlp.endpoint";
 const TLS_FILES: [&str; 3] = ["tracing.otlp.tls.ca_file", "tracing.otlp.tls.cert_file", "tracing.otlp.tls.key_file"];
 const ATTRIBUTES: &str = "tracing.resource_attributes";
-/// Attributes that are settings by themselves.
-const OWN_ATTRIBUTES: [(&str, &str); 3] = [
+/// Attributes that have settings of their own.
+pub(super) const OWN_ATTRIBUTES: [(&str, &str); 3] = [
     ("service.name", "tracing.service_name"),
     ("service.namespace", "tracing.service_namespace"),
     ("service.instance.id", "tracing.service_instance_id"),
@@ -97,9 +97,9 @@ settings! {
 /// Which decisions are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
-    /// The caller's decision stands where it made one.
+    /// A decision of the caller is kept.
     pub is_parent_based: bool,
-    /// The part of the others.
+    /// The share of sampled decisions among the others.
     pub ratio: Fraction,
 }
 

@@ -1,7 +1,7 @@
-//! How the text of one setting becomes a value, and the two types whose `Debug` hides secrets.
+//! How the text of a setting becomes a value, and types whose `Debug` hides secrets.
 //!
-//! Each reader says what is wrong and what to write instead; where the text came from is added by
-//! the caller. Secrets never reach an error text. Nothing here touches the network.
+//! An error says what is wrong and what to write instead. The caller adds the place. No error contains a secret. Nothing here
+//! uses the network.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ use weir_engine::arith::Fraction;
 use weir_engine::{Mode, OnError};
 use weir_text::{boolean, duration};
 
-/// No value of any setting is longer, in bytes.
+/// The longest value of a setting, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most names in `listen.tls.client_names`.
 pub const CLIENT_NAMES_MAX: usize = 64;
-/// What every output shows in place of a secret.
+/// Every output shows this in place of a secret.
 pub const HIDDEN: &str = "***";
 
 /// The most keys with values in one setting.
@@ -46,7 +46,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for the one who needs it to log in.
+    /// The secret itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -101,28 +101,28 @@ impl fmt::Debug for Headers {
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     text: String,
-    /// The same with the first host alone.
+    /// The URL with the first host only.
     first: String,
-    /// Host and the port that is written, at most [`HOSTS_MAX`]. None for a socket.
+    /// Each host with its port, if one is written; at most [`HOSTS_MAX`]. Empty for a socket.
     hosts: Vec<(String, Option<u16>)>,
     tls: bool,
     database: i64,
     has_password: bool,
 }
 
-/// The most hosts in one [`RedisUrl`]: seeds and sentinels, of which a few are enough.
+/// The most hosts in one [`RedisUrl`]. A few seeds or sentinels are enough.
 pub const HOSTS_MAX: usize = 32;
 
 const NO_URL: &str = "not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH";
 
 impl RedisUrl {
-    /// The URL with its credentials and, of several hosts, the first.
+    /// The URL with its credentials and its first host.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.first
     }
 
-    /// Every host with its port, `port` where none is written. Empty for a Unix socket.
+    /// Every host with its port or, without one, `port`. Empty for a Unix socket.
     #[must_use]
     pub fn places(&self, port: u16) -> Vec<(String, u16)> {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
@@ -140,7 +140,7 @@ impl RedisUrl {
         self.database
     }
 
-    /// Whether the URL itself carries a password.
+    /// Whether the URL contains a password.
     #[must_use]
     pub fn has_password(&self) -> bool {
         self.has_password
@@ -150,8 +150,8 @@ impl RedisUrl {
 impl FromStr for RedisUrl {
     type Err = String;
 
-    /// Reads with the parser that will connect later, host by host, so that what passes here cannot fail
-    /// there; what that parser would silently drop is refused.
+    /// Reads each host with the parser of the Redis client, so an accepted URL cannot fail later. Refuses parts that this parser
+    /// would ignore.
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or(NO_URL)?;
         if rest.contains('#') {
@@ -214,7 +214,7 @@ fn read_one(text: &str) -> Result<ConnectionInfo, String> {
     let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
     for (parameter, _) in url.query_pairs() {
         if !parameters.contains(&parameter.as_ref()) {
-            // Not named: after a password with a question mark it would be the password's end.
+            // The message does not quote it: it may be the end of a password with a question mark.
             return Err(format!(
                 "an unknown parameter after the question mark: {} may stand there",
                 parameters.join(", ")
@@ -224,7 +224,7 @@ fn read_one(text: &str) -> Result<ConnectionInfo, String> {
     let info = match text.into_connection_info() {
         Ok(info) => info,
         Err(error) => {
-            // The category and the fixed text only: the detail may quote the URL.
+            // Without the detail, which may quote the URL.
             let reason = error.to_string();
             return Err(lower_first(reason.split(" - ").next().unwrap_or(&reason)));
         }
@@ -284,7 +284,7 @@ impl FromText for Headers {
     }
 }
 
-/// Types with one way to read them: the type, and the function.
+/// Implements [`FromText`] for a type by a function.
 macro_rules! from_text {
     ($($Type:ty: $read:expr;)+) => {
         $(impl FromText for $Type {
@@ -313,31 +313,35 @@ from_text! {
 
 /// Reads the URL of a collector. A login in it is refused: a header does that, and is not printed.
 pub(super) fn url(text: &str) -> Result<Uri, String> {
-    const FORM: &str = "not a URL such as http://collector:4318";
-    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
-    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(FORM.to_owned());
-    }
-    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err("has a login: send a header in its place".to_owned());
-    }
-    Ok(url)
+    web_url(text, "http://collector:4318", "has a login: send a header in its place")
 }
 
-/// Checks the URL of a webhook. A login in it is refused, because it would not be sent.
+/// Checks the URL of a webhook.
 pub(super) fn secret_url(text: &str) -> Result<(), String> {
-    const FORM: &str = "not a URL such as https://alerts.example/weir";
-    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
-    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(FORM.to_owned());
-    }
-    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err("has a login, which weir does not send".to_owned());
-    }
-    Ok(())
+    web_url(text, "https://alerts.example/weir", "has a login, which weir does not send").map(drop)
 }
 
-/// Reads some of the known words, by commas.
+fn web_url(text: &str, example: &str, has_login: &str) -> Result<Uri, String> {
+    let form = || format!("not a URL such as {example}");
+    let url: Uri = text.parse().map_err(|_| form())?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(form());
+    }
+    match url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        true => Err(has_login.to_owned()),
+        false => Ok(url),
+    }
+}
+
+/// Sets the value of a key, in place of an earlier one.
+pub(super) fn set<T: PartialEq>(pairs: &mut Vec<(T, T)>, key: T, value: T) {
+    match pairs.iter_mut().find(|(other, _)| *other == key) {
+        Some(pair) => pair.1 = value,
+        None => pairs.push((key, value)),
+    }
+}
+
+/// Reads known words by commas.
 pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static str>, String> {
     let mut found = Vec::new();
     for word in text.split(',').map(str::trim) {
@@ -374,7 +378,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// A name or an IP, which in version 6 stands in brackets, and a port. `dns:///` before it is what gRPC calls the same.
+/// A name or an IP, and a port. An IPv6 address needs brackets. gRPC's prefix `dns:///` is accepted.
 pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
     const FORM: &str = "not HOST:PORT, such as xds.internal:18000";
     let place = text.strip_prefix("dns:///").unwrap_or(text);
@@ -436,7 +440,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     boolean(text).ok_or_else(|| "must be off or on".to_owned())
 }
 
-/// Digits only: `FromStr` of the number types alone would let a plus sign pass.
+/// Digits only: `FromStr` alone would accept a plus sign.
 pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("not a whole number".to_owned());
@@ -444,7 +448,7 @@ pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "is too large".to_owned())
 }
 
-/// Letters, digits and what needs no encoding in a path. Braces and colons would mean parameters to the router.
+/// Letters, digits and other characters that a path need not encode. The router would read braces and colons as parameters.
 pub(super) fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash".to_owned());
@@ -479,7 +483,7 @@ pub(super) fn name(text: &str, bytes_max: usize) -> Result<(), String> {
     }
 }
 
-/// A brace would become Redis Cluster's hash tag and put every key on one node.
+/// Braces are refused: Redis Cluster would read them as a hash tag and put every key on one node.
 pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.len() > bytes_max {
         return Err(format!("{} bytes: at most {bytes_max}", text.len()));
@@ -491,9 +495,8 @@ pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     }
 }
 
-/// `EnvFilter` reads a bare word that is no level as a target with everything on, so that `inof`
-/// would log all of a target that does not exist and nothing else: such words are refused. So are
-/// targets that no crate can have, such as the `info weir` of `info weir=debug`.
+/// Refuses words that are no level, such as `inof`: `EnvFilter` would read them as targets, and nothing would be logged. Also
+/// refuses targets that no crate can have, such as `info weir` in `info weir=debug`.
 pub(super) fn log_level(text: &str) -> Result<(), String> {
     const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
     if text.is_empty() {
@@ -515,8 +518,8 @@ pub(super) fn log_level(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL without what could be a credential. Works on texts that are no URL too, since a
-/// misspelled one appears in an error; where the text is ambiguous everything goes.
+/// The URL without anything that could be a credential. Accepts any text, because errors show misspelled URLs. If the text is
+/// ambiguous, everything is hidden.
 pub(super) fn redact(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -550,7 +553,7 @@ pub(super) fn redact(url: &str) -> String {
         None => shown.push_str(place),
     }
     if let Some(query) = query {
-        // All or nothing: an unescaped & inside a password would begin a new parameter.
+        // All are hidden or none: an unescaped & in a password looks like the start of a parameter.
         let harmless = query.split('&').all(|parameter| {
             matches!(parameter.split_once('='), Some(("db" | "protocol", value))
                 if value.len() <= 5 && value.bytes().all(|byte| byte.is_ascii_alphanumeric()))
@@ -561,7 +564,7 @@ pub(super) fn redact(url: &str) -> String {
     shown
 }
 
-/// At most [`SHOWN_CHARS_MAX`] characters of a text that somebody else wrote.
+/// At most [`SHOWN_CHARS_MAX`] characters of a text, for an error.
 pub(super) fn shorten(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -1,6 +1,6 @@
-//! Which control plane policies come from, how it is reached, and contradictions between these settings.
+//! The settings of the control plane that sends policies, and contradictions between them.
 //!
-//! Not in here: what xDS is (src/xds.rs).
+//! Not here: the client of xDS (src/xds).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::row::{Kind, SYSTEM_STORE, ms, secs};
 use super::value::{self, Headers, NAME_BYTES_MAX};
 
 const SERVER: &str = "policies.xds.server";
-/// The one of TLS that has a default.
+/// The setting of TLS that has a default.
 const TRUST: &str = "policies.xds.tls.system_store";
 const TLS_FILES: [&str; 4] = [
     "policies.xds.tls.ca_file",
@@ -35,7 +35,7 @@ settings! {
         headers: Headers = "policies.xds.headers", Kind::Headers, Unset;
         /// on: listeners open at once, and decisions are UNAVAILABLE until there are policies
         start_without_config: bool = "policies.xds.start_without_config", Kind::Switch, Is("off");
-        /// TLS, where the connection has it.
+        /// TLS of the connection.
         tls: XdsTls;
         /// how long opening the connection may take, TLS included
         connect_timeout: Duration = "policies.xds.connect_timeout", Kind::duration(ms(10), secs(60)), Is("5s");
@@ -60,7 +60,7 @@ settings! {
 }
 
 settings! {
-    /// TLS to the server of policies. The system's authorities are always trusted without a `ca_file`.
+    /// TLS to the server of policies. Without a `ca_file`, the system's authorities are trusted.
     #[derive(Default)]
     pub struct XdsTls {
         /// whether the connection has TLS

@@ -120,7 +120,7 @@ pub struct Undo<'a> {
     pub key: &'a str,
     /// The limit that it was charged under.
     pub limit: &'a Limit,
-    /// The proof of the charge.
+    /// The proof of the charge. With fewer hits than were charged it takes back that part, of charges on windows. [un-2]
     pub receipt: Receipt,
     /// The boundaries of a calendar window around now; none for every other limit.
     pub bounds: Option<Bounds>,

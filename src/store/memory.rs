@@ -175,7 +175,7 @@ impl Memory {
         let left = usize::try_from(from.at).unwrap_or(usize::MAX).checked_sub(1).unwrap_or(usize::MAX);
         let end = left.min(shard.entries.len());
         let start = end.saturating_sub(SCAN_STEP);
-        let is_wanted = |entry: &&Entry| entry.expires_at() > now && entry.key.starts_with(prefix);
+        let is_wanted = |entry: &&MemoryEntry| entry.expires_at() > now && entry.key.starts_with(prefix);
         let keys = shard.entries[start..end].iter().filter(is_wanted).map(|entry| entry.key.to_string()).collect();
         let next = match start {
             0 => ScanPosition { part: from.part + 1, at: 0 },
@@ -296,7 +296,7 @@ fn shard<'l>(locked: &'l mut Locked<'_>, number: usize) -> &'l mut Shard {
 }
 
 /// One stored state. Its limit is not kept: what eviction needs of it is.
-struct Entry {
+struct MemoryEntry {
     key: Box<str>,
     /// Never none: the engine changes it in its place.
     state: Option<State>,
@@ -318,9 +318,9 @@ const FULL: u64 = 1 << 63;
 const DENIED: u64 = 1 << 62;
 
 const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "a state that may be none takes no more room");
-const _: () = assert!(size_of::<Entry>() == 64, "an entry fills one cache line");
+const _: () = assert!(size_of::<MemoryEntry>() == 64, "an entry fills one cache line");
 
-impl Entry {
+impl MemoryEntry {
     /// When the state equals an empty one.
     const fn expires_at(&self) -> Micros {
         self.ends & !(FULL | DENIED)
@@ -367,7 +367,7 @@ struct StateSlot<'a> {
 /// A list of entries and an index into it, so that a sample is a run of the list.
 struct Shard {
     index: HashTable<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<MemoryEntry>,
     keys_max: usize,
     /// How many entries each rule has here.
     owned: HashMap<u32, usize>,
@@ -467,7 +467,7 @@ impl Shard {
         *self.owned.entry(slot.owner).or_insert(0) += 1;
         let at = self.entries.len();
         let (key, hash, owner) = (slot.key.into(), slot.hash, slot.owner);
-        self.entries.push(Entry { key, state, ends: 0, used_or_fill: 0, capacity: 0, owner, hash });
+        self.entries.push(MemoryEntry { key, state, ends: 0, used_or_fill: 0, capacity: 0, owner, hash });
         let entries = &self.entries;
         self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
         at

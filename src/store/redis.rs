@@ -20,17 +20,16 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use redis::Value;
-use weir_engine::algorithm::UndoScript;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
 pub use self::base::error_class as refusal;
 pub use self::base::error_class;
-pub use self::base::observer::{DialError, Observer};
+pub use self::base::observer::{DialError, RedisObserver};
 use self::checks::{commands, eviction};
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
 pub use self::dial::fuzz::replies;
 pub use self::dial::sentinel::Sentinels;
-pub use self::dial::target::Target;
+pub use self::dial::target::RedisTarget;
 pub use self::failure::KINDS;
 use self::failure::{foreign_state, malformed_reply, several_slots, store_error};
 pub use self::routing::cluster::fuzz::map;
@@ -51,7 +50,7 @@ use super::{Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredO
 pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
     /// Replaces the server's clock in tests of weir and of policies; 0 for the server's.
     now: AtomicU64,
 }
@@ -133,8 +132,8 @@ impl Redis {
     async fn load_scripts(&self, deadline: Instant) {
         let loads = library::all().map(|script| async move {
             match &self.link {
-                Link::One(node) => drop(node.ask(script.load(), deadline).await),
-                Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),
+                Link::One(node) => drop(node.ask(Call::command(script.load()), deadline).await),
+                Link::Cluster(cluster) => drop(cluster.ask_all(|| Call::command(script.load()), deadline).await),
             }
         });
         join_all(loads).await;
@@ -170,15 +169,19 @@ impl Redis {
         decode::integer(&reply).ok_or_else(malformed_reply)
     }
 
-    /// Takes back the charges of one key, one after the other: a receipt may count on those before it. One that fails
-    /// is no reason to let the others stand.
-    async fn undo_of_key(&self, undos: &[Undo<'_>], deadline: Instant) -> Result<(), StoreError> {
-        let mut ends = Vec::with_capacity(undos.len());
-        for undo in undos {
-            let one = std::slice::from_ref(undo);
-            // One charge takes one call.
-            let call = || encode::undo_calls(&self.key_prefix, one, self.now()).swap_remove(0);
-            ends.push(self.call(undo.key, call, deadline).await.and_then(|reply| undone(&reply, one)));
+    /// Takes back charges that one call reaches, in their order; those of a log by a call each, one after the other: a receipt
+    /// may count on those before it. One that fails is no reason to let the others stand.
+    async fn undo_part(&self, undos: &[Undo<'_>], deadline: Instant) -> Result<(), StoreError> {
+        let is_log = undos.iter().any(|undo| encode::is_undone_alone(undo.limit));
+        let mut ends = Vec::new();
+        for undos in undos.chunks(if is_log { 1 } else { undos.len() }) {
+            let call = || encode::undo_call(&self.key_prefix, undos, self.now());
+            ends.push(match self.call(undos[0].key, call, deadline).await {
+                Ok(reply) => {
+                    decode::undo_stale_bounds(&reply, undos).map_or(Ok(()), |now| Err(StoreError::StaleBounds { now }))
+                }
+                Err(error) => Err(error),
+            });
         }
         worst(ends)
     }
@@ -245,33 +248,15 @@ impl Store for Redis {
             return Reply::Ready(Ok(()));
         }
         Reply::Pending(Box::pin(async move {
-            match &self.link {
-                // One call for each log and for each calendar window, whose boundaries may not hold the clock, and one for
-                // all others: they share round trips.
-                Link::One(node) => {
-                    let is_log = |undo: &Undo<'_>| undo.limit.kind().undo_script() == UndoScript::Log;
-                    let (logs, others): (Vec<_>, Vec<_>) = charges.iter().copied().partition(is_log);
-                    let (calendars, others): (Vec<_>, Vec<_>) =
-                        others.into_iter().partition(|undo| undo.bounds.is_some());
-                    let mut parts = by_key(&logs);
-                    parts.extend(calendars.into_iter().map(|undo| vec![undo]));
-                    parts.push(others);
-                    let undone = parts.iter().map(async |undos| {
-                        let mut ends = Vec::new();
-                        for call in encode::undo_calls(&self.key_prefix, undos, self.now()) {
-                            let reply = node.call(call, deadline).await.map_err(store_error);
-                            ends.push(reply.and_then(|reply| undone(&reply, undos)));
-                        }
-                        worst(ends)
-                    });
-                    worst(join_all(undone).await)
-                }
-                // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
-                Link::Cluster(_) => {
-                    let keys = by_key(charges);
-                    worst(join_all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await)
-                }
+            // On a cluster by key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
+            let has_own_call =
+                |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || matches!(self.link, Link::Cluster(_));
+            let (alone, together): (Vec<_>, Vec<_>) = charges.iter().copied().partition(has_own_call);
+            let mut parts = by_key(&alone);
+            if !together.is_empty() {
+                parts.push(together);
             }
+            worst(join_all(parts.iter().map(|undos| self.undo_part(undos, deadline))).await)
         }))
     }
 
@@ -437,11 +422,6 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
         }
     }
     keys
-}
-
-/// How a call that takes charges back ended.
-fn undone(reply: &Value, undos: &[Undo<'_>]) -> Result<(), StoreError> {
-    decode::undo_stale_bounds(reply, undos).map_or(Ok(()), |now| Err(StoreError::StaleBounds { now }))
 }
 
 /// How several calls ended together: an unknown outcome outranks a call that charged nothing.

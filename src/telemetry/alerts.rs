@@ -1,7 +1,7 @@
-//! Alerts: the use of a key has crossed a share of its limit.
+//! Alerts: a key has used a share of its limit.
 //!
-//! The decision that crosses a share makes an [`Alert`] and puts it into a bounded queue; a task on another runtime logs it and
-//! gives it to the webhook (alerts/webhook.rs). A crossing has the same id wherever and how often it is reported.
+//! The decision that crosses a share makes an [`Alert`] and puts it into a bounded queue. A task on another runtime logs it and
+//! passes it to the webhook (alerts/webhook.rs). The id of a crossing is the same on all replicas and in each report.
 //! Not here: which decision crosses a share (the engine), and the counters by rule (metrics/alerts.rs).
 
 pub mod alert;
@@ -24,14 +24,14 @@ use super::limited::Values;
 
 /// The most alerts that wait to be logged.
 pub const ALERTS_WAITING_MAX: usize = 1_024;
-/// The most crossings that a replica remembers as reported. Past it one takes the place of another.
+/// The most crossings that a replica remembers as reported. Past it a new one replaces another.
 pub const REPORTED_MAX: usize = 16_384;
 
-/// What all runtimes report crossings to.
+/// Receives the crossings of all runtimes.
 #[derive(Debug)]
 pub struct Alerts {
     values: Values,
-    /// The first bytes of the ids that were reported, each in the place that it names; 0 is none.
+    /// The first bytes of the reported ids. Each is at the index that it gives; 0 is none.
     reported: OnceLock<Box<[AtomicU64]>>,
     sender: mpsc::Sender<Alert>,
     receiver: Mutex<Option<mpsc::Receiver<Alert>>>,
@@ -39,7 +39,7 @@ pub struct Alerts {
 }
 
 impl Alerts {
-    /// None yet. Values of descriptors are shown like this.
+    /// No alerts yet. `values` says how values of descriptors are shown.
     #[must_use]
     pub fn new(values: Values) -> Self {
         let (sender, receiver) = mpsc::channel(ALERTS_WAITING_MAX);
@@ -47,7 +47,7 @@ impl Alerts {
         Self { values, reported: OnceLock::new(), sender, receiver, dropped: AtomicU64::new(0) }
     }
 
-    /// Reports a crossing of a rule's limit. Answers whether this replica had not reported it before. Never waits.
+    /// Reports a crossing of a rule's limit. Returns whether it is new to this replica. Never waits.
     pub(super) fn report(&self, crossed: &Crossed<'_>) -> bool {
         let LimitOf::Rule(rule, _) = crossed.limit else { return false };
         let id = alert::id(&rule.path, crossed);
@@ -63,7 +63,7 @@ impl Alerts {
         true
     }
 
-    /// Alerts that were neither logged nor sent, because too many were waiting.
+    /// Alerts that were neither logged nor sent, because too many waited.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
@@ -81,12 +81,12 @@ impl Alerts {
         start.copy_from_slice(&id[..8]);
         let start = u64::from_be_bytes(start).max(1);
         let place = usize::try_from(start % reported.len() as u64).unwrap_or_default();
-        // Of two that report one crossing at once, one finds the other here.
+        // If two report the same crossing at once, only one gets true.
         reported[place].swap(start, Relaxed) != start
     }
 }
 
-/// Logs alerts, and puts them into the outbox of the webhook if there is one, until `stop` ends; then those that wait.
+/// Logs alerts, and puts them into the outbox of the webhook if there is one. When `stop` ends, takes those that wait, and ends.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.

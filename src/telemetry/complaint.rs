@@ -1,4 +1,4 @@
-//! Log lines about one kind of trouble: at most one in a time, and one at its end.
+//! Bounds the log lines about one kind of trouble: one at once, then at most one in each interval, and one at the end.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Complaint {
     every: Duration,
-    /// When it was logged; none while there is no trouble.
+    /// The time of the last line; none while there is no trouble.
     logged: Option<Instant>,
     failures: u64,
 }
 
 impl Complaint {
-    /// Of which a line is logged at most once in this time.
+    /// Trouble that is logged at most once in `every`.
     #[must_use]
     pub const fn new(every: Duration) -> Self {
         Self { every, logged: None, failures: 0 }
     }
 
-    /// Counts failures. Returns all since the trouble began, if it is time to log them.
+    /// Counts failures. If it is time for a line, returns their number since the trouble began.
     pub fn failed(&mut self, failures: u64) -> Option<u64> {
         self.failures += failures;
         let now = Instant::now();
@@ -31,7 +31,7 @@ impl Complaint {
         })
     }
 
-    /// Ends the trouble. Returns how many failures there were, if they were logged.
+    /// Ends the trouble. If it was logged, returns the number of its failures.
     pub fn ended(&mut self) -> Option<u64> {
         let failures = std::mem::take(&mut self.failures);
         self.logged.take().map(|_| failures)

@@ -1,6 +1,6 @@
-//! The counters of one limit, and which of them the hits of a charge add to.
+//! The counters of one limit, and how the hits of a charge are split among them.
 //!
-//! Not here: by which names it is shown (metrics/rules.rs for weir's, statistics.rs for those of envoyproxy/ratelimit).
+//! Not here: the names of the counters (metrics/rules.rs for weir's, statistics.rs for those of envoyproxy/ratelimit).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,7 +8,7 @@ use weir_engine::arith::Fraction;
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
 use weir_engine::{Mode, Operation, Role};
 
-/// The counters of one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
+/// The counters of one limit, in hits. On its own cache line, so that busy limits do not slow each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counts {
@@ -34,15 +34,15 @@ pub(super) struct Values {
     pub(super) near: u64,
     /// Charged within the limit.
     pub(super) within: u64,
-    /// Of requests that a limit in shadow mode would have denied, all their hits.
+    /// All hits of requests that a limit in shadow mode would have denied.
     pub(super) shadow: u64,
-    /// Above a limit whose rule is in shadow mode, or that is on trial.
+    /// Hits above a limit whose rule is in shadow mode, or that is on trial.
     pub(super) shadow_over: u64,
     /// Above the limit, and denied from the cache of denials.
     pub(super) over_cached: u64,
-    /// As `near`, of hits that were not charged because another limit denied the request.
+    /// As `near`, for hits that were not charged because another limit denied the request.
     pub(super) uncharged_near: u64,
-    /// As `within`, of hits that were not charged because another limit denied the request.
+    /// As `within`, for hits that were not charged because another limit denied the request.
     pub(super) uncharged_within: u64,
 }
 
@@ -107,14 +107,14 @@ impl Counts {
     }
 }
 
-/// How the hits of one charge lie about its limit.
+/// The hits of one charge, split at its limit.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) hits: u64,
     pub(super) over: u64,
     pub(super) near: u64,
     pub(super) within: u64,
-    /// The limit is over and only watches: it is on trial, its rule says so, or the setting `shadow_mode` lets all requests pass.
+    /// The limit is over and in shadow mode: it is on trial, or its rule or the setting `shadow_mode` says so.
     pub(super) is_shadow: bool,
     /// The limit is over, and its rule is in shadow mode.
     pub(super) is_shadow_by_policy: bool,
@@ -124,9 +124,9 @@ pub(super) struct Part {
     pub(super) is_uncharged: bool,
 }
 
-/// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit counts them: of a
-/// charge that crosses the limit only the part above is over, and the part between threshold and limit is near.
-/// Where an over limit takes nothing, all the hits are over.
+/// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit counts them. If a charge crosses the
+/// limit, the part above it is over, and the part between threshold and limit is near. If a limit that is over takes nothing, all
+/// hits are over.
 pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let Charged { charge, outcome, mode, .. } = charged;
     let (hits, counted_when_over) = match charge.operation {
@@ -166,8 +166,8 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     part
 }
 
-/// How many hits of a limit are not near it, rounded down. In floats of 32 bits, as envoyproxy/ratelimit computes it:
-/// of limits above 2^24 an exact product would count other hits as near.
+/// How many hits of a limit are not near it, rounded down. In floats of 32 bits, as envoyproxy/ratelimit computes it: for limits
+/// above 2^24 an exact product would give another threshold.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_precision_loss,
@@ -189,7 +189,7 @@ mod tests {
 
     const NOW: u64 = 2_000_000_000_000_000;
 
-    /// Charges one key with one take after the other, and adds up what is counted.
+    /// Charges one key several times, and adds up what is counted.
     fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Operation]) -> Part {
         let mut state: Option<State> = None;
         let mut sum = Part::default();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_denied_take_takes_nothing_all_its_hits_are_over() {
+    fn if_a_denied_charge_takes_nothing_all_its_hits_are_over() {
         let takes = [Operation::Consume(9), Operation::Consume(4), Operation::Consume(1)];
         let atomic = counted(&per_hour(10), Mode::Atomic, "0.8", &takes);
         assert_eq!(atomic, part(14, 4, 2, 10));

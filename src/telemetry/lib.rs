@@ -1,4 +1,4 @@
-//! What weir reports about itself: the log, the metrics, traces, and live requests to those who tap.
+//! What weir reports about itself: log, metrics, traces, alerts, and live requests for taps.
 
 pub mod alerts;
 pub mod complaint;

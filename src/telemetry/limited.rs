@@ -1,10 +1,9 @@
-//! Who is limited: for each limit, the keys that were over it most in the last minutes.
+//! Who is limited: for each limit, the keys with most denials in the last minutes.
 //!
-//! Each core remembers its own denials, behind a lock that only a reader ever contends for, and for the time of one limit. In
-//! limited/: one core (recorder.rs), which keys occur most (sketch.rs), all cores together (report.rs), and how values
-//! are shown (values.rs). Memory is bounded by [`LANES_MAX`] cores of [`MINUTES_MAX`] minutes of [`LIMITS_MAX`] limits of
-//! [`KEYS_MAX`] keys; it is allocated as denials come.
-//! Not here: requests within their limits, which cost nothing here.
+//! Each core remembers its own denials behind a lock. Only a reader contends for it, while it copies one limit. In limited/: one
+//! core (recorder.rs), the keys that occur most (sketch.rs), all cores together (report.rs), and how values are shown
+//! (values.rs). Memory is bounded by [`LANES_MAX`] cores of [`MINUTES_MAX`] minutes of [`LIMITS_MAX`] limits of [`KEYS_MAX`] keys.
+//! It is allocated as denials come. Requests within their limits cost nothing here.
 
 mod recorder;
 mod report;
@@ -25,23 +24,23 @@ pub use self::report::{KeyReport, LimitReport, REPORTED_KEYS_MAX, REPORTED_LIMIT
 pub use self::sketch::KEYS_MAX;
 pub use self::values::{ShownDescriptor, Values};
 
-/// More cores than this share what they remember.
+/// If there are more cores, some share a lane.
 pub const LANES_MAX: usize = 16;
 
-/// What all cores remember of denials.
+/// The denials of all cores.
 #[derive(Debug)]
 pub struct Limited {
     lanes: Box<[Lane]>,
     values: Values,
 }
 
-/// On cache lines of its own.
+/// The denials of one core, on their own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Lane(Mutex<Recorder>);
 
 impl Limited {
-    /// Nothing yet, for so many runtimes.
+    /// No denials yet, for so many runtimes.
     #[must_use]
     pub fn new(runtimes: usize, values: Values) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
@@ -53,14 +52,14 @@ impl Limited {
         self.values
     }
 
-    /// A request asked more of a limit than it had. `lane` is that of the observer.
+    /// Records that a request was over a limit. `lane` is that of the observer.
     pub fn record(&self, lane: usize, charged: &Charged<'_>) {
         self.record_at(lane, charged, now_ms());
         let [domain, rule, limit] = names(charged);
         tracing::debug!(
             domain,
             rule,
-            key = %Shown(self.values, charged.charge.key),
+            key = %ShownKey(self.values, charged.charge.key),
             limit,
             requests = charged.charge.limit.requests(),
             window = %charged.charge.limit.window(),
@@ -70,14 +69,14 @@ impl Limited {
     }
 
     fn record_at(&self, lane: usize, charged: &Charged<'_>, now_ms: u64) {
-        // One that only looks is denied nothing.
+        // A peek is denied nothing.
         if charged.charge.operation != Operation::Peek {
             self.lanes[lane % self.lanes.len()].0.lock().add(charged, now_ms);
         }
     }
 
-    /// Who was limited in the last `minutes`, at most [`MINUTES_MAX`]. It takes milliseconds where much is remembered, so call
-    /// it on a thread that decides nothing.
+    /// Who was limited in the last `minutes`, at most [`MINUTES_MAX`]. It can take milliseconds, so call it on a thread that decides
+    /// nothing.
     #[must_use]
     pub fn report(&self, minutes: usize) -> Report {
         self.report_at(minutes, now_ms())
@@ -89,7 +88,7 @@ impl Limited {
             for lane in &self.lanes {
                 maker.left_out(lane.0.lock().left_out(number));
                 for at in 0..LIMITS_MAX {
-                    // One limit at a time, so that a decision waits for no more than a copy of that.
+                    // Copies one limit at a time, so that a decision waits for no longer than that.
                     let Some(denials) = lane.0.lock().denials(number, at) else { break };
                     maker.add(number, denials);
                 }
@@ -99,10 +98,10 @@ impl Limited {
     }
 }
 
-/// A key as text, made only where it is written.
-struct Shown<'a>(Values, &'a str);
+/// Formats a key when it is written.
+struct ShownKey<'a>(Values, &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ShownKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.descriptor(self.1).text())
     }

@@ -1,10 +1,9 @@
 //! The log: one subscriber for the whole process, text or JSON, on standard error or in a file.
 //!
-//! Set up once at start, before anything that could log. What is worth a line is decided where it happens; this only
-//! decides how lines look and which are kept. Standard output stays free for what commands print.
+//! Set up once at the start, before anything that could log. Standard output is for what commands print.
 //!
-//! No thread that logs ever waits for the log or fails by it: lines go through a bounded queue to a thread of its own
-//! (queue.rs), and each call site may write so many in ten seconds (call_sites.rs). What is lost is counted.
+//! No thread that logs ever waits for the log or fails because of it: lines go through a bounded queue to a thread of its own
+//! (queue.rs), and each call site has a bound on its lines in ten seconds (call_sites.rs). Lost lines are counted.
 
 mod call_sites;
 mod field;
@@ -18,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use strum::{IntoStaticStr, VariantArray};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -44,11 +44,11 @@ static LOST: Lost = Lost { full: AtomicU64::new(0), failed: AtomicU64::new(0) };
 struct Log {
     queue: Queue,
     call_sites: Arc<CallSites>,
-    /// What was lost when it was reported last.
+    /// The lost lines at the last report.
     reported: [AtomicU64; 2],
 }
 
-/// How a line of the log looks.
+/// The format of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people: time, level, target, message, fields. Coloured on a terminal, unless the
@@ -56,7 +56,7 @@ pub enum Format {
     Text,
     /// For machines: one JSON object a line; the fields of an event stand beside its message.
     Json,
-    /// The same with `@timestamp` and `@message` for the names of time and message.
+    /// The same, with the names `@timestamp` and `@message`.
     JsonAt,
 }
 
@@ -89,9 +89,8 @@ pub enum InitError {
 
 /// Sets up the log of the process. Lines of the `log` crate's users arrive in it too.
 ///
-/// `level` is a list of directives: a level alone is that of weir, and lowers that of its dependencies below `error` only;
-/// `target=level` is for one target, such as `info,weir_store=debug,h2=warn`. Without `file` the log goes to standard
-/// error.
+/// `level` is a list of directives, such as `info,weir_store=debug,h2=warn`. A level alone is for weir; its dependencies log
+/// errors at most. `target=level` is for one target. Without `file` the log goes to standard error.
 ///
 /// # Errors
 ///
@@ -116,26 +115,26 @@ pub fn init(level: &str, format: Format, file: Option<&Path>) -> Result<(), Init
     LOG.set(log).map_err(|_| InitError::Twice("twice at once".to_owned()))
 }
 
-/// Writes a text that is no event, such as the banner of the start, in the order of the log. Nothing without a log.
+/// Writes a text that is not an event, such as the banner, in the order of the log. Does nothing without a log.
 pub fn write(text: &str) {
     if let Some(log) = LOG.get() {
         log.queue.line(text.as_bytes());
     }
 }
 
-/// Opens the file of the log again, soon: a program that rotates logs has renamed it. Standard error stays as it is.
+/// Opens the file of the log again soon, because a program that rotates logs has renamed it. Standard error stays as it is.
 pub fn reopen() {
     if let Some(log) = LOG.get() {
         log.queue.reopen();
     }
 }
 
-/// Waits until every line so far is written, at most so long. Whether it was.
+/// Waits until every line so far is written, for at most `timeout`. Returns whether it was.
 pub fn flush(timeout: Duration) -> bool {
     LOG.get().is_none_or(|log| log.queue.flush(timeout))
 }
 
-/// Makes a panic an event of the log, written by the log's own thread: the thread that panics neither formats nor waits.
+/// Logs panics. The thread of the log writes the event: the thread that panics neither formats nor waits.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if let Some(log) = LOG.get() {
@@ -146,29 +145,17 @@ pub fn log_panics() {
 }
 
 /// Why a line did not reach the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum LostBy {
     /// The queue was full: the target is slower than the log, or stuck.
+    #[strum(serialize = "queue_full")]
     Full,
     /// The target refused it: a closed pipe, a full disk.
+    #[strum(serialize = "write_failed")]
     Failed,
     /// Its call site had logged too often.
     CallSite,
-}
-
-impl LostBy {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Full, Self::Failed, Self::CallSite];
-
-    /// Its value in the label of the metric.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "queue_full",
-            Self::Failed => "write_failed",
-            Self::CallSite => "call_site",
-        }
-    }
 }
 
 /// How many lines were lost since the start of the process.
@@ -208,8 +195,8 @@ enum Colour {
     None,
 }
 
-/// The filter of a `log.level`. A level alone is for weir: dependencies log errors at most, since what they warn of is often
-/// for a peer to cause, frame by frame. A directive of their target changes that.
+/// The filter of a `log.level`. A level alone is for weir. Dependencies log errors at most, because peers can cause many of their
+/// warnings, frame by frame. A directive for their target changes that.
 fn filter(level: &str) -> Result<EnvFilter, InitError> {
     let mut directives = Vec::new();
     for directive in level.split(',') {
@@ -293,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_message_have_the_names_of_envoyproxy_ratelimit_where_that_is_asked_for() {
+    fn the_format_json_at_has_the_names_of_envoyproxy_ratelimit() {
         let text = logged("info", Format::JsonAt, Colour::None);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(line["@message"], "policies loaded");
@@ -377,27 +364,6 @@ mod tests {
         assert_eq!(seen("h2=off,info"), [true, false, false, false]);
         assert_eq!(seen("off"), [false, false, false, false]);
         assert_eq!(seen("weir=debug"), [true, true, false, false]);
-    }
-
-    #[test]
-    fn one_call_site_that_logs_too_often_is_cut_and_others_are_not() {
-        let lines = Lines::default();
-        let call_sites = Arc::new(CallSites::new(Instant::now()));
-        let subscriber = subscriber(filter("info").unwrap(), Format::Text, Colour::None, &call_sites, lines.clone());
-        tracing::subscriber::with_default(subscriber, || {
-            for number in 0..10 * CALL_SITE_LINES_MAX {
-                tracing::error!(target: "h2", number, "a frame that was not asked for");
-            }
-            tracing::info!("another line");
-        });
-        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
-        // The test may run over the edge of a period.
-        let written = text.lines().filter(|line| line.contains("a frame")).count() as u64;
-        assert!((CALL_SITE_LINES_MAX..=2 * CALL_SITE_LINES_MAX).contains(&written), "{written} lines");
-        assert!(text.contains("another line"));
-        let dropped = call_sites.take_dropped();
-        assert_eq!(dropped.len(), 1, "{dropped:?}");
-        assert!(dropped[0].0.starts_with("h2:") && dropped[0].1 == 10 * CALL_SITE_LINES_MAX - written, "{dropped:?}");
     }
 
     #[test]

@@ -1,50 +1,33 @@
-//! From the names of envoyproxy/ratelimit's statistics to metrics of Prometheus, as statsd_exporter maps them.
+//! Maps the names of envoyproxy/ratelimit's statistics to metrics of Prometheus, as statsd_exporter does.
 //!
-//! The first glob that matches wins, then the first regular expression. A name that nothing matches becomes a metric of
-//! its own, with `_` in place of what cannot stand in one.
+//! The first glob that matches wins, then the first regular expression. A name that nothing matches becomes a metric of its own,
+//! with `_` for invalid characters.
 //! Not here: how a mapping file is read (file.rs), and the numbers (statistics.rs).
 
 mod file;
 
-use std::fmt;
 use std::time::Duration;
 
 use regex::{Regex, RegexBuilder};
+use weir_text::yaml::Fault;
 
 /// The most mappings in one file.
 pub const MAPPINGS_MAX: usize = 10_000;
 /// The largest mapping file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
-/// What one regular expression may take once it is compiled, in bytes.
+/// The most bytes of one compiled regular expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// The default upper bounds of a histogram, in the unit of the metric: those of Prometheus' clients.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// The default quantiles of a summary.
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
-/// The default time that a summary covers.
+/// The default period of a summary.
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
 
-/// Why a mapping file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MapperError {
-    /// The line, from 1.
-    pub line: usize,
-    /// What is wrong there.
-    pub message: String,
-}
-
-impl fmt::Display for MapperError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.line, self.message)
-    }
-}
-
-impl std::error::Error for MapperError {}
-
-/// What kind of statistic a mapping is for.
+/// The kind of statistic that a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
     Counter,
@@ -53,20 +36,20 @@ pub(super) enum MetricType {
     Observer,
 }
 
-/// How times are counted.
+/// How times become a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ObserverKind {
     /// The upper bounds, ascending.
     Histogram(Vec<f64>),
-    /// The quantiles, and how far back they look.
+    /// The quantiles, and their period.
     Summary(Vec<f64>, Duration),
 }
 
-/// All mappings, in the order in which they are tried.
+/// All mappings, in the order of the file.
 #[derive(Debug)]
 pub struct Mapper {
     mappings: Vec<Mapping>,
-    /// Of globs the most specific wins, and not the first.
+    /// Whether the most specific glob wins, instead of the first.
     most_specific_glob: bool,
     unmapped_times: ObserverKind,
 }
@@ -80,7 +63,7 @@ struct Mapping {
 
 #[derive(Debug)]
 enum Pattern {
-    /// The parts between the dots; none for a `*`, which stands for any one part.
+    /// The parts between the dots; none for a `*`, which matches any one part.
     Glob(Vec<Option<Box<str>>>),
     Regex(Regex),
 }
@@ -97,19 +80,19 @@ enum Target {
     },
 }
 
-/// The metric that one statistic becomes.
+/// The metric of a statistic.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mapped {
-    /// Nothing.
+    /// No metric.
     Drop,
     /// A metric with labels.
     Metric {
         name: String,
         labels: Vec<(String, String)>,
         help: Option<String>,
-        /// What its value is multiplied by.
+        /// The factor of its value.
         scale: f64,
-        /// How it is counted if it is a time.
+        /// How it is shown if it is a time.
         times: ObserverKind,
     },
 }
@@ -119,11 +102,11 @@ impl Mapper {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, MapperError> {
+    pub fn parse(text: &str) -> Result<Self, Fault> {
         file::parse(text)
     }
 
-    /// The mappings that envoyproxy/ratelimit has built in. `in_milliseconds` leaves times in that unit.
+    /// The built-in mappings of envoyproxy/ratelimit. `in_milliseconds` keeps that unit for times.
     ///
     /// # Panics
     /// Never: its patterns are constant.
@@ -144,7 +127,7 @@ impl Mapper {
             let name = format!("ratelimit_service_rate_limit_{statistic}");
             let one_key = glob(&format!("ratelimit.service.rate_limit.*.*.{statistic}"));
             add(one_key, None, metric(&name, &[("domain", "$1"), ("key1", "$2")], 1.0));
-            // What is below the second level has no label.
+            // Levels below the second have no label.
             let more = format!(r"^ratelimit\.service\.rate_limit\.([^.]*)\.([^.]*)\.([^.]*)(?:\..*)?\.{statistic}$");
             let more = Pattern::Regex(Regex::new(&more).expect("a regular expression"));
             add(more, None, metric(&name, &[("domain", "$1"), ("key1", "$2"), ("key2", "$3")], 1.0));
@@ -168,7 +151,7 @@ impl Mapper {
         Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
     }
 
-    /// The metric that a statistic becomes.
+    /// The metric of a statistic.
     pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
         let parts: Vec<&str> = statistic.split('.').collect();
         let is_for = |mapping: &&Mapping| mapping.metric_type.is_none_or(|wanted| wanted == metric_type);
@@ -182,7 +165,7 @@ impl Mapper {
                 found = Some((mapping, glob));
                 break;
             }
-            // At the first part in which they differ, a word goes before a star.
+            // At the first part that differs, a word wins over a star.
             let stars = |glob: &[Option<Box<str>>]| glob.iter().map(Option::is_none).collect::<Vec<_>>();
             if found.is_none_or(|(_, best)| stars(glob) < stars(best)) {
                 found = Some((mapping, glob));
@@ -258,7 +241,7 @@ fn regex(text: &str) -> Result<Pattern, String> {
     })
 }
 
-/// Puts what the stars of a glob stood for in place of `$1` and `${1}`; of a star that is not there, nothing.
+/// Replaces `$1` and `${1}` by the parts that the stars of a glob matched. A star that is missing is empty.
 fn expand(template: &str, captures: &[&str]) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -281,8 +264,8 @@ fn expand(template: &str, captures: &[&str]) -> String {
     text
 }
 
-/// A name that a metric can have, made as statsd_exporter makes it: `_` in place of what cannot stand in it, one for
-/// several hyphens in a row, and one before a digit at the beginning.
+/// A valid name of a metric, made as statsd_exporter makes it: `_` for each invalid character, one `_` for several hyphens in a
+/// row, and `_` before a digit at the beginning.
 fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len() + 1);
     if name.starts_with(|c: char| c.is_ascii_digit()) {

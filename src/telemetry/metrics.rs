@@ -1,11 +1,11 @@
 //! The metrics: counting and reading them.
 //!
-//! The request path adds to plain atomics: what it adds to was looked up when the policies were loaded. Names, labels
-//! and floats come into it only when metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from
-//! policies, never from callers. In metrics/: every metric with its name (table.rs), requests by domain (domains.rs), the counters of
-//! limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics of envoyproxy/ratelimit
-//! (mapped.rs), and the text formats (text.rs).
-//! Not here: what is worth counting, which engine, store and limiter report to their observer.
+//! The request path adds to plain atomics, which are looked up when policies load. Names, labels and floats are used only when
+//! metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from policies, never from callers. In
+//! metrics/: every metric with its name (table.rs), numbers without a limit or a domain (registry.rs), requests by domain
+//! (domains.rs), the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics
+//! of envoyproxy/ratelimit (mapped.rs), and the text formats (text.rs).
+//! Not here: what happens in a decision, which engine, store and limiter report to their observer.
 
 mod alerts;
 mod busiest;
@@ -17,6 +17,7 @@ mod listed;
 mod mapped;
 mod process;
 mod redis;
+mod registry;
 mod rules;
 pub mod table;
 pub mod text;
@@ -27,26 +28,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, Tally, TraceIds};
+use weir_engine::observer::{
+    self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, Tally, TraceIds,
+};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
-use self::alerts::AlertsOfLimits;
+use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-use self::domains::{Domains, RequestsOfDomains, Unknown};
-use self::families::{FamilyKind, Gathered, ReadNumber, Single, Source, Value, Visitor};
+use self::domains::{Domains, Unknown, requests_of_domains, unmatched_of_domains};
+use self::families::{FamilyKind, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
-pub use self::latency::{BUCKETS_US, Door};
+pub use self::latency::{BUCKETS_US, Protocol};
 use self::latency::{Latencies, Recorder};
 pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
 use self::process::Process;
 pub use self::redis::RedisMetrics;
-use self::rules::{HitsOfLimits, Rules};
-use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
+use self::registry::{Number, Numbers, Registered, Registry};
+use self::rules::{Rules, hits_of_limits};
+use self::table::{DECISION_DURATION, STORE_DURATION, row};
 use self::text::{Format, TextWriter};
 use super::alerts::Alerts;
 use super::limited::{Limited, Values};
@@ -58,17 +61,17 @@ use super::trouble::{self, Outages, Trouble};
 /// Which metrics there are, and who sees them.
 #[derive(Debug)]
 pub struct Options {
-    /// The part of a limit above which hits are near it.
+    /// Hits above this part of a limit are near it.
     pub near_limit: Fraction,
-    /// How many names of statistics requests may give.
+    /// The most names of statistics that have values of requests.
     pub dynamic_series: usize,
     /// Whether weir's own metrics are shown.
     pub weir_names: bool,
-    /// Whether those of single limits are among them.
+    /// Whether weir's own metrics include those of single limits.
     pub per_rule: bool,
-    /// How many runtimes count. More are possible, and then some share what they write.
+    /// How many runtimes count. If there are more, some share counters.
     pub runtimes: usize,
-    /// What makes metrics of the statistics of envoyproxy/ratelimit; none if they are not shown.
+    /// Maps the statistics of envoyproxy/ratelimit to metrics; none if they are not shown.
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
@@ -96,35 +99,37 @@ impl Default for Options {
 
 /// Everything that is counted. One for the process, shared by all runtimes.
 pub struct Metrics {
-    registry: Registry,
+    registry: Arc<Registry>,
     rules: Arc<Rules>,
     domains: Arc<Domains>,
-    /// Held while policies are loaded.
+    /// Locked while policies load.
     loading: Mutex<()>,
-    /// Descriptors of domains that no policy has.
+    /// Descriptors of unknown domains.
     unknown_descriptors: AtomicU64,
     /// How many observers there are.
     lanes: AtomicUsize,
     requests: Arc<Latencies>,
     stores: Arc<Latencies>,
-    store_errors: IntCounterVec,
-    fallbacks: [IntCounter; OnError::ALL.len()],
-    undone: [IntCounter; 2],
-    leases: [IntCounter; LeaseResult::NAMES.len()],
-    lease_hits: [IntCounter; LeaseHits::NAMES.len()],
+    store_errors: Numbers,
+    fallbacks: [Number; OnError::ALL.len()],
+    undone: [Number; 2],
+    holds: [Number; HoldResult::NAMES.len()],
+    hold_hits: [Number; HoldHits::NAMES.len()],
+    leases: [Number; LeaseResult::NAMES.len()],
+    lease_hits: [Number; LeaseHits::NAMES.len()],
     trouble: Trouble,
-    evictions: IntCounter,
-    evicted_hits: IntCounter,
-    loads: IntCounter,
-    load_errors: IntCounter,
-    last_load: IntGauge,
+    evictions: Number,
+    evicted_hits: Number,
+    loads: Number,
+    load_errors: Number,
+    last_load: Number,
     near_limit: Fraction,
     statistics: Arc<Statistics>,
     global_shadows: Arc<AtomicU64>,
     mapped: Option<MappedStatistics>,
     weir_names: bool,
     per_rule: bool,
-    statsd_dropped: IntCounter,
+    statsd_dropped: Number,
     limited: Limited,
     alerts: Arc<Alerts>,
     looks: busiest::Looks,
@@ -134,134 +139,115 @@ pub struct Metrics {
 impl Metrics {
     /// Nothing counted yet.
     ///
-    /// # Errors
-    /// Two metrics have one name, which only a mistake in this file can cause.
-    pub fn new(options: Options) -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let counter = |name: &str| {
-            let row = row_of(name, FamilyKind::Counter)?;
-            let counter = IntCounter::new(row.name, row.help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let evictions = counter("weir_evictions_total")?;
-        let evicted_hits = counter("weir_evicted_hits_total")?;
-        let loads = counter("weir_config_loads_total")?;
-        let load_errors = counter("weir_config_load_errors_total")?;
-        let last_load = row_of("weir_config_last_load_success_timestamp_seconds", FamilyKind::Gauge)?;
-        let last_load = IntGauge::new(last_load.name, last_load.help)?;
-        registry.register(Box::new(last_load.clone()))?;
-        let statsd_dropped = counter("weir_statsd_dropped_lines_total")?;
-        let store_errors = counters(&registry, "weir_store_errors_total")?;
+    /// # Panics
+    /// When the table has no metric that is counted here: that is a mistake in weir.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let registry = Arc::<Registry>::default();
+        let counter = |name: &str| registry.number(FamilyKind::Counter, name, &[]);
+        let counters = |name, label| Numbers::new(&registry, FamilyKind::Counter, name, label);
+        let (loads, load_errors) = (counter("weir_config_loads_total"), counter("weir_config_load_errors_total"));
+        let store_errors = counters("weir_store_errors_total", "kind");
         // The one failure that every store has.
-        store_errors.with_label_values(&[TOO_HEAVY]);
-        let fallbacks = counters(&registry, "weir_on_error_total")?;
-        let undone = counters(&registry, "weir_undone_total")?;
-        let leases = counters(&registry, "weir_leases_total")?;
-        let lease_hits = counters(&registry, "weir_lease_hits_total")?;
+        store_errors.of(TOO_HEAVY);
+        let fallbacks = counters("weir_on_error_total", "action");
+        let undone = counters("weir_undone_total", "result");
+        let holds = counters("weir_holds_total", "result");
+        let hold_hits = counters("weir_hold_hits_total", "kind");
+        let leases = counters("weir_leases_total", "result");
+        let lease_hits = counters("weir_lease_hits_total", "kind");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
         let rules = Arc::new(Rules::new(statistics.clone(), alerts.clone()));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));
-        let stores = Arc::new(Latencies::new(&[], false));
         let global_shadows = Arc::<AtomicU64>::default();
         add_service(&statistics, &requests, [&loads, &load_errors], &global_shadows);
         let mapped = options.mapper.map(|mapper| MappedStatistics::new(mapper, statistics.clone(), requests.clone()));
         let metrics = Self {
-            registry,
             rules,
             domains: Arc::new(Domains::new(options.runtimes)),
             loading: Mutex::default(),
             unknown_descriptors: AtomicU64::new(0),
             lanes: AtomicUsize::new(0),
             requests,
-            stores,
+            stores: Arc::new(Latencies::new(&[], false)),
             store_errors,
-            fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
-            undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
-            leases: LeaseResult::NAMES.map(|result| leases.with_label_values(&[result])),
-            lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.with_label_values(&[kind])),
+            fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
+            undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
+            holds: HoldResult::NAMES.map(|result| holds.of(result)),
+            hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
+            leases: LeaseResult::NAMES.map(|result| leases.of(result)),
+            lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
             trouble: Trouble::default(),
-            evictions,
-            evicted_hits,
+            evictions: counter("weir_evictions_total"),
+            evicted_hits: counter("weir_evicted_hits_total"),
             loads,
             load_errors,
-            last_load,
+            last_load: registry.number(FamilyKind::Gauge, "weir_config_last_load_success_timestamp_seconds", &[]),
             near_limit: options.near_limit,
             statistics,
             global_shadows,
             mapped,
             weir_names: options.weir_names,
             per_rule: options.per_rule,
-            statsd_dropped,
+            statsd_dropped: counter("weir_statsd_dropped_lines_total"),
             limited: Limited::new(options.runtimes, options.values),
             alerts: alerts.clone(),
             looks: busiest::Looks::default(),
             taps: Arc::new(Taps::new(options.tap)),
+            registry,
         };
         let taps = metrics.taps.clone();
-        metrics.gauge("weir_taps", &[], move || taps.open())?;
+        metrics.gauge("weir_taps", &[], move || taps.open());
         let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_records_total", &[], move || taps.recorded())?;
+        metrics.counter("weir_tap_records_total", &[], move || taps.recorded());
         let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost())?;
+        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost());
         let statistics = metrics.statistics.clone();
-        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
+        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64);
         let statistics = metrics.statistics.clone();
-        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused())?;
-        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped())?;
-        Ok(metrics)
+        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused());
+        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped());
+        metrics
     }
 
-    /// Adds a number that is read when the metrics are. Its help is that of the table.
+    /// Adds a number that goes up and down, and that is read when the metrics are.
     ///
-    /// # Errors
-    /// The table has no such gauge, or it has other labels; name and labels are taken.
-    pub fn gauge(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<(), prometheus::Error> {
-        let row = row_of(name, FamilyKind::Gauge)?;
-        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
+    /// # Panics
+    /// The table has no such gauge, or it has other labels. The series is there already.
+    pub fn gauge(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.registry.add(FamilyKind::Gauge, name, labels, Box::new(read));
     }
 
-    /// Adds a number that only grows and is read when the metrics are. Its help is that of the table.
+    /// Adds a number that only grows, and that is read when the metrics are.
     ///
-    /// # Errors
-    /// The table has no such counter, or it has other labels; name and labels are taken.
-    pub fn counter(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<(), prometheus::Error> {
-        let row = row_of(name, FamilyKind::Counter)?;
-        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
+    /// # Panics
+    /// As with [`Metrics::gauge`].
+    pub fn counter(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
     }
 
-    /// An observer for one runtime that serves gRPC, which shares what it writes most often with no other.
+    /// An observer for one runtime that serves gRPC. The counters that it writes most often are its own.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
-        self.observer_of(Door::Grpc)
+        self.observer_of(Protocol::Grpc)
     }
 
-    /// The same for a runtime whose requests come by this door.
+    /// An observer for one runtime whose requests come by this protocol.
     #[must_use]
-    pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
+    pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
             taps: self.taps.clone(),
             lane: self.lanes.fetch_add(1, Relaxed),
-            requests: self.requests.recorder(door),
-            stores: self.stores.recorder(door),
+            requests: self.requests.recorder(protocol),
+            stores: self.stores.recorder(protocol),
         })
     }
 
-    /// Logs the outages of stores that began or ended, for as long as it is polled.
+    /// Logs outages of stores as they begin and end. Never ends.
     pub async fn log_outages(&self) {
         let mut outages = Outages::default();
         let mut ticks = tokio::time::interval(trouble::TICK);
@@ -272,7 +258,7 @@ impl Metrics {
         }
     }
 
-    /// The number of outages of stores that have ended, which grows.
+    /// How many outages of stores have ended.
     pub fn outages_ended(&self) -> Arc<AtomicU64> {
         self.trouble.ended()
     }
@@ -295,40 +281,39 @@ impl Metrics {
         &self.alerts
     }
 
-    /// Those who listen to whole requests.
+    /// The taps, which receive whole requests.
     #[must_use]
     pub const fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }
 
-    /// What happened since the last look, of any caller. It reads the counters of every limit, so call it on a thread that
+    /// The busiest limits since the last call, of any caller. It reads the counters of every limit, so call it on a thread that
     /// decides nothing.
     #[must_use]
     pub fn busiest(&self) -> Arc<Busiest> {
         self.looks.look(&self.rules, &self.domains, Instant::now())
     }
 
-    /// Shows the times in microseconds of gRPC requests since the last look, the last ones of each runtime. Answers how
-    /// many there were.
+    /// Passes the latest times of gRPC requests since the last call to `see`, in microseconds. Returns how many there were.
     pub(super) fn times_since(&self, seen: &mut TimesSeen, see: impl FnMut(u32)) -> u64 {
         self.requests.times_since(seen, see)
     }
 
-    /// Lines that did not reach the StatsD server.
+    /// Counts lines that did not reach the StatsD server.
     pub(super) fn statsd_dropped(&self, lines: u64) {
-        self.statsd_dropped.inc_by(lines);
+        self.statsd_dropped.add(lines);
     }
 
-    /// Policies were put in force.
+    /// Counts policies that were put in force.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.loads.inc();
-        self.last_load.set(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        self.loads.add(1);
+        self.last_load.set(since.as_secs());
     }
 
-    /// Policies were refused.
+    /// Counts policies that were refused.
     pub fn policies_refused(&self) {
-        self.load_errors.inc();
+        self.load_errors.add(1);
     }
 
     /// Whether [`Metrics::prepare`] copies many series.
@@ -337,8 +322,8 @@ impl Metrics {
         self.mapped.is_some()
     }
 
-    /// Makes what readers can share of a scrape: the metrics of envoyproxy/ratelimit, where they are shown. It takes
-    /// milliseconds for each thousand series of them, so call it on a thread that decides nothing.
+    /// Makes the part of a scrape that readers can share: the metrics of envoyproxy/ratelimit, if they are shown. It takes
+    /// milliseconds for each thousand series, so call it on a thread that decides nothing.
     #[must_use]
     pub fn prepare(&self) -> Prepared {
         let families = self.mapped.as_ref().map(|mapped| mapped.families(Instant::now(), self.weir_names));
@@ -350,7 +335,7 @@ impl Metrics {
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
-            sources.push_back(Box::new(Gathered(self.registry.gather().into_iter())));
+            sources.push_back(Box::new(Registered::new(&self.registry)));
             for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
                 let Some(row) = row(name) else { continue };
                 let histogram = latencies.histogram();
@@ -366,12 +351,13 @@ impl Metrics {
                 unknown_domain: failures(DecisionResult::UnknownDomain),
                 descriptors: self.unknown_descriptors.load(Relaxed),
             };
-            sources.push_back(Box::new(RequestsOfDomains::new(self.domains.clone(), unknown)));
+            sources.push_back(Box::new(requests_of_domains(&self.domains, unknown)));
+            sources.push_back(Box::new(unmatched_of_domains(&self.domains, unknown)));
         }
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
-            sources.push_back(Box::new(HitsOfLimits::new(self.rules.clone())));
-            sources.push_back(Box::new(AlertsOfLimits::new(self.rules.alert_counts())));
+            sources.extend(hits_of_limits(&self.rules));
+            sources.push_back(Box::new(alerts_of_limits(self.rules.alert_counts())));
         }
         sources.push_back(Box::new(ReadMapped::new(prepared.0.clone())));
         Cursor { sources }
@@ -387,17 +373,17 @@ impl Metrics {
     }
 }
 
-/// What the readers of one scrape can share.
+/// The part of a scrape that several readers can share.
 #[derive(Debug, Default)]
 pub struct Prepared(Arc<MappedFamilies>);
 
-/// Reads all metrics little by little. It holds its place, and no copy of what there is for each rule.
+/// Reads all metrics little by little. It keeps its position, and no copy of the counters of rules.
 pub struct Cursor {
     sources: VecDeque<Box<dyn Source>>,
 }
 
 impl Cursor {
-    /// Shows a little more: at most some hundred series. False when there is no more.
+    /// Shows at most some hundred further series. Returns false at the end.
     pub fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         while let Some(source) = self.sources.front_mut() {
             if source.advance(to) {
@@ -409,19 +395,11 @@ impl Cursor {
     }
 }
 
-/// Registers counters by one label.
-fn counters(registry: &Registry, name: &str) -> Result<IntCounterVec, prometheus::Error> {
-    let row = row_of(name, FamilyKind::Counter)?;
-    let counters = IntCounterVec::new(Opts::new(row.name, row.help), row.labels)?;
-    registry.register(Box::new(counters.clone()))?;
-    Ok(counters)
-}
-
 /// Adds the statistics that are not about limits.
 fn add_service(
     statistics: &Statistics,
     requests: &Arc<Latencies>,
-    [loads, load_errors]: [&IntCounter; 2],
+    [loads, load_errors]: [&Number; 2],
     global_shadows: &Arc<AtomicU64>,
 ) {
     let (loads, load_errors, global_shadows) = (loads.clone(), load_errors.clone(), global_shadows.clone());
@@ -430,7 +408,7 @@ fn add_service(
     statistics.add("ratelimit.service.global_shadow_mode", Kind::Counter, move || global_shadows.load(Relaxed));
     let of = requests.clone();
     statistics.add("ratelimit.service.call.should_rate_limit.service_error", Kind::Counter, move || {
-        // What cannot be read never reaches the service.
+        // A request that cannot be read never reaches the service.
         let invalid = of.failures(DecisionResult::Invalid).saturating_sub(of.unreadable());
         invalid + of.failures(DecisionResult::NoPolicies)
     });
@@ -440,7 +418,7 @@ fn add_service(
     });
     let of = requests.clone();
     let name = "ratelimit_server.ShouldRateLimit.total_requests";
-    statistics.add(name, Kind::Counter, move || of.requests(Door::Grpc));
+    statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
 /// The observer of one runtime.
@@ -461,7 +439,7 @@ impl Observer for PerRuntime {
     }
 
     fn tap(&self) -> Option<&dyn observer::Tap> {
-        self.taps.heard_by()
+        self.taps.receiver()
     }
 
     fn lane(&self) -> usize {
@@ -496,9 +474,9 @@ impl Observer for PerRuntime {
         }
         match error {
             Some(kind) => {
-                self.metrics.store_errors.with_label_values(&[kind]).inc();
+                self.metrics.store_errors.of(kind).add(1);
                 if kind == TOO_HEAVY {
-                    tracing::warn!(kind, "request too heavy: on_error applied (see weir check)");
+                    tracing::warn!(kind, "request too heavy: on_error applied (see weir tap --verdict error)");
                 }
             }
             None => self.metrics.trouble.answered(),
@@ -506,7 +484,7 @@ impl Observer for PerRuntime {
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
-        self.metrics.fallbacks[action as usize].inc();
+        self.metrics.fallbacks[action as usize].add(1);
         // No store was asked, so none is in trouble.
         if kind != TOO_HEAVY {
             self.metrics.trouble.fell_back(action, kind, Instant::now);
@@ -518,20 +496,28 @@ impl Observer for PerRuntime {
     }
 
     fn undone(&self, confirmed: bool) {
-        self.metrics.undone[usize::from(confirmed)].inc();
+        self.metrics.undone[usize::from(confirmed)].add(1);
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.metrics.holds[result as usize].add(count);
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.metrics.hold_hits[kind as usize].add(hits);
     }
 
     fn lease_asked(&self, result: LeaseResult) {
-        self.metrics.leases[result as usize].inc();
+        self.metrics.leases[result as usize].add(1);
     }
 
     fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
-        self.metrics.lease_hits[kind as usize].inc_by(u64::from(hits));
+        self.metrics.lease_hits[kind as usize].add(u64::from(hits));
     }
 
     fn evicted(&self, hits_lost: Hits) {
-        self.metrics.evictions.inc();
-        self.metrics.evicted_hits.inc_by(u64::from(hits_lost));
+        self.metrics.evictions.add(1);
+        self.metrics.evicted_hits.add(u64::from(hits_lost));
     }
 }
 
@@ -547,7 +533,7 @@ mod tests {
     const NOW: u64 = 2_000_000_000_000_000;
 
     fn metrics() -> Arc<Metrics> {
-        Arc::new(Metrics::new(Options::default()).unwrap())
+        Arc::new(Metrics::new(Options::default()))
     }
 
     fn per_hour(requests: u32) -> Limit {
@@ -708,31 +694,36 @@ mod tests {
 
     #[test]
     fn series_of_single_limits_can_be_left_out() {
-        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }).unwrap());
+        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }));
         let _tally = metrics.observer().loaded(&policies(&["user"]));
         let text = metrics.text();
         assert!(!text.contains("rule=") && text.contains("domain=\"shop\""), "{text}");
     }
 
     #[test]
-    fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_refused() {
-        let metrics = metrics();
-        assert!(metrics.gauge("weir_nonsense", &[], || 0).is_err());
-        assert!(metrics.counter("weir_keys", &[], || 0).is_err(), "it is a gauge");
-        assert!(metrics.gauge("weir_keys", &[("kind", "x")], || 0).is_err());
-        assert!(metrics.gauge("weir_keys", &[], || 0).is_ok());
+    fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_a_mistake() {
+        let panics = |add: &dyn Fn(&Metrics)| {
+            let metrics = metrics();
+            metrics.gauge("weir_keys", &[], || 0);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| add(&metrics))).is_err()
+        };
+        assert!(panics(&|metrics| metrics.gauge("weir_nonsense", &[], || 0)));
+        assert!(panics(&|metrics| metrics.counter("weir_connections", &[("runtime", "0")], || 0)), "it is a gauge");
+        assert!(panics(&|metrics| metrics.gauge("weir_connections", &[("kind", "x")], || 0)));
+        assert!(panics(&|metrics| metrics.gauge("weir_keys", &[], || 0)), "it is there already");
+        assert!(!panics(&|metrics| metrics.gauge("weir_connections", &[("runtime", "0")], || 0)));
     }
 
     #[test]
     fn the_names_of_envoyproxy_ratelimit_stand_beside_those_of_weir_or_alone() {
         let text = |weir_names: bool| {
             let mapper = Some(Mapper::built_in(false));
-            let metrics = Arc::new(Metrics::new(Options { mapper, weir_names, ..Options::default() }).unwrap());
+            let metrics = Arc::new(Metrics::new(Options { mapper, weir_names, ..Options::default() }));
             let policies = policies(&["user"]);
             let tally = metrics.observer().loaded(&policies);
             charge_first_rule(&policies, &*tally, 11);
             metrics.observer().decided(DecisionResult::OverLimit, &|| Duration::ZERO);
-            metrics.observer_of(Door::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
+            metrics.observer_of(Protocol::Http).decided(DecisionResult::Invalid, &|| Duration::ZERO);
             metrics.policies_loaded();
             metrics.text()
         };

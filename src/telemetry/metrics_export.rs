@@ -1,13 +1,12 @@
 //! Metrics to a collector of OpenTelemetry, at intervals.
 //!
-//! Each export reads all metrics as a scrape does, request by request, so it never holds a copy of all of them. One export runs
-//! at a time. Numbers are cumulative: an export that fails is not repeated, since the next one has the same counts and more.
+//! Each export reads all metrics as a scrape does, request by request, and never has a copy of all of them. One export runs at a
+//! time. Numbers are cumulative: an export that fails is not repeated, because the next one has the same counts and more.
 //! Not here: families as messages (messages.rs), the connection (otlp.rs), and what is counted (metrics.rs).
 
 mod messages;
 
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,8 +15,8 @@ use std::time::{Duration, SystemTime};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, timeout};
+use weir_lifecycle::on_own_thread;
 
 use self::messages::Messages;
 use super::complaint::Complaint;
@@ -26,7 +25,7 @@ use super::otlp::MetricsSender;
 
 /// How long the last export may take when weir ends.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How often, at most, a collector that takes nothing is logged.
+/// The shortest time between two log lines about a collector that takes nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The numbers of exports by result.
@@ -48,23 +47,24 @@ pub struct MetricsExporter {
 }
 
 impl MetricsExporter {
-    /// An exporter of these metrics, which have counted nothing yet. It adds its own counters to them.
+    /// An exporter of these metrics. It adds its own counters to them.
     ///
-    /// # Errors
+    /// # Panics
     /// The metrics have an exporter already.
+    #[must_use]
     pub fn new(
         metrics: Arc<Metrics>,
         sender: MetricsSender,
         resource: &opentelemetry_sdk::Resource,
         interval: Duration,
-    ) -> Result<Self, prometheus::Error> {
+    ) -> Self {
         let exports = Arc::<Exports>::default();
         let of = exports.clone();
-        metrics.counter("weir_metrics_exports_total", &[("result", "ok")], move || of.taken.load(Relaxed))?;
+        metrics.counter("weir_metrics_exports_total", &[("result", "ok")], move || of.taken.load(Relaxed));
         let of = exports.clone();
-        metrics.counter("weir_metrics_exports_total", &[("result", "failed")], move || of.failed.load(Relaxed))?;
+        metrics.counter("weir_metrics_exports_total", &[("result", "failed")], move || of.failed.load(Relaxed));
         let attributes = ResourceAttributesWithSchema::from(resource).attributes.0;
-        Ok(Self {
+        Self {
             metrics,
             sender,
             resource: Resource { attributes, ..Resource::default() },
@@ -72,10 +72,10 @@ impl MetricsExporter {
             started: SystemTime::now(),
             exports,
             complaint: Complaint::new(COMPLAIN_EVERY),
-        })
+        }
     }
 
-    /// Exports at once and then at intervals until `stop` ends, and once more then, for at most two seconds.
+    /// Exports at once, at intervals until `stop` ends, and then once more, for at most two seconds.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -89,27 +89,28 @@ impl MetricsExporter {
                 _ = ticks.tick() => {}
             }
             let result = tokio::select! {
-                // The last export has all that this one had.
+                // The last export below has the same numbers.
                 () = &mut stop => break,
                 result = self.export() => result,
             };
             self.count(result);
         }
         let last = timeout(FLUSH_MAX, self.export()).await;
-        self.count(last.unwrap_or_else(|_| Err(format!("weir ends, and there was no answer within {FLUSH_MAX:?}"))));
+        self.count(last.unwrap_or_else(|_| Err(format!("no answer to the last export within {FLUSH_MAX:?}"))));
         Ok(())
     }
 
-    /// Sends all metrics once. The requests after one that failed are left out.
+    /// Sends all metrics once. Stops at the first request that fails.
     async fn export(&self) -> Result<(), String> {
         let (metrics, resource, started) = (self.metrics.clone(), self.resource.clone(), self.started);
-        let mut requests = on_blocking_thread(move || Requests {
+        // Reading many series takes milliseconds.
+        let mut requests = on_own_thread(move || Requests {
             reading: metrics.read(&metrics.prepare()),
             messages: Messages::new(resource, started, SystemTime::now()),
         })
-        .await?;
+        .await;
         loop {
-            let (request, rest) = on_blocking_thread(move || (requests.next(), requests)).await?;
+            let (request, rest) = on_own_thread(move || (requests.next(), requests)).await;
             let Some(request) = request else { return Ok(()) };
             self.sender.send(request).await?;
             requests = rest;
@@ -129,14 +130,6 @@ impl MetricsExporter {
             tracing::warn!(failed, reason, "the collector does not take metrics");
         }
     }
-}
-
-/// Reading many series takes milliseconds, which the HTTP listeners on this runtime need not wait for.
-async fn on_blocking_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    spawn_blocking(make).await.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => resume_unwind(panic),
-        Err(cancelled) => cancelled.to_string(),
-    })
 }
 
 /// One export as requests, each made when the one before it is sent.

@@ -1,9 +1,8 @@
 //! The connection to a collector of OpenTelemetry: OTLP by gRPC or HTTP, in cleartext or with TLS.
 //!
-//! One [`Collector`] is what a signal is sent to. For spans the exporter of `opentelemetry-otlp` encodes, compresses and tries
-//! again; this file gives it its connections and headers, so that TLS is the one of all of weir (ring, files that are read
-//! again at each dial) and the settings alone say which headers are sent. Metrics go the same way without that exporter, which
-//! takes only what the crate's own instruments have counted.
+//! For spans, the exporter of `opentelemetry-otlp` encodes, compresses and retries. This file gives it connections and headers: TLS
+//! is that of the rest of weir (ring, files that are read at each dial), and the headers are those of the settings alone. Metrics
+//! are sent without that exporter, because it takes only numbers of the crate's own instruments.
 //! Not here: what is sent (traces.rs, metrics_export.rs).
 
 use std::fmt;
@@ -34,29 +33,29 @@ use weir_tls::causes::in_full;
 use weir_tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 use weir_tls::{GRPC_PROTOCOLS, Tls};
 
-/// The most bytes that a collector may send after a request. It has little to answer.
+/// The most bytes that a collector may send after a request. Answers are short.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What an exporter offers by ALPN.
+/// The protocols that an exporter offers by ALPN.
 #[must_use]
 pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
     if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }
 
-/// Where a signal is sent, and how.
+/// The collector that a signal is sent to.
 #[derive(Debug)]
 pub struct Collector {
     /// The URL: of the server alone for gRPC, with the path for HTTP.
     pub url: Uri,
     /// By gRPC, in place of HTTP with protobuf.
     pub is_grpc: bool,
-    /// Headers of each request. May hold secrets.
+    /// Headers of each request. Can be secrets.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// How long one request may take.
     pub timeout: Duration,
     /// Whether requests are compressed.
     pub gzip: bool,
-    /// TLS, which offers what [`protocols`] gives; none for a URL with `http`.
+    /// TLS that offers [`protocols`]; none for a URL with `http`.
     pub tls: Option<Arc<Tls>>,
 }
 
@@ -64,7 +63,7 @@ impl Collector {
     /// An exporter of spans.
     ///
     /// # Errors
-    /// When the settings and the environment contradict what the exporter can do.
+    /// When the exporter refuses the settings or the environment.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -80,7 +79,7 @@ impl Collector {
                 .with_tonic()
                 .with_channel(channel)
                 .with_timeout(self.timeout)
-                // The exporter adds what the variables of the environment have; the settings have already read those.
+                // The exporter adds headers of environment variables. The settings have read those already.
                 .with_interceptor(move |mut request: tonic::Request<()>| {
                     *request.metadata_mut() = metadata.clone();
                     Ok(request)
@@ -106,10 +105,10 @@ impl Collector {
         Ok(SpanSender { exporter, trouble })
     }
 
-    /// What sends metrics.
+    /// A sender of metrics.
     ///
     /// # Errors
-    /// When weir's own name is no header, which only a mistake here can cause.
+    /// When weir's user agent is no valid header: a mistake in weir.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -135,7 +134,7 @@ fn channel(url: Uri, timeout: Duration, dial: Dial) -> Result<Channel, tonic::tr
     Ok(endpoint.connect_timeout(CONNECT_MAX.min(timeout)).timeout(timeout).connect_with_connector_lazy(dial))
 }
 
-/// Sends spans, and keeps the reason of a failure.
+/// Sends spans. Keeps the reason of a failed connection.
 #[derive(Debug)]
 pub struct SpanSender {
     exporter: SpanExporter,
@@ -153,7 +152,7 @@ impl opentelemetry_sdk::trace::SpanExporter for SpanSender {
     }
 }
 
-/// Sends metrics, and keeps the reason of a failure.
+/// Sends metrics. Keeps the reason of a failed connection.
 #[derive(Debug)]
 pub struct MetricsSender {
     client: MetricsClient,
@@ -172,7 +171,7 @@ impl MetricsSender {
     /// Sends one request, once.
     ///
     /// # Errors
-    /// The reason why the collector did not take it, or not all of it.
+    /// The reason why the collector did not take all of it.
     pub async fn send(&self, metrics: ExportMetricsServiceRequest) -> Result<(), String> {
         *self.trouble.lock() = None;
         let answer = match timeout(self.timeout, self.client.send(metrics)).await {
@@ -252,10 +251,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What the exporter itself has to say about a body.
+/// The headers that the exporter sets for a body.
 const OWN_HEADERS: [HeaderName; 2] = [header::CONTENT_TYPE, header::CONTENT_ENCODING];
 
-// The trait is one of `async_trait`: this is what the macro makes of it.
+// The trait is declared by `async_trait`. This is the signature that the macro makes.
 impl HttpClient for Client {
     fn send_bytes<'a, 'f>(
         &'a self,

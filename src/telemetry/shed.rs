@@ -1,43 +1,34 @@
-//! Connections that a listener closed to stay within its own bounds, by reason.
+//! Connections that a listener closed to keep its bounds, by reason.
 //!
-//! Not here: TLS handshakes that were given up (tls/server.rs), and connections that a bound on one of them closed (grpc).
+//! Not here: TLS handshakes that were given up (tls/server.rs), and connections past a bound on a single connection (grpc).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// Why a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ShedReason {
     /// The listener had as many connections as it may.
     Full,
     /// Its address had as many connections as it may.
     Peer,
-    /// No core took it over in time.
+    /// No core took it over.
     Handover,
-}
-
-impl ShedReason {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Peer => "peer",
-            Self::Handover => "handover",
-        }
-    }
 }
 
 /// The counts of one kind of listener.
 #[derive(Debug, Default)]
-pub struct ShedCounts([AtomicU64; 3]);
+pub struct ShedCounts([AtomicU64; ShedReason::VARIANTS.len()]);
 
 impl ShedCounts {
-    /// Counts one.
+    /// Counts a connection.
     pub fn add(&self, reason: ShedReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many there were.
+    /// How many connections were closed for this reason.
     #[must_use]
     pub fn count(&self, reason: ShedReason) -> u64 {
         self.0[reason as usize].load(Relaxed)

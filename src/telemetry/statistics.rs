@@ -1,8 +1,8 @@
-//! The statistics of envoyproxy/ratelimit, by its names: what Prometheus mappings, StatsD and `/stats` are made of.
+//! The statistics of envoyproxy/ratelimit, by its names: the source of mapped metrics, StatsD lines and `/stats`.
 //!
-//! Rules whose names are fixed share their counters with weir's own metrics, so they cost nothing on the request path.
-//! Names that hold values of requests are bounded (setting `metrics.dynamic_series`).
-//! Not here: who is shown them and how (metrics.rs, statsd.rs), and what a charge adds (counts.rs).
+//! Rules whose names are fixed share their counters with weir's own metrics, so they cost nothing on the request path. The number
+//! of names with values of requests is bounded (setting `metrics.dynamic_series`).
+//! Not here: how they are shown (metrics.rs, statsd.rs), and what a charge adds (counts.rs).
 
 mod dynamic;
 mod names;
@@ -19,15 +19,15 @@ use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
 use super::counts::{Counts, Number, Part, Values};
 
-/// What stands before the name of a limit, and of a domain that no policy has.
+/// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
-/// What stands in place of the entries of a limit of the request that has no room for a name of its own.
+/// Replaces the entries in the name of a limit of a request, if that name finds no room.
 const REST: &str = "_other";
-/// What is counted where a request names a domain that no policy has.
+/// The statistic of unknown domains.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
 
-/// What is counted of one limit: the last part of the name, and the number. In hits. envoyproxy/ratelimit counts hits within a
-/// limit whether or not another limit denied the request.
+/// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits within a limit
+/// whether or not another limit denied the request.
 const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("near_limit", |values| values.near.wrapping_add(values.uncharged_near)),
     ("over_limit", |values| values.over),
@@ -58,11 +58,11 @@ pub struct Statistics {
     named: Mutex<Named>,
     dynamic: Dynamic<Counts>,
     unknown_domains: Dynamic<AtomicU64>,
-    /// For the names in the two above.
+    /// The room for the names in `dynamic` and `unknown_domains`.
     room: Room,
-    /// Whether requests may give names; false if no listener shows them.
+    /// Whether requests give names; false if nothing shows them.
     by_request: bool,
-    /// How often there was no room.
+    /// How often a name found no room.
     refused: AtomicU64,
     reads: Mutex<Vec<Read>>,
 }
@@ -72,7 +72,7 @@ pub struct Statistics {
 struct Named {
     by_name: BTreeMap<Box<str>, Kept>,
     loads: u64,
-    /// How many names may be kept of which no policy has the rule any more.
+    /// The most names that are kept after their rule has gone.
     gone_max: usize,
 }
 
@@ -83,9 +83,9 @@ struct Kept {
     live: Vec<Arc<Counts>>,
     /// The counters of earlier policies, which requests in flight may still use.
     leaving: Vec<Arc<Counts>>,
-    /// What was counted by others before.
+    /// The sum of counters that are no longer used.
     before: Values,
-    /// In which load there was such a rule last.
+    /// The last load that had such a rule.
     last_load: u64,
 }
 
@@ -96,15 +96,15 @@ impl Kept {
         values
     }
 
-    /// Keeps the numbers of counters that are no longer used.
+    /// Adds counters that are no longer used to `before`, and drops them.
     fn fold(&mut self) {
         let before = &mut self.before;
         self.leaving.retain(|counts| {
-            let is_held = Arc::strong_count(counts) > 1;
-            if !is_held {
+            let is_used = Arc::strong_count(counts) > 1;
+            if !is_used {
                 before.add(counts.values());
             }
-            is_held
+            is_used
         });
     }
 }
@@ -128,7 +128,7 @@ impl Named {
         let mut loads: Vec<u64> = self.by_name.values().filter(|kept| gone(kept)).map(|kept| kept.last_load).collect();
         if loads.len() > self.gone_max {
             loads.sort_unstable();
-            // Those that went first are forgotten, and all that went with the last of them.
+            // Forgets the names that went first, and all names that went in the same load as the last of them.
             let forgotten = loads[loads.len() - self.gone_max - 1];
             self.by_name.retain(|_, kept| !gone(kept) || kept.last_load > forgotten);
         }
@@ -148,16 +148,16 @@ pub(super) enum LimitName {
 #[derive(Debug)]
 pub(super) struct RequestName {
     naming: Naming,
-    /// Follows the name of the rule, where the rule has several limits.
+    /// The part of the name behind the rule, if the rule has several limits.
     limit: Option<Box<str>>,
-    /// The counters for requests without room for another name, under the name that the policy alone gives.
+    /// The counters for requests whose name finds no room. Their name is that of the policy.
     pub(super) rest: Arc<Counts>,
-    /// That name. Both go to [`Statistics::replace`].
+    /// The name of `rest`. Both go to [`Statistics::replace`].
     pub(super) rest_name: String,
 }
 
 impl Statistics {
-    /// None yet. At most `dynamic_max` names are given by requests, and none if `by_request` is false.
+    /// No statistics yet. Requests can give `dynamic_max` names, and none if `by_request` is false.
     pub(super) fn new(dynamic_max: usize, by_request: bool) -> Self {
         Self {
             named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
@@ -170,7 +170,7 @@ impl Statistics {
         }
     }
 
-    /// How the `limit`-th limit of a rule is named. Of several limits each is a level below the rule, and so is one on trial.
+    /// The name of a rule's `limit`-th limit: a level below the rule, if the rule has several limits or the limit is on trial.
     pub(super) fn name_of(&self, rule: &Rule, limit: usize) -> LimitName {
         let limit = rule.limits.get(limit).filter(|limit| limit.shadow || !rule.has_one_limit());
         let limit = limit.map(|limit| names::cleaned(limit.name.as_deref().unwrap_or(limit.id()).to_owned()));
@@ -187,7 +187,7 @@ impl Statistics {
         LimitName::ByRequest(RequestName { naming, limit, rest: Arc::default(), rest_name: name })
     }
 
-    /// The counters of the policies in force, by name, in place of those before.
+    /// Replaces the counters of the policies in force, by name.
     pub(super) fn replace(&self, live: Vec<(String, Arc<Counts>)>) {
         self.named.lock().replace(live);
     }
@@ -220,12 +220,12 @@ impl Statistics {
         }
     }
 
-    /// The name of what limits of requests in a domain count if there is no room for another name.
+    /// The name of the counters for limits of requests in a domain that find no room for their own name.
     pub(super) fn rest_of_request_limits(domain: &str) -> String {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }
 
-    /// Counts descriptors of a domain that no policy has.
+    /// Counts descriptors of an unknown domain.
     pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
         if !self.by_request {
             return;
@@ -246,7 +246,7 @@ impl Statistics {
         self.room.taken()
     }
 
-    /// How often there was no room for the name that a request gave.
+    /// How often the name of a request found no room.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
@@ -256,7 +256,7 @@ impl Statistics {
         self.reads.lock().push(Read { name: name.to_owned(), kind, read: Box::new(read) });
     }
 
-    /// Shows every number with its full name, those that are 0 too, in no particular order. Each name comes once.
+    /// Passes every number with its full name to `see`, once, in no particular order. Numbers that are 0 are included.
     pub fn visit(&self, mut see: impl FnMut(&str, Kind, u64)) {
         let mut full = String::from(RATE_LIMIT);
         let mut see_limit = |name: &str, values: &Values| {
@@ -271,7 +271,7 @@ impl Statistics {
             }
         };
         let named = self.named.lock();
-        // Requests may give a name that a policy has too.
+        // A request can give a name that a policy has too.
         let mut shared: HashMap<Box<str>, Values> = HashMap::new();
         self.dynamic.visit(Counts::values, |name, values| {
             if named.by_name.contains_key(name) {
@@ -386,7 +386,7 @@ mod tests {
         third.add(&hits(1));
         assert_eq!(total_hits(&statistics)["shop.user"], 6);
         let named = statistics.named.lock();
-        assert_eq!(named.by_name["shop.user"].leaving.len(), 1, "only what somebody holds is kept");
+        assert_eq!(named.by_name["shop.user"].leaving.len(), 1, "only counters in use are kept");
     }
 
     #[test]

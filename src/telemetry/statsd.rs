@@ -1,8 +1,8 @@
 //! Sends the statistics of envoyproxy/ratelimit to a StatsD server, by TCP or UDP.
 //!
-//! Nothing waits for the server: counters are kept until there is a connection, and sent as what they grew by. A line that
-//! was handed to a connection which then broke is not sent again, so no hit is counted twice.
-//! Not here: how lines look (lines.rs).
+//! Nothing waits for the server. Without a connection counters grow on, and the next lines have what they grew by. A line that was
+//! written to a connection that then broke is not sent again, so no hit is counted twice.
+//! Not here: the format of lines (lines.rs).
 
 mod lines;
 
@@ -14,20 +14,22 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+use weir_tls::backoff::doubled;
 
 pub use self::lines::{Format, Mogrifier};
 use self::lines::{Lines, Packet};
+use super::complaint::Complaint;
 use super::metrics::Metrics;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the server may take to read one packet.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the last statistics may take on their way, when weir ends.
+/// How long the last send may take when weir ends.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long until the next attempt to connect, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
-/// What a packet holds, in bytes: by UDP what fits an Ethernet frame.
+/// The bytes of a packet: by UDP what fits an Ethernet frame, and by TCP.
 const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
 
 /// How statistics go to the server.
@@ -46,20 +48,20 @@ pub struct Options {
     pub address: String,
     /// By TCP or UDP.
     pub transport: Transport,
-    /// Which lines it reads.
+    /// The format of lines.
     pub format: Format,
     /// How often statistics are sent.
     pub interval: Duration,
-    /// What every line is tagged with.
+    /// The tags of every line.
     pub tags: Vec<(String, String)>,
-    /// What other names become, the first that matches; for DogStatsD.
+    /// Replaces names, by the first that matches; for DogStatsD.
     pub mogrifiers: Vec<Mogrifier>,
 }
 
 /// Sends statistics until `stop` ends, and then what is left.
 ///
 /// # Errors
-/// Never: a server that is not there is no reason to end.
+/// None; the type is that of a supervised task.
 pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) -> Result<(), String> {
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,7 +75,7 @@ pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Outp
         }
         sender.send().await;
     }
-    // A server that just came back is not missed for a pause that is not over.
+    // The last attempt does not wait for a pause.
     sender.retry_at = None;
     if timeout(LAST_TIMEOUT, sender.send()).await.is_err() {
         tracing::warn!(address = sender.address, "the last statistics did not reach the statsd server in time");
@@ -82,7 +84,7 @@ pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Outp
     Ok(())
 }
 
-/// A way to the server.
+/// A connection to the server.
 enum Connection {
     Tcp(TcpStream),
     Udp(UdpSocket),
@@ -94,11 +96,11 @@ struct Sender {
     lines: Lines,
     metrics: Arc<Metrics>,
     connection: Option<Connection>,
-    /// Not before then is the next attempt to connect.
+    /// The time of the next attempt to connect.
     retry_at: Option<Instant>,
-    pause: Duration,
-    /// Logged once, until there is a connection again.
-    is_in_trouble: bool,
+    /// Failed attempts to connect since the last connection.
+    failures: u32,
+    complaint: Complaint,
 }
 
 impl Sender {
@@ -110,8 +112,9 @@ impl Sender {
             metrics,
             connection: None,
             retry_at: None,
-            pause: RETRY.0,
-            is_in_trouble: false,
+            failures: 0,
+            // Logged once, until there is a connection again.
+            complaint: Complaint::new(Duration::MAX),
         }
     }
 
@@ -131,7 +134,7 @@ impl Sender {
             }
             if failed.is_some() {
                 self.metrics.statsd_dropped(packet.lines);
-                // By UDP each datagram goes its own way.
+                // By UDP the next datagram can still arrive.
                 if self.transport == Transport::Udp {
                     self.complain(failed.take());
                 }
@@ -173,9 +176,8 @@ impl Sender {
         match timeout(CONNECT_TIMEOUT, dial(&self.address, self.transport)).await {
             Ok(Ok(connection)) => {
                 self.connection = Some(connection);
-                (self.retry_at, self.pause) = (None, RETRY.0);
-                if self.is_in_trouble && self.transport == Transport::Tcp {
-                    self.is_in_trouble = false;
+                (self.retry_at, self.failures) = (None, 0);
+                if self.transport == Transport::Tcp && self.complaint.ended().is_some() {
                     tracing::info!(address = self.address, "connected to the statsd server");
                 }
                 true
@@ -186,23 +188,24 @@ impl Sender {
                     |dialled| dialled.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
                 );
                 self.complain(Some(error));
-                self.retry_at = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(RETRY.1);
+                self.retry_at = Some(Instant::now() + doubled(RETRY.0, self.failures, RETRY.1));
+                self.failures = self.failures.saturating_add(1);
                 false
             }
         }
     }
 
     fn complain(&mut self, error: Option<io::Error>) {
-        if let Some(error) = error.filter(|_| !self.is_in_trouble) {
-            self.is_in_trouble = true;
+        if let Some(error) = error
+            && self.complaint.failed(1).is_some()
+        {
             tracing::warn!(address = self.address, %error, "no statsd server: statistics are not sent until there is one");
         }
     }
 
     async fn close(&mut self) {
         if let Some(Connection::Tcp(stream)) = &mut self.connection {
-            // Nothing is left to do about a connection that cannot even be closed.
+            // Nothing to do about a connection that cannot be closed.
             let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
         }
     }
@@ -230,7 +233,7 @@ async fn dial(address: &str, transport: Transport) -> io::Result<Connection> {
     }
 }
 
-/// Whether the server has closed its side: what is written then is lost. What it sends is ignored.
+/// Whether the server has closed its side: lines written after that would be lost. Bytes from the server are ignored.
 fn is_closed(stream: &TcpStream) -> bool {
     let mut ignored = [0; 256];
     loop {

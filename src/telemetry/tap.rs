@@ -1,10 +1,10 @@
-//! Live requests with their answers, for operators who listen.
+//! Taps: live requests with their answers, for operators.
 //!
-//! A decision asks one flag whether anybody listens. If so, each tap draws whether the request is in its sample, applies its
-//! filter, and takes a place of the budget that all taps share; only then is anything copied, into a bounded queue. What is
-//! refused a place is counted as lost. In tap/: which requests are wanted (filter.rs), how many a second (budget.rs), the
-//! copy and its line (record.rs), and which values are shown (values.rs).
-//! Not here: who may listen, and for how long (http).
+//! A decision reads one flag: whether there is a tap. If so, each tap draws whether the request is in its sample, applies its
+//! filter, and takes a place of the budget that all taps share. Then the request is copied into a bounded queue. A request that
+//! finds no place is counted as lost. In tap/: filters (filter.rs), the budget (budget.rs), the copy and its line (record.rs), and
+//! how values are shown (values.rs).
+//! Not here: who may open a tap, and for how long (http).
 
 mod budget;
 mod filter;
@@ -32,11 +32,11 @@ pub use self::values::{Named, TapValues};
 pub const TAPS_MAX: usize = 4;
 /// The most records that wait for one tap.
 pub const RECORDS_WAITING_MAX: usize = 4_096;
-/// The most bytes of them.
+/// The most bytes of the records that wait for one tap.
 pub const BYTES_WAITING_MAX: usize = 2 << 20;
-/// A request with more bytes of text is not recorded, and counted as lost.
+/// The most bytes of text of a request that is recorded. A larger one is counted as lost.
 pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
-/// The highest sample: one in so many.
+/// The largest sample: one in so many.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
 /// How taps are served.
@@ -44,7 +44,7 @@ pub const SAMPLE_MAX: u32 = 1_000_000;
 pub struct Options {
     /// Whether values of requests are shown as they are.
     pub shows_values: bool,
-    /// How many records all taps together get in a second.
+    /// The most records of all taps together in a second.
     pub records_per_second: u32,
 }
 
@@ -56,13 +56,13 @@ impl Default for Options {
 
 /// All taps of the process.
 pub struct Taps {
-    /// Whether there is one.
+    /// Whether there is a tap.
     has_any: AtomicBool,
     open: ArcSwap<Vec<Arc<Tap>>>,
-    /// Held while one is opened or closed.
+    /// Locked while a tap is opened or closed.
     changing: Mutex<()>,
     budget: Budget,
-    /// Whether a tap shows values that did not ask for another thing.
+    /// Whether a tap shows values if its request does not say.
     shows_values: bool,
     hidden: TapValues,
     shown: TapValues,
@@ -78,9 +78,9 @@ struct Tap {
     filter: Filter,
     sample: u32,
     queue: Mutex<Queue>,
-    /// The queue is half full.
+    /// Notified when the queue is half full.
     is_filling: Notify,
-    /// How many were lost since the last record in the queue.
+    /// How many requests were lost since the last record in the queue.
     lost: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ struct Queue {
     bytes: usize,
 }
 
-/// One who listens. The tap is closed when this is dropped.
+/// The reader of a tap. Dropping it closes the tap.
 pub struct Listener {
     taps: Arc<Taps>,
     tap: Arc<Tap>,
@@ -114,8 +114,8 @@ impl Taps {
         }
     }
 
-    /// What hears requests, if anybody listens.
-    pub(super) fn heard_by(&self) -> Option<&dyn observer::Tap> {
+    /// The receiver of requests, if there is a tap.
+    pub(super) fn receiver(&self) -> Option<&dyn observer::Tap> {
         if self.has_any.load(Relaxed) { Some(self) } else { None }
     }
 
@@ -150,7 +150,7 @@ impl Taps {
         self.open.store(Arc::new(open));
     }
 
-    /// Whether a tap shows values as they are that did not ask for another thing.
+    /// Whether a tap shows values as they are if its request does not say.
     #[must_use]
     pub const fn shows_values(&self) -> bool {
         self.shows_values
@@ -162,13 +162,13 @@ impl Taps {
         self.open.load().len() as u64
     }
 
-    /// Requests that were put into a queue, once for each tap.
+    /// Requests that were recorded, once for each tap.
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.recorded.load(Relaxed)
     }
 
-    /// Requests that a tap wanted and did not get.
+    /// Requests that matched a tap and were lost.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
@@ -194,7 +194,7 @@ impl observer::Tap for Taps {
 }
 
 impl Tap {
-    /// Copies a request into the queue; false if it is full.
+    /// Copies a request into the queue. Returns false if it is full.
     fn put(&self, request: &dyn AnsweredRequest, bytes: usize) -> bool {
         let is_full =
             |queue: &Queue| queue.records.len() >= RECORDS_WAITING_MAX || queue.bytes + bytes > BYTES_WAITING_MAX;
@@ -218,7 +218,7 @@ impl Tap {
 }
 
 impl Listener {
-    /// The same, which shows or hides values; other listeners are not changed.
+    /// Shows or hides values for this reader only.
     #[must_use]
     pub fn with_values(mut self, is_shown: bool) -> Self {
         self.shows_values = is_shown;
@@ -231,12 +231,12 @@ impl Listener {
         if self.shows_values { &self.taps.shown } else { &self.taps.hidden }
     }
 
-    /// Waits until the queue is half full. A reader looks now and then besides, so that a decision wakes it seldom.
+    /// Waits until the queue is half full. A reader polls the queue besides, so that a decision seldom wakes it.
     pub async fn is_filling(&self) {
         self.tap.is_filling.notified().await;
     }
 
-    /// Takes records of about so many bytes, at least one if there is one, and writes them as lines.
+    /// Takes records of about `bytes_max` bytes, at least one if there is one, and writes them as lines.
     pub fn lines(&self, bytes_max: usize, named: Option<&Named>) -> Vec<u8> {
         let mut lines = Vec::new();
         let mut bytes = 0;
@@ -255,7 +255,7 @@ impl Listener {
         Some(record)
     }
 
-    /// How many requests were lost since the last record, which no later record will tell.
+    /// How many requests were lost since the last record.
     #[must_use]
     pub fn take_lost(&self) -> u64 {
         self.tap.lost.swap(0, Relaxed)
@@ -273,7 +273,7 @@ thread_local! {
     static DRAWN: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
 }
 
-/// One in `sample`, at random.
+/// True for one in `sample` calls, at random.
 fn is_drawn(sample: u32) -> bool {
     if sample <= 1 {
         return true;
@@ -355,15 +355,15 @@ mod tests {
     #[test]
     fn nobody_hears_a_request_but_while_somebody_listens() {
         let taps = taps(Options::default());
-        assert!(taps.heard_by().is_none());
+        assert!(taps.receiver().is_none());
         let listener = taps.listen(Filter::default(), 1).unwrap();
-        assert!(taps.heard_by().is_some());
+        assert!(taps.receiver().is_some());
         let others: Vec<_> = (1..TAPS_MAX).map(|_| taps.listen(Filter::default(), 1).unwrap()).collect();
         assert!(taps.listen(Filter::default(), 1).is_err());
         drop(others);
-        assert!(taps.heard_by().is_some());
+        assert!(taps.receiver().is_some());
         drop(listener);
-        assert!(taps.heard_by().is_none() && taps.open() == 0);
+        assert!(taps.receiver().is_none() && taps.open() == 0);
     }
 
     #[test]

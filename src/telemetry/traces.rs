@@ -1,4 +1,4 @@
-//! Traces: which decisions have one, what their spans hold, and where the spans go.
+//! Traces: which decisions are traced, the attributes of their spans, and where the spans go.
 //!
 //! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and allocates
 //! nothing. Spans are built here by hand and not with `tracing` (ADR 18). In traces/: the caller's context (context.rs), the
@@ -27,11 +27,12 @@ use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
 pub use self::sampler::Sampler;
 use self::span::DecisionRecord;
+use crate::metrics::Protocol;
 
-/// Which headers the caller's context comes from.
+/// The headers that the caller's context is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Propagators {
-    /// `traceparent` and `tracestate` of W3C Trace Context. They win where both kinds are there.
+    /// `traceparent` and `tracestate` of W3C Trace Context. They win over `b3`.
     pub w3c: bool,
     /// `b3`, and `x-b3-*`.
     pub b3: bool,
@@ -44,7 +45,7 @@ pub struct Options {
     pub propagators: Propagators,
     /// Which decisions are sampled.
     pub sampler: Sampler,
-    /// Whether spans hold the values of descriptors.
+    /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
 }
 
@@ -55,15 +56,6 @@ pub struct Tracer {
     ids: RandomIdGenerator,
     scope: InstrumentationScope,
     spans: Arc<Spans>,
-}
-
-/// The way by which a request came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// ShouldRateLimit.
-    Grpc,
-    /// `POST /json`.
-    Http,
 }
 
 /// How the answer to a request ended.
@@ -78,7 +70,7 @@ enum Ended {
 }
 
 impl Tracer {
-    /// Hands the spans of sampled decisions to `spans`.
+    /// Puts the spans of sampled decisions into `spans`.
     #[must_use]
     pub fn new(options: Options, spans: Arc<Spans>) -> Self {
         let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build();
@@ -87,7 +79,7 @@ impl Tracer {
 
     /// The trace of a request with these headers, if it is sampled.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, way: Way, headers: &HeaderMap) -> Option<Box<Trace>> {
+    pub fn begin(self: &Arc<Self>, protocol: Protocol, headers: &HeaderMap) -> Option<Box<Trace>> {
         let caller = Caller::of(headers, self.options.propagators);
         let mut own = None;
         let sampled = self.options.sampler.samples(caller.sampled, || match caller.ids {
@@ -104,7 +96,7 @@ impl Tracer {
         let state = if caller.is_w3c { tracestate(headers) } else { TraceState::NONE };
         Some(Box::new(Trace {
             tracer: self.clone(),
-            way,
+            protocol,
             context: SpanContext::new(trace, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state),
             parent: caller.ids.map_or(SpanId::INVALID, |ids| SpanId::from(ids.span)),
             began_at: SystemTime::now(),
@@ -115,10 +107,10 @@ impl Tracer {
     }
 }
 
-/// The trace of one decision that is sampled. Its spans are handed on when it is dropped.
+/// The trace of one sampled decision. Its spans go to the queue when it is dropped.
 pub struct Trace {
     tracer: Arc<Tracer>,
-    way: Way,
+    protocol: Protocol,
     context: SpanContext,
     parent: SpanId,
     began_at: SystemTime,
@@ -128,17 +120,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The request names this domain. Not called for a request that cannot be read.
+    /// Sets the domain of the request. Not called for a request that cannot be read.
     pub fn domain(&self, domain: &str) {
         self.record.lock().domain(domain);
     }
 
-    /// The answer has this code of gRPC.
+    /// Ends the trace of an answer with this gRPC code.
     pub fn end_grpc(mut self: Box<Self>, code: i32) {
         self.ended = Some(Ended::Grpc(code));
     }
 
-    /// The answer has this status of HTTP.
+    /// Ends the trace of an answer with this HTTP status.
     pub fn end_http(mut self: Box<Self>, status: u16) {
         self.ended = Some(Ended::Http(status));
     }
@@ -148,7 +140,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let ended = self.ended.unwrap_or(Ended::Cancelled);
         let record = std::mem::take(self.record.get_mut());
-        // By one clock: the time of day may be set in between.
+        // By the monotonic clock: the time of day can be set in between.
         let end = self.began_at + self.began.elapsed();
         for span in span::spans(self, record, ended, end) {
             self.tracer.spans.push(Box::new(span));
@@ -186,7 +178,7 @@ impl observer::Trace for Trace {
     }
 }
 
-/// What every span of this process has in common.
+/// The attributes that all spans of this process have.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// `service.name`.
@@ -200,7 +192,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The resource of spans. Named attributes win over those of the list.
+    /// The resource of spans. The named attributes win over the list, except `service.version`.
     #[must_use]
     pub fn resource(&self) -> Resource {
         let listed = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));

@@ -1,7 +1,7 @@
-//! Logs once that decisions begin to go by `on_error`, and once that a store answers again.
+//! Logs the begin and the end of each outage: the time in which `on_error` decides because a store gives no answer.
 //!
-//! Decisions only add to atomics. A task elsewhere looks at them every [`TICK`] and writes the lines, so no decision waits
-//! for a lock or for the log. Each outage has one line that opens it and one that ends it, and both are about that outage.
+//! Decisions only add to atomics. A task elsewhere reads them every [`TICK`] and logs, so no decision waits for a lock or for the
+//! log.
 //!
 //! Not here: how often that happens (metrics.rs), and which connection or server is at fault (app/redis_health.rs).
 
@@ -14,25 +14,25 @@ use weir_engine::OnError;
 
 /// How often to call [`Trouble::tick`].
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// How long every call must be answered before an outage is over. Otherwise a store that fails half of its calls would
-/// open and end an outage as often.
+/// An outage ends when no call has failed for so long. Without this, a store that fails half of its calls would begin and end an
+/// outage each time.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long no decision may go by `on_error` until the outage ends although no store has answered: no request came. The next
-/// failure is an outage of its own.
+/// An outage also ends when no call has failed for so long and no store has answered: no request came. The next failure begins a
+/// new outage.
 const UNASKED: Duration = Duration::from_secs(10);
 
-/// How many descriptors went which way, in the order of [`OnError::ALL`].
+/// How many descriptors each action decided, in the order of [`OnError::ALL`].
 type Counts = [u64; OnError::ALL.len()];
 
-/// What decisions noticed of their stores.
+/// The failures that decisions report.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    /// Read on the request path, so that nothing is written while all is well.
+    /// Whether an outage has begun. While it is false, decisions write nothing.
     is_on: AtomicBool,
-    /// A store has answered since the last failure. False while no trouble is on.
+    /// Whether a store has answered since the last failure. False outside of an outage.
     answered: AtomicBool,
     counts: [AtomicU64; OnError::ALL.len()],
-    /// The failure that switched the trouble on.
+    /// The failure that began the outage.
     first: ArcSwapOption<Failure>,
     /// How many outages have ended.
     ended: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ struct Failure {
     at: Instant,
 }
 
-/// What the task remembers between two ticks.
+/// The state of the task between two ticks.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     counted: Counts,
@@ -56,7 +56,7 @@ pub(super) struct Outages {
 struct Outage {
     began: Instant,
     last: Instant,
-    /// The counts before it.
+    /// The counts when it began.
     before: Counts,
 }
 
@@ -68,12 +68,12 @@ enum Line {
 }
 
 impl Trouble {
-    /// A descriptor was decided without its store.
+    /// `on_error` has decided a descriptor.
     pub(super) fn fell_back(&self, action: OnError, kind: &'static str, now: impl FnOnce() -> Instant) {
-        // Together with the order in `tick` this loses no failure: either this sees the trouble off, or the tick sees the
-        // count.
+        // Counted before `is_on` is read, and `look` writes `is_on` before it reads the counts. So no failure is lost: either
+        // this sees `is_on` false, or `look` sees the count.
         self.counts[action as usize].fetch_add(1, SeqCst);
-        // Cleared here and not by the tick: the tick would also forget an answer that came after this failure.
+        // Cleared here and not in `look`, which could also clear an answer that came after this failure.
         self.answered.store(false, Relaxed);
         if !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst) {
             self.first.store(Some(Arc::new(Failure { action, kind, at: now() })));
@@ -87,7 +87,7 @@ impl Trouble {
         }
     }
 
-    /// How many outages have ended so far. What is logged about a store belongs to one outage while this number stays.
+    /// How many outages have ended so far. Log lines about a store belong to one outage while this number stays.
     pub(super) fn ended(&self) -> Arc<AtomicU64> {
         self.ended.clone()
     }
@@ -122,7 +122,7 @@ impl Trouble {
             if !has_failed {
                 return None;
             }
-            // Until the first failure is there the next tick decides.
+            // The next tick logs it if the failure is not stored yet.
             let failure = **self.first.load().as_ref()?;
             let before = outages.counted;
             outages.counted = counts;
@@ -142,7 +142,7 @@ impl Trouble {
         self.first.store(None);
         self.is_on.store(false, SeqCst);
         if self.counts() != counts {
-            // A failure in this very moment saw the trouble on, or has switched it on again: the outage goes on.
+            // A failure came meanwhile: the outage goes on.
             self.is_on.store(true, SeqCst);
             return None;
         }
@@ -185,7 +185,7 @@ mod tests {
         trouble.fell_back(OnError::Allow, "queue_full", || now);
         let begins = Line::Begins { action: OnError::Local, kind: "deadline" };
         assert_eq!(ticks(&trouble, &mut outages, &mut now, QUIET / 2), [begins]);
-        // An answer before the last failure counts for nothing.
+        // An answer before the last failure does not end the outage.
         trouble.answered();
         trouble.fell_back(OnError::Local, "deadline", || now);
         assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * QUIET), []);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * UNASKED), []);
     }
 
-    /// Each line that ends an outage speaks of the one that the line before it opened, however long the pause between two.
+    /// The line at the end of an outage is about the outage that the line before it began.
     #[test]
     fn an_outage_that_no_request_saw_the_end_of_is_not_counted_to_the_next() {
         let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// With little traffic all that a blip leaves is one failure and one answer, and both can fall between two ticks.
+    /// With little traffic a short failure is one failed call and one answer, both between two ticks.
     #[test]
     fn an_answer_right_after_the_only_failure_ends_the_outage() {
         let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());

@@ -1,6 +1,6 @@
-//! The words for true and false, in policies, settings and files of tests alike.
+//! The words for true and false in policies, settings and files of tests.
 
-/// True or false, in the words that YAML 1.1 has for it.
+/// True or false in the words of YAML 1.1.
 #[must_use]
 pub fn boolean(text: &str) -> Option<bool> {
     match text {

@@ -1,8 +1,8 @@
-//! Lengths of time, as policies, settings and files of tests write them.
+//! Lengths of time in policies, settings and files of tests.
 
 use std::time::Duration;
 
-/// The most characters of a refused text that an error has.
+/// The most characters of a refused text in an error.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Reads a length of time: whole numbers with the units d, h, m, s, ms, us, from the largest to the
@@ -61,7 +61,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
-/// Writes a length of time the way [`duration`] reads it; what is below a microsecond is cut off.
+/// Writes a length of time in the form of [`duration`], rounded down to microseconds.
 #[must_use]
 pub fn spell(length: Duration) -> String {
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Instants as people write them: in policies, tests, traffic and overrides.
+//! Instants in policies, tests, traffic and overrides.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::fmt::temporal::{Pieces, PiecesOffset, TimeZoneAnnotationKind};
@@ -15,10 +15,10 @@ const DATE_BYTES: usize = 10;
 
 /// Reads an instant: `2026-12-01T00:00:00Z`, with an offset from UTC, with a time zone, or a date, which begins in UTC.
 ///
-/// A local time that a clock passes over or shows twice, when daylight saving begins or ends, is no instant.
+/// A local time that does not exist or exists twice, because daylight saving begins or ends, is refused.
 ///
 /// # Errors
-/// With the reason, which does not repeat the text.
+/// The reason, which does not quote the text.
 pub fn parse_instant(text: &str) -> Result<Micros, String> {
     let none = || "no instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25".to_owned();
     let date = || text.parse::<Date>().and_then(|date| date.to_zoned(TimeZone::UTC)).map(|zoned| zoned.timestamp());
@@ -41,7 +41,7 @@ pub fn instant_text(instant: Micros) -> String {
     Timestamp::from_microsecond(micros).map_or_else(|_| format!("{instant} us"), |instant| instant.to_string())
 }
 
-/// An instant with a time zone; none where it is not written as one.
+/// An instant with a time zone; none if the form is wrong.
 fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
     let pieces = Pieces::parse(text).ok()?;
     let local = pieces.date().to_datetime(pieces.time().unwrap_or(Time::midnight()));
@@ -77,9 +77,9 @@ fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
     offset.to_timestamp(local).ok().map(Ok)
 }
 
-/// What is wrong with a local time that clocks pass over. `after` is the offset from then on.
+/// The message about a local time that does not exist. `after` is the offset after the change.
 fn no_such_time(local: DateTime, after: Offset, name: &str, zone: &TimeZone) -> Option<String> {
-    // Read with the later offset, a time in the gap is an instant before the change.
+    // With the later offset, a time in the gap is an instant before the change.
     let change = zone.following(after.to_timestamp(local).ok()?).next()?;
     let next = change.offset().to_datetime(change.timestamp());
     let last = zone.to_datetime(change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?);

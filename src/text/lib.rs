@@ -1,15 +1,18 @@
-//! Texts that operators write, read strictly: lengths of time, instants, time zones, true and false; and the known word that a
-//! misspelled one was meant to be.
+//! Texts that operators write, read strictly: YAML, lengths of time, instants, time zones, true and false; and the known word
+//! that a misspelled one was meant to be.
 //!
-//! Not here: files, and where in them a text is (policies, settings).
+//! Not here: files, and what their keys mean (policies, settings).
 
 mod boolean;
 mod duration;
 mod instant;
 mod nearest;
+mod quoted;
+pub mod yaml;
 pub mod zone;
 
 pub use boolean::boolean;
 pub use duration::{duration, duration_units, spell};
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
 pub use nearest::nearest;
+pub use quoted::{escaped, quoted};

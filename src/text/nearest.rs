@@ -1,11 +1,10 @@
-//! Which known word a misspelled one was meant to be.
+//! The probable meaning of a misspelled word.
 
-/// A longer word is not compared to those that it could have been, in bytes: the comparison costs the square.
+/// The longest compared word, in bytes: the time of a comparison grows with the square.
 const COMPARED_BYTES_MAX: usize = 64;
 
-/// Which of the known words a misspelled one was probably meant to be.
-///
-/// That is one which the word begins (`min`), or one of which at most a third of the letters are wrong.
+/// The known word that a misspelled one probably means: one that begins with it (`min`), or one in which at most a third of the
+/// letters are wrong.
 #[must_use]
 pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     const PREFIX_BYTES_MIN: usize = 3;

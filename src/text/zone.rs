@@ -4,7 +4,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::nearest;
 
-/// A zone's name is not suggested for one that is longer or shorter by more than this, in bytes.
+/// A suggested name differs in length by at most this, in bytes.
 const BYTES_OFF_MAX: usize = 3;
 
 /// The zone of a name.
@@ -13,7 +13,7 @@ pub fn zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
 }
 
-/// What a message adds about a name that no zone has: the zone that was probably meant.
+/// The end of a message about an unknown zone: the probable zone.
 #[must_use]
 pub fn hint(name: &str) -> String {
     match nearest_zone(name) {
@@ -22,10 +22,10 @@ pub fn hint(name: &str) -> String {
     }
 }
 
-/// How a zone is written.
+/// The form of a zone's name.
 pub const HOW: &str = ": write an IANA name such as Europe/Berlin";
 
-/// The zone that was probably meant: one of that city, or one that is spelled nearly so.
+/// The probable zone: one of that city, or one with a similar name.
 fn nearest_zone(name: &str) -> Option<String> {
     let zones = TimeZoneDatabase::bundled();
     let known: Vec<String> = zones.available().map(|zone| zone.as_str().to_owned()).collect();

@@ -1,5 +1,4 @@
-//! Pauses before the next attempt: they double, and have jitter, so that runtimes and replicas that wait for one server do not
-//! move in step.
+//! Pauses before the next attempt. They double, and have jitter, so that runtimes and replicas do not retry at the same time.
 //!
 //! Not here: what counts as a failure, and the shortest and longest pause.
 
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A pause of which up to half is left out at random.
+/// A pause, less up to half of it at random.
 #[must_use]
 pub fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
@@ -23,23 +22,23 @@ pub fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     first.saturating_mul(factor).min(most)
 }
 
-/// Bounds how often something is done: so many times at once, and then once in each `every`.
+/// Bounds how often something is done: a burst at once, and then once in each `every`.
 #[derive(Debug)]
 pub struct Pace {
     every: Duration,
     burst: Duration,
-    /// When all that was done so far is paid for.
+    /// The end of the time that all uses so far take up.
     paid: Mutex<Option<Instant>>,
 }
 
 impl Pace {
-    /// A pace of `burst` at once.
+    /// A pace that allows `burst` uses at once.
     #[must_use]
     pub const fn new(every: Duration, burst: u32) -> Self {
         Self { every, burst: every.saturating_mul(burst), paid: Mutex::new(None) }
     }
 
-    /// How long to wait at `now` before it is done once more. It counts as done.
+    /// Counts a use at `now`. Returns how long to wait before it.
     pub fn wait(&self, now: Instant) -> Duration {
         let mut paid = self.paid.lock();
         let next = paid.map_or(now, |paid| paid.max(now)) + self.every;
@@ -48,7 +47,7 @@ impl Pace {
     }
 }
 
-/// A number below `bound`, which is more than zero. Good enough to spread things out.
+/// A random number below `bound`, which is more than zero. Not for secrets.
 #[must_use]
 pub fn random(bound: usize) -> usize {
     let bits = RandomState::new().hash_one(bound);
@@ -80,7 +79,7 @@ mod tests {
         assert_eq!(pace.wait(later), Duration::ZERO);
         let much_later = later + every * 100;
         let waits: Vec<u128> = (0..4).map(|_| pace.wait(much_later).as_millis()).collect();
-        assert_eq!(waits, [0, 0, 0, 100], "what was not done is not saved up beyond the burst");
+        assert_eq!(waits, [0, 0, 0, 100], "unused time is saved up to the burst");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What an error and its causes say, for a line of the log.
+//! An error and its causes as a sentence for the log.
 
 use std::error::Error;
 
@@ -17,7 +17,7 @@ pub fn in_full(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// An error without its causes. The `Display` of a `tonic::Status` has its cause in `Debug` form.
+/// An error without its causes. The `Display` of a `tonic::Status` would print its cause in `Debug` form.
 fn own_text(error: &(dyn Error + 'static)) -> String {
     match error.downcast_ref::<tonic::Status>() {
         Some(status) if status.message().is_empty() => status.code().to_string(),
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// It was `code: 'Unknown error', message: "...", source: hyper::Error(Body, Error { kind: Io(Custom { ...`.
+    /// Its `Display` is `code: 'Unknown error', message: "...", source: hyper::Error(Body, Error { kind: Io(Custom { ...`.
     #[test]
     fn a_status_is_a_sentence_without_debug_forms() {
         let broken = io::Error::new(io::ErrorKind::BrokenPipe, "the pipe is broken");

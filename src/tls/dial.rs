@@ -1,4 +1,4 @@
-//! Connections that weir opens by a URL: name, TCP, TLS.
+//! Opens connections by a URL: name, TCP, TLS.
 //!
 //! Not here: what is spoken over them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to Redis
 //! and to a control plane, which have no URL of HTTP (store/redis/dial, xds/dial.rs).
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_util::either::Either;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
@@ -25,22 +26,22 @@ use super::files::FileError;
 use super::tcp;
 use super::validity::ClientStream;
 
-/// How long opening a connection may take, TLS included, where a whole request may take longer.
+/// How long opening a connection may take, TLS included.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What weir calls itself.
+/// The user agent of weir.
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// Why there was no connection, the last time there was none.
+/// The reason of the last failed connection.
 pub type Trouble = Arc<Mutex<Option<String>>>;
 
 /// Opens connections: name, TCP, TLS.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// By what TLS is spoken; none for a connection without it.
+    /// TLS; none for a connection in cleartext.
     pub tls: Option<Arc<Tls>>,
-    /// Where the last failure is written.
+    /// Receives the reason of a failure.
     pub trouble: Trouble,
-    /// The bytes that a server may send after the last byte that was sent to it: for an answer, with all heads of 100 Continue.
+    /// The most bytes that a server may send after each write: the answer, including each head of 100 Continue.
     pub answer_bytes_max: usize,
 }
 
@@ -67,7 +68,7 @@ impl Service<Uri> for Dial {
 }
 
 impl Dial {
-    /// Opens one connection. Bounding its time is up to the caller.
+    /// Opens a connection. The caller bounds the time.
     ///
     /// # Errors
     /// When the name is not known, nothing listens there, or TLS fails.
@@ -80,32 +81,27 @@ impl Dial {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = tcp::connect(host, port).await?;
-        let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
+        let Some(tls) = self.tls else { return Ok(Either::Left(stream)) };
         let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
         let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(stream)))
+        Ok(Either::Right(Box::new(stream)))
     }
 }
 
-/// One connection.
-pub enum Stream {
-    /// Without TLS.
-    Plain(TcpStream),
-    /// With it.
-    Tls(Box<ClientStream<TcpStream>>),
-}
+/// One connection, without TLS or with it.
+pub type Stream = Either<TcpStream, Box<ClientStream<TcpStream>>>;
 
-/// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a
-/// client of HTTP busy for as long as a request may take.
+/// A connection with a bound on the bytes that its server sends between two writes. Without it, a server that sends 100 Continue
+/// without end would keep a client of HTTP busy for as long as a request may take.
 pub struct Bounded<S> {
     stream: S,
     bytes_max: Arc<AtomicUsize>,
-    /// Since the last write.
+    /// Bytes since the last write.
     read: usize,
 }
 
 impl<S> Bounded<S> {
-    /// `bytes_max` may come after the last byte that was written; the caller may change it.
+    /// `bytes_max` is the most bytes after a write. The caller can change it.
     pub const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
         Self { stream, bytes_max, read: 0 }
     }
@@ -148,37 +144,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 impl Connection for Bounded<Stream> {
     fn connected(&self) -> Connected {
         Connected::new()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
     }
 }

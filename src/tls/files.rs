@@ -1,7 +1,6 @@
-//! Files that are read again at every dial: passwords, certificates and keys, which others replace while
-//! weir runs.
+//! Files that are read at each dial, because they can be replaced while weir runs: passwords, certificates and keys.
 //!
-//! Not in here: what a file holds (tls.rs, store/redis/dial/endpoint.rs).
+//! Not here: the content of the files (lib.rs, store/redis/dial/endpoint.rs).
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A file that cannot be used. Its text has the path and the error, and nothing of the content.
+/// A file that cannot be used. Its text quotes nothing of the content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
 pub struct FileError {
@@ -25,7 +24,7 @@ impl FileError {
     }
 }
 
-/// What files held when they were last found good.
+/// The last good content of files.
 pub struct Reread<T> {
     last: Mutex<Option<T>>,
 }
@@ -62,7 +61,7 @@ impl<T: Clone> Reread<T> {
     }
 }
 
-/// Lets one at a time read files off the runtime.
+/// Lets one task at a time read files off the runtime.
 pub type OneAtATime = Arc<tokio::sync::Mutex<()>>;
 
 /// Reads a file of at most `bytes_max` bytes.
@@ -81,11 +80,11 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Reads files on a thread for blocking work: a file system can be slow, and the runtime serves requests.
-/// Where it never answers it costs one thread, however often it is dialled: the others wait at the gate.
+/// Reads files on a thread for blocking work, because a file system can be slow. A file system that never answers costs one
+/// thread: later calls wait at the gate.
 ///
 /// # Errors
-/// What `read` returned, for people.
+/// The error of `read`.
 pub async fn off_the_runtime<T: Send + 'static>(
     gate: &OneAtATime,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,

@@ -2,10 +2,10 @@
 //!
 //! Not in here: the protocol above (store/redis, xds). `tcp` opens sockets, `dial` connections by a URL.
 //!
-//! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
-//! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
-//! connection. A session is resumed for an hour at most, because the server shows its certificate only in a full handshake. A file that cannot be used, or a certificate and a key that do not belong together because
-//! only one of them was replaced so far, leave the last good ones in force.
+//! The files are read at each dial. The configuration is made again only if they have changed, so sessions are resumed, and a
+//! rotated certificate is in force at the next connection. A session is resumed for an hour at most, because the server sends its
+//! certificate only in a full handshake. A file that cannot be used leaves the last good ones in force. So does a certificate
+//! whose key has not been replaced yet.
 
 pub mod backoff;
 pub mod causes;
@@ -33,33 +33,32 @@ use self::files::{FileError, OneAtATime, Reread};
 use self::validity::{ClientStream, Validity};
 use self::verify::Verifier;
 
-/// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
-/// of it.
+/// The largest file of certificates or a key, in bytes. A bundle of all public authorities has a quarter of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How long sessions are resumed before a server has to show its certificate again.
+/// How long sessions are resumed before a server has to send its certificate again.
 const SESSIONS_MAX: Duration = Duration::from_secs(3_600);
 
-/// What a client of gRPC offers by ALPN. Servers refuse one that does not.
+/// The protocols that a client of gRPC offers by ALPN. Servers demand them.
 pub const GRPC_PROTOCOLS: &[&[u8]] = &[b"h2"];
 
-/// What TLS is made from. The default trusts the authorities of the system, or those of the Mozilla list that this
-/// version was built with where the system has none, and has no certificate of its own.
+/// The files of TLS. The default has no own certificate. It trusts the authorities of the system, or if the system has none, the
+/// Mozilla list that this version was built with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the authorities to trust, in PEM, in place of those of the system.
+    /// The trusted authorities in PEM, in place of those of the system.
     pub ca: Option<PathBuf>,
-    /// Whether those of the system are trusted beside `ca`.
+    /// Whether to trust the authorities of the system beside `ca`.
     pub system_store_always: bool,
     /// The client's certificate, followed by its intermediates, and its key; both in PEM.
     pub identity: Option<Identity>,
-    /// The name that the server's certificate must have, in place of the host that is dialled.
+    /// The name that the server's certificate must have, in place of the dialled host.
     pub server_name: Option<String>,
     /// Whether the server's certificate may have any name.
     pub any_name: bool,
 }
 
-/// Our certificate for a server that asks for one.
+/// weir's own certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, followed by its intermediates.
@@ -71,7 +70,7 @@ pub struct Identity {
 /// TLS by the current files.
 pub struct Tls {
     files: TlsFiles,
-    /// What is offered by ALPN; nothing if the list is empty.
+    /// The protocols offered by ALPN; none if empty.
     protocols: &'static [&'static [u8]],
     reread: Reread<Made>,
     gate: OneAtATime,
@@ -80,12 +79,12 @@ pub struct Tls {
     sessions_max: Duration,
 }
 
-/// A configuration and the bytes that it was made from.
+/// A configuration, and the bytes that it was made from.
 #[derive(Clone)]
 struct Made {
     from: Arc<Bytes>,
     config: Arc<ClientConfig>,
-    /// Since when `config` keeps sessions.
+    /// When `config` began to keep sessions.
     since: Instant,
 }
 
@@ -96,7 +95,7 @@ struct Bytes {
 }
 
 impl Tls {
-    /// TLS that is made from these files. None of them is read yet.
+    /// TLS by these files. None of them is read yet.
     #[must_use]
     pub fn new(files: TlsFiles) -> Tls {
         Tls {
@@ -109,24 +108,22 @@ impl Tls {
         }
     }
 
-    /// When the certificates that are in use here expire.
+    /// The expiry of the certificates in use here.
     #[must_use]
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
     }
 
-    /// The same that offers these protocols by ALPN.
+    /// Offers these protocols by ALPN.
     #[must_use]
     pub fn offering(self, protocols: &'static [&'static [u8]]) -> Tls {
         Tls { protocols, ..self }
     }
 
-    /// The configuration that the files say, or the last one that they could be used for. `refused` is called with what
-    /// is wrong with a file, where the last good configuration stays in force.
+    /// The configuration by the current files. If a file cannot be used, calls `refused` and returns the last good configuration.
     ///
     /// # Errors
-    ///
-    /// With the first file that cannot be used, where none was good before.
+    /// The first file that cannot be used, if there is no good configuration.
     pub fn config(&self, refused: impl FnOnce(&FileError)) -> Result<Arc<ClientConfig>, FileError> {
         let made = self.reread.read(refused, |last| {
             let from = self.bytes()?;
@@ -145,11 +142,10 @@ impl Tls {
         Ok(made.config)
     }
 
-    /// Shakes hands on a stream to `host`. `refused` is as with [`Tls::config`].
+    /// Does the handshake on a stream to `host`. `refused` is as with [`Tls::config`].
     ///
     /// # Errors
-    ///
-    /// What is wrong with the files or with the peer, for people.
+    /// The files cannot be used, or the handshake fails.
     pub async fn handshake<S>(
         self: Arc<Self>,
         host: &str,
@@ -198,7 +194,7 @@ impl Tls {
             self.validity.put_authorities(path, &trusted);
         }
         if self.files.ca.is_none() || self.files.system_store_always {
-            // A store of a hundred certificates may have one that cannot be read: the others count.
+            // A certificate of the system that cannot be parsed is left out.
             let system = rustls_native_certs::load_native_certs().certs;
             roots.add_parsable_certificates(system.iter().cloned());
             trusted.extend(system);
@@ -206,7 +202,7 @@ impl Tls {
         if roots.is_empty() {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
-        // Our own choice: a library in this process may install another default.
+        // Named here, because a library in this process can install another default.
         let provider = Arc::new(crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
@@ -247,7 +243,7 @@ fn chain_and_key(
     Ok((chain, key))
 }
 
-/// Why a certificate and a key cannot be used together.
+/// The error of a certificate and a key that cannot be used together.
 fn wrong_identity(paths: &Identity, error: &Error) -> FileError {
     match error {
         Error::InconsistentKeys(_) => {
@@ -268,7 +264,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     Ok(found)
 }
 
-/// Without what the error quotes: it may be a line of a key.
+/// Leaves out what the error quotes, which can be a line of a key.
 fn not_pem(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "not PEM: a section has no end",
@@ -278,7 +274,7 @@ fn not_pem(error: &pem::Error) -> &'static str {
     }
 }
 
-/// The error of a stream. An error of TLS names the file or the name that the operator has to check.
+/// The error of a stream as a sentence. An error of TLS says what to check.
 #[must_use]
 pub fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
@@ -287,7 +283,7 @@ pub fn in_words(error: &io::Error) -> String {
             "its certificate is signed by no authority that is trusted here".to_owned()
         }
         Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) => {
-            // Each comes as `DnsName("cache")` or `IpAddress(10.0.0.1)`, in no order of its own.
+            // Each is a text like `DnsName("cache")` or `IpAddress(10.0.0.1)`, in no particular order.
             let mut names: Vec<&str> = Vec::with_capacity(presented.len());
             for name in presented {
                 let inner = name.split_once('(').and_then(|(_, inner)| inner.strip_suffix(')'));
@@ -307,7 +303,7 @@ pub fn in_words(error: &io::Error) -> String {
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
-        // The library's text is about how an end of TLS should look.
+        // The library's text would be about the end of a TLS stream.
         None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         None => error.to_string(),
     }
@@ -318,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_shows_its_certificate_again_when_sessions_are_old() {
+    fn a_server_sends_its_certificate_again_when_sessions_are_old() {
         let mut tls = Tls::new(TlsFiles::default());
         let config = |tls: &Tls| tls.config(|_| ()).unwrap();
         assert!(Arc::ptr_eq(&config(&tls), &config(&tls)), "sessions are resumed");

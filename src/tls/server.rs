@@ -2,8 +2,7 @@
 //!
 //! Not in here: accepting connections (grpc), and when the files are read again (app).
 //!
-//! A handshake takes the configuration of that moment. New files apply to the connections that come after them; open
-//! connections stay as they are.
+//! A handshake takes the current configuration. New files apply to later connections; open connections stay as they are.
 
 use std::fmt;
 use std::io;
@@ -14,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use strum::{IntoStaticStr, VariantArray};
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -28,24 +28,24 @@ use super::files::{self, FileError};
 use super::validity::Validity;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
-/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes with one connection.
+/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
 const TICKETS: usize = 1;
 
-/// What the TLS of a listener is made from.
+/// The files of the TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
     /// The listener's certificate and key.
     pub identity: Identity,
-    /// The clients that are accepted; every client if there is none.
+    /// The clients that are accepted; none for every client.
     pub clients: Option<Clients>,
 }
 
 /// Which clients a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// Certificates of the authorities that must have signed a client's certificate, in PEM. No other authority counts.
+    /// Authorities in PEM. One of them must have signed a client's certificate.
     pub ca: PathBuf,
-    /// A client's certificate must have one of these names. Without any, every name is accepted.
+    /// A client's certificate must have one of these names. An empty list accepts every name.
     pub names: Vec<ClientName>,
 }
 
@@ -64,7 +64,7 @@ impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
     ///
     /// # Errors
-    /// What is wrong with the text, for people.
+    /// The mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -97,16 +97,15 @@ impl fmt::Display for ClientName {
     }
 }
 
-/// The TLS of a listener as its files have it at the moment.
+/// The TLS of a listener by its current files.
 pub struct ServerTls {
     files: ServerFiles,
-    /// The bytes that the configuration was made from. Locked while the files are read, so that one reading at a time
-    /// decides.
+    /// The bytes that the configuration was made from. Locked while the files are read, so that one thread reads at a time.
     from: Mutex<Bytes>,
     config: ArcSwap<ServerConfig>,
     validity: Arc<Validity>,
-    /// In the order of [`HandshakeFailure::ALL`].
-    failures: [AtomicU64; HandshakeFailure::ALL.len()],
+    /// In the order of the variants.
+    failures: [AtomicU64; HandshakeFailure::VARIANTS.len()],
 }
 
 #[derive(PartialEq, Eq)]
@@ -128,10 +127,10 @@ impl ServerTls {
         Ok(Self { files, from: Mutex::new(bytes), config, validity, failures: Default::default() })
     }
 
-    /// Reads the files again, and puts them in force if a byte of them has changed, which it returns. Blocks.
+    /// Reads the files again, and puts them in force if they have changed. Returns whether they have. Blocks.
     ///
     /// # Errors
-    /// The first file that cannot be used. What was in force stays.
+    /// The first file that cannot be used. The last good files stay in force.
     pub fn reread(&self) -> Result<bool, FileError> {
         let mut from = self.from.lock();
         let bytes = read(&self.files)?;
@@ -149,7 +148,7 @@ impl ServerTls {
         self.config.load_full()
     }
 
-    /// When the listener's certificates and the authorities of its clients expire.
+    /// The expiry of the listener's certificates and of its clients' authorities.
     #[must_use]
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
@@ -189,7 +188,7 @@ fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
 }
 
 fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<ServerConfig, FileError> {
-    // Our own choice: a library in this process may install another default.
+    // Named here, because a library in this process can install another default.
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -276,55 +275,29 @@ impl ClientCertVerifier for NamedClients {
     }
 }
 
-/// Why a handshake with a client failed, in one word for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a handshake with a client failed, as in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {
     /// The client closed the connection.
     Closed,
     /// The client has no certificate.
     NoCertificate,
-    /// The client's certificate is not accepted: its authority, its time or its use.
+    /// The client's certificate is not accepted because of its authority, its validity or its use.
     Certificate,
     /// The client's certificate has none of the allowed names.
     Name,
     /// The client does not accept the listener's certificate.
     Refused,
-    /// The client does not speak TLS, or none that the listener speaks.
+    /// The client does not speak TLS, or no version that the listener speaks.
     Protocol,
-    /// The listener gave it up, because too many of all clients were not finished.
+    /// The listener gave it up: too many handshakes of all clients were unfinished.
     TooMany,
-    /// The listener gave it up, because too many of the client's address were not finished.
+    /// The listener gave it up: too many handshakes of the client's address were unfinished.
     TooManyOfPeer,
 }
 
 impl HandshakeFailure {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Closed,
-        Self::NoCertificate,
-        Self::Certificate,
-        Self::Name,
-        Self::Refused,
-        Self::Protocol,
-        Self::TooMany,
-        Self::TooManyOfPeer,
-    ];
-
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::NoCertificate => "no_certificate",
-            Self::Certificate => "certificate",
-            Self::Name => "name",
-            Self::Refused => "refused",
-            Self::Protocol => "protocol",
-            Self::TooMany => "too_many",
-            Self::TooManyOfPeer => "too_many_of_peer",
-        }
-    }
-
     /// The kind of a handshake's error.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
@@ -363,12 +336,5 @@ mod tests {
         assert_eq!(ClientName::parse("envoy.mesh"), Ok(ClientName::Dns("envoy.mesh".to_owned())));
         assert!(ClientName::parse("a b").is_err());
         assert!(ClientName::parse("").is_err());
-    }
-
-    #[test]
-    fn failures_are_in_the_order_of_their_numbers() {
-        for (i, failure) in HandshakeFailure::ALL.into_iter().enumerate() {
-            assert_eq!(failure as usize, i, "{failure:?}");
-        }
     }
 }

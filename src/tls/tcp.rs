@@ -1,9 +1,8 @@
-//! Opens a TCP connection to a name, whichever of its addresses answers first.
+//! Opens a TCP connection to the first address of a name that answers.
 //!
-//! A name can have several addresses of which some drop every packet: the dead pod of a headless service, or IPv6 where
-//! none is routed. One attempt after the other, the first of them would use up the time of every dial. So each attempt
-//! gets a head start and the next one joins it (RFC 8305, "happy eyeballs", in the order of the resolver). Not here: what
-//! is said on the connection, and how long all of this may take.
+//! Some addresses of a name can drop every packet: the dead pod of a headless service, or IPv6 without a route. If weir tried them
+//! one after the other, the first of them would use up the time of each dial. So each attempt gets a head start, and then the next
+//! one joins it (RFC 8305, "happy eyeballs", in the order of the resolver). Not here: protocols, and the bound on the time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,12 +19,11 @@ const HEAD_START: Duration = Duration::from_millis(25);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// How long a TCP connection may be silent before the kernel asks the peer whether it is still there.
-/// Finds peers that vanished without a word while a connection waits in the pool.
+/// How long a TCP connection may be silent before the kernel probes it. Finds peers that vanished while a connection waits in the
+/// pool.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 
-/// The time between two such questions, of which the system's default number (nine on Linux) may stay
-/// unanswered.
+/// The time between two probes. The system's default number of them (nine on Linux) may stay unanswered.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// Connects to `host`, a name or an address. The caller bounds the time.
@@ -41,13 +39,13 @@ pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The first connection that is there. Attempts that are still under way then are given up.
+/// The first connection that succeeds. The other attempts are dropped.
 async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut rest = addresses.iter();
     let mut attempts = FuturesUnordered::new();
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     loop {
-        // One more with each turn: the attempts so far have failed, or have had their head start.
+        // Each turn starts one more attempt: the attempts so far have failed, or have had their head start.
         if let Some(address) = rest.next() {
             attempts.push(TcpStream::connect(address));
         }

@@ -1,4 +1,4 @@
-//! When the certificates in use expire: weir's own, those of the authorities that it trusts, and those of its servers.
+//! The expiry of the certificates in use: weir's own, those of trusted authorities, and those of servers.
 //!
 //! Not here: whether a certificate is accepted (rustls), and the metric (app/certificates.rs).
 
@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use parking_lot::Mutex;
+use strum::{IntoStaticStr, VariantArray};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -20,14 +21,15 @@ use x509_cert::der::Decode as _;
 
 /// A certificate that expires within this time is logged when it is put in force.
 pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
-/// A connection whose server's certificate expires within this time is opened again every [`RENEWED_EVERY`], to find out
-/// whether the server has a new one.
+/// If a server's certificate expires within this time, its connections are opened again every [`RENEWED_EVERY`], to get the
+/// server's new certificate.
 const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
 /// See [`RENEWED_BEFORE`].
 const RENEWED_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Whose certificate it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Holder {
     /// Weir's own, with its intermediates.
     Own,
@@ -37,27 +39,12 @@ pub enum Holder {
     Peer,
 }
 
-impl Holder {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Own, Self::Authority, Self::Peer];
-
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Authority => "authority",
-            Self::Peer => "peer",
-        }
-    }
-}
-
-/// When the certificates of one use expire.
+/// The expiry of the certificates of one use.
 #[derive(Debug, Default)]
 pub struct Validity {
     own: AtomicU64,
     authority: AtomicU64,
-    /// By host. Each entry belongs to an open connection, so connections bound them.
+    /// By host. Each host has an open connection, so the bounds on connections hold here too.
     peers: Mutex<BTreeMap<Box<str>, Presented>>,
 }
 
@@ -70,8 +57,8 @@ struct Presented {
 }
 
 impl Validity {
-    /// The second since 1970 after which these certificates are of no use; 0 without any. Of `own` and `peer` the first to
-    /// expire counts. Of the authorities the last counts: a file holds old ones beside new ones.
+    /// The expiry of these certificates in seconds since 1970; 0 without any. Of `own` and `peer` the first to expire counts. Of the
+    /// authorities the last counts, because a file can have old ones beside new ones.
     #[must_use]
     pub fn not_after(&self, holder: Holder) -> u64 {
         match holder {
@@ -81,21 +68,21 @@ impl Validity {
         }
     }
 
-    /// Notes a chain that is put in force, and logs what is wrong with its time.
+    /// Notes a chain that is put in force. Warns if it is not valid now, or not for long.
     pub(super) fn put_own(&self, path: &Path, chain: &[CertificateDer<'_>]) {
         let validities = || chain.iter().filter_map(Period::of);
         warn(path, validities().map(|one| one.not_before).max(), validities().map(|one| one.not_after).min());
         self.own.store(validities().map(|one| one.not_after).min().unwrap_or(0), Relaxed);
     }
 
-    /// Notes the authorities of a file that is put in force, and logs what is wrong with their time.
+    /// Notes the authorities of a file that is put in force. Warns if none is valid now, or not for long.
     pub(super) fn put_authorities(&self, path: &Path, authorities: &[CertificateDer<'_>]) {
         let validities = || authorities.iter().filter_map(Period::of);
         warn(path, validities().map(|one| one.not_before).min(), validities().map(|one| one.not_after).max());
         self.authority.store(validities().map(|one| one.not_after).max().unwrap_or(0), Relaxed);
     }
 
-    /// Notes the certificate of a host until what is returned is dropped.
+    /// Notes the certificate of a host, until the result is dropped.
     fn put_peer(self: &Arc<Self>, host: &str, certificate: &CertificateDer<'_>) -> Option<Peer> {
         let not_after = Period::of(certificate)?.not_after;
         let host: Box<str> = host.into();
@@ -115,7 +102,7 @@ struct Period {
 }
 
 impl Period {
-    /// None if the certificate cannot be read. Only rustls decides whether it is accepted.
+    /// None if the certificate cannot be parsed. Only rustls decides whether it is accepted.
     fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = CertificateInner::<Raw>::from_der(certificate).ok()?;
         let validity = certificate.tbs_certificate().validity();
@@ -166,22 +153,22 @@ impl Drop for Peer {
     }
 }
 
-/// A connection by TLS to a server, whose certificate counts as in use as long as the connection is open.
+/// A TLS connection to a server. The server's certificate counts as in use while the connection is open.
 pub struct ClientStream<S> {
     stream: TlsStream<S>,
     peer: Option<Peer>,
 }
 
 impl<S> ClientStream<S> {
-    /// For a stream that has shaken hands with a host.
+    /// For a stream after the handshake with a host.
     pub(super) fn new(stream: TlsStream<S>, validity: &Arc<Validity>, host: &str) -> Self {
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let peer = certificate.and_then(|certificate| validity.put_peer(host, certificate));
         Self { stream, peer }
     }
 
-    /// How long to use the connection before the next one shows whether the server has a new certificate. None if its
-    /// certificate is valid for long, or has expired: then a new connection would fail and this one works.
+    /// How long to use the connection before it is opened again, to get the server's new certificate. None if the certificate has
+    /// expired: a new connection would fail, and this one works.
     pub fn renew_after(&self) -> Option<Duration> {
         renew_after(self.peer.as_ref()?.not_after, now())
     }
@@ -249,16 +236,20 @@ mod tests {
         (certificate.der().clone(), expected.try_into().unwrap())
     }
 
+    fn ends(validity: &Validity) -> Vec<u64> {
+        Holder::VARIANTS.iter().map(|holder| validity.not_after(*holder)).collect()
+    }
+
     #[test]
     fn the_first_of_a_chain_counts_and_the_last_of_the_authorities() {
         let validity = Validity::default();
-        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [0; 3]);
+        assert_eq!(ends(&validity), [0; 3]);
         let ((early, first), (late, last)) = (until(2031), until(2066));
         validity.put_own(Path::new("chain"), &[late.clone(), early.clone()]);
         validity.put_authorities(Path::new("ca"), &[early, late]);
-        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [first, last, 0]);
+        assert_eq!(ends(&validity), [first, last, 0]);
         validity.put_own(Path::new("chain"), &[CertificateDer::from(vec![0; 9])]);
-        assert_eq!(validity.not_after(Holder::Own), 0, "of a certificate that cannot be read nothing is known");
+        assert_eq!(validity.not_after(Holder::Own), 0, "the certificate cannot be parsed");
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Whether a server's certificate is accepted: as the library does, and in two more cases.
+//! Accepts a server's certificate if the library does, and in two more cases.
 //!
-//! A certificate that is itself among the trusted ones is accepted for its names, although it could sign others: that is
-//! what a self-signed certificate of one server is, and what OpenSSL makes unless told otherwise. And a certificate of
-//! any name is accepted where that is asked for.
+//! A trusted certificate is accepted for its own names, although it can sign others: the self-signed certificates that OpenSSL
+//! makes by default are like this. And a certificate of any name is accepted if the settings say so.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// How the library begins its reason, after it found the certificate to be in force.
+/// The library's reason for refusing a certificate that can sign others. It has checked the validity before.
 pub(super) const CAN_SIGN: &str = "CaUsedAsEndEntity";
 
 /// Accepts certificates.
@@ -22,7 +21,7 @@ pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,
     /// The trusted certificates.
     pub(super) trusted: Vec<CertificateDer<'static>>,
-    /// Whether the names of a certificate do not matter.
+    /// Whether a certificate of any name is accepted.
     pub(super) any_name: bool,
 }
 
@@ -36,7 +35,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.inner.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
-            // The library looks at the names last.
+            // The library checks the names last.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.any_name => Ok(ServerCertVerified::assertion()),

@@ -1,7 +1,7 @@
-//! Responses of the discovery service, read without copying what their resources hold.
+//! Reads responses of the discovery service without copying the content of resources.
 //!
-//! The generated decoder would make a message of each resource before anybody could count them. Not here: what a resource
-//! holds (resource.rs).
+//! The generated decoder would allocate a message for each resource before they are counted. Not here: the content of a
+//! resource (resource.rs).
 
 use prost::Message as _;
 use prost::bytes::{Buf as _, Bytes};
@@ -13,14 +13,14 @@ use super::proto::DiscoveryRequest;
 
 /// The most resources of one response: as many domains as policy files.
 pub const RESOURCES_MAX: usize = weir_policies::files::FILES_MAX;
-/// The longest version and the longest nonce, in bytes: both are kept, and sent back.
+/// The longest version and the longest nonce, in bytes. Both are kept and sent back.
 pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 
 /// All resources of a type.
 #[derive(Debug, PartialEq)]
 pub(super) struct Response {
     pub(super) version_info: String,
-    /// In the order of the response. The error is that there are too many, for a NACK.
+    /// In the order of the response. On error there are too many; the text is for a NACK.
     pub(super) resources: Result<Vec<Resource>, String>,
     pub(super) type_url: String,
     pub(super) nonce: String,
@@ -31,7 +31,7 @@ pub(super) struct Response {
 /// One resource, of any type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resource {
-    /// What it is.
+    /// Its type.
     pub type_url: String,
     /// Its message, a part of the response.
     pub value: Bytes,
@@ -78,7 +78,7 @@ impl Decoder for DiscoveryCodec {
 /// Reads a response.
 ///
 /// # Errors
-/// When it is none, or has a version or a nonce that is too long.
+/// If it is malformed, or its version or nonce is too long.
 pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let mut resources = Vec::new();
     let mut sent = 0;
@@ -126,10 +126,10 @@ impl Resource {
     }
 }
 
-/// A response, and what its resources hold.
+/// Reads a response and its resources.
 ///
 /// # Panics
-/// When it is read otherwise than by the generated decoder.
+/// If the generated decoder reads it differently.
 pub fn discovery(data: &[u8]) {
     use super::proto::DiscoveryResponse;
 

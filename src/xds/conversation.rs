@@ -1,6 +1,6 @@
 //! One stream: a request, responses, and an answer to each of them.
 //!
-//! Not here: the connection (dial.rs), and what resources mean (resource.rs).
+//! Not here: the connection (dial.rs), and the meaning of resources (resource.rs).
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,23 +23,23 @@ use weir_tls::causes::in_full;
 use super::codec::{DiscoveryCodec, Response};
 use super::dial::Dialled;
 use super::proto::{DiscoveryRequest, Node, Status};
-use super::{Ended, Got, Options, Resource, Sink, TYPE_URL, Watch, shown};
+use super::{Options, Progress, Resource, Sink, StreamEnd, TYPE_URL, Watch, shown};
 
 /// The stream of requests and responses.
 const STREAM: PathAndQuery =
     PathAndQuery::from_static("/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources");
-/// The program, as control planes see it.
+/// The name of this client for control planes.
 const USER_AGENT: &str = "weir";
-/// How long a request may wait to be sent: the server reads none then.
+/// The longest time until a request is sent. After that, the server does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer to a version is held back that the server sends again and again, at first and at most. Some servers
-/// answer each NACK with the same version at once.
+/// The first and the longest delay of an answer if the server repeats a version. Some servers answer each NACK with the same
+/// version at once.
 const REPEATED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The most problems that a NACK names, and that the log shows of one response.
+/// The most problems of one response in a NACK and in the log.
 const PROBLEMS_SHOWN_MAX: usize = 20;
 /// The longest text of a NACK, in bytes.
 const REASON_BYTES_MAX: usize = 4096;
-/// The next response is read after the time that the last one takes at this rate: large responses, one after the other, would use a
+/// The next response is read after the time that the last one takes at this rate. Otherwise large responses could use a whole
 /// core.
 const BYTES_PER_SECOND: u64 = 8 << 20;
 
@@ -48,29 +48,29 @@ struct Conversation<'a> {
     node: Node,
     sink: &'a Sink,
     watch: &'a Watch,
-    /// The version of the response before, and how often it has come in a row.
+    /// The version of the last response, and how often it was repeated.
     last: Option<(String, u32)>,
-    /// What was logged last about a version that was refused.
+    /// The last logged problems of a refused version.
     complained: Option<(String, Vec<String>)>,
 }
 
-/// Keeps up a stream until it ends.
-pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> Ended {
+/// Runs a stream until it ends.
+pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> StreamEnd {
     let Dialled { channel, trouble } = dialled;
     let mut client = Grpc::new(channel).max_decoding_message_size(options.message_bytes_max);
     let node = node(options);
-    // Versions and nonces of another stream mean nothing to this one.
+    // Versions and nonces of an earlier stream are not valid here.
     let first = DiscoveryRequest { node: Some(node.clone()), type_url: TYPE_URL.to_owned(), ..Default::default() };
     let mut conversation = Conversation { node, sink, watch, last: None, complained: None };
 
-    // One more request than is ever on its way: each response has one answer.
+    // One more than needed: each response has one answer.
     let (requests, sent) = mpsc::channel(2);
-    let mut got = Got::Connection;
+    let mut got = Progress::Connection;
     let talking = async {
         send(&requests, first).await?;
         let mut request = Request::new(ReceiverStream::new(sent));
         *request.metadata_mut() = metadata(&options.headers)?;
-        // A server may send its headers with its first response, which may be long in coming.
+        // A server may send its headers only with its first response, which may come late.
         let said = |status: &tonic::Status| in_words(status, options.message_bytes_max);
         client.ready().await.map_err(|error| in_full(&error))?;
         let response = client.streaming(request, STREAM, DiscoveryCodec).await;
@@ -92,10 +92,10 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
             };
             match response {
                 Some(Ok(Some(response))) => {
-                    got = Got::Response;
+                    got = Progress::Response;
                     let bytes = response.bytes as u64;
                     let (pause, answer) = conversation.answer(response).await?;
-                    // What was held back is about a response that is not the last any more.
+                    // A delayed answer is obsolete after another response.
                     held = None;
                     resumed = Instant::now() + Duration::from_micros(bytes * 1_000_000 / BYTES_PER_SECOND);
                     if pause.is_zero() {
@@ -117,14 +117,14 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
     let ended: Result<Infallible, String> = talking.await;
     let Err(reason) = ended;
     let reason = trouble.get().cloned().unwrap_or(reason);
-    Ended { reason, got }
+    StreamEnd { reason, got }
 }
 
 impl Conversation<'_> {
-    /// Has a response put in force or refused, and returns the answer and how long to hold it back.
+    /// Puts a response in force or refuses it. Returns the answer and its delay.
     ///
     /// # Errors
-    /// When weir itself failed.
+    /// If weir itself fails.
     async fn answer(&mut self, response: Response) -> Result<(Duration, DiscoveryRequest), String> {
         let Response { version_info, resources, type_url, nonce, .. } = response;
         let repeats = match self.last.take() {
@@ -132,7 +132,7 @@ impl Conversation<'_> {
             _ => 0,
         };
         self.last = Some((version_info.clone(), repeats));
-        // Some servers leave the type out, as there is one only.
+        // Some servers leave out the type, because there is only one.
         let taken = if type_url.is_empty() || type_url == TYPE_URL {
             match resources {
                 Ok(resources) => self.put(resources).await?,
@@ -171,18 +171,18 @@ impl Conversation<'_> {
         Ok((pause, request))
     }
 
-    /// Has all resources put in force, or none.
+    /// Puts all resources in force, or none.
     ///
     /// # Errors
-    /// When weir itself failed.
+    /// If weir itself fails.
     async fn put(&self, resources: Vec<Resource>) -> Result<Result<(), Vec<String>>, String> {
         let sink = self.sink.clone();
-        // Many rules take a while, and this runtime has HTTP to serve.
+        // Many rules take a while, and this runtime also serves HTTP.
         let putting = tokio::task::spawn_blocking(move || sink(&resources));
         putting.await.map_err(|error| format!("taking a response failed: {error}"))
     }
 
-    /// Logs why a version was refused, unless that was logged already.
+    /// Logs why a version was refused, if that was not logged before.
     fn complain(&mut self, version: &str, problems: Vec<String>) {
         let complaint = Some((version.to_owned(), problems));
         if self.complained == complaint {
@@ -196,10 +196,10 @@ impl Conversation<'_> {
     }
 }
 
-/// Hands a request to the connection.
+/// Sends a request on the connection.
 ///
 /// # Errors
-/// When the connection takes none.
+/// If the connection does not accept it.
 async fn send(requests: &mpsc::Sender<DiscoveryRequest>, request: DiscoveryRequest) -> Result<(), String> {
     match timeout(SEND_TIMEOUT, requests.send(request)).await {
         Ok(Ok(())) => Ok(()),
@@ -244,7 +244,7 @@ fn node(options: &Options) -> Node {
 /// The headers of the stream.
 ///
 /// # Errors
-/// With the name of one that cannot be sent. Its value may be a secret.
+/// If a header cannot be sent. The error has its name only, because its value may be secret.
 fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     let mut map = MetadataMap::new();
     for (name, value) in headers {
@@ -260,7 +260,7 @@ fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     Ok(map)
 }
 
-/// Why a stream failed, as the server or the connection has it.
+/// Why a stream failed, in words of the server or the connection.
 fn in_words(status: &tonic::Status, message_bytes_max: usize) -> String {
     let text = in_full(status);
     if status.code() == Code::OutOfRange && text.contains("message length too large") {

@@ -1,4 +1,4 @@
-//! From the settings to one HTTP/2 connection: name, TCP, TLS.
+//! Opens an HTTP/2 connection to the server of the settings.
 //!
 //! Not here: when to dial again (xds.rs), and the messages on the connection (conversation.rs).
 
@@ -25,17 +25,17 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// A connection that is ready for a stream.
 pub(super) struct Dialled {
     pub(super) channel: Channel,
-    /// What broke the socket or TLS, once something has: in words that gRPC does not have.
+    /// The error that broke the socket or TLS, which gRPC does not report.
     pub(super) trouble: Trouble,
 }
 
 /// The first error below HTTP/2.
 pub(super) type Trouble = Arc<OnceLock<String>>;
 
-/// Opens a connection within the time that the options give it.
+/// Opens a connection within the time of the options.
 ///
 /// # Errors
-/// Why there is none, for people.
+/// If there is no connection, the reason in words.
 pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
     let timeout = options.connect_timeout;
     match tokio::time::timeout(timeout, open(options)).await {
@@ -116,8 +116,7 @@ impl AsyncWrite for Noted {
     }
 }
 
-/// Hands the one stream to the channel. A channel that has lost it gets no other: the next attempt dials anew, with files
-/// read again.
+/// Gives the channel its only stream. After that breaks, the next attempt dials again and reads files again.
 struct Once(Option<Noted>);
 
 impl Service<Uri> for Once {

@@ -7,11 +7,10 @@
 //! stream ends -> pause -> dial
 //! ```
 //!
-//! Each response holds all resources there are. The sink puts all of them in force, or none. What is in force stays there
-//! while there is no connection.
+//! Each response has all resources. The sink puts all of them in force, or none. Without a connection, the last policies stay in
+//! force.
 //!
-//! Not here: what policies mean (package policies), how they come in force, and what operators see of it
-//! (app).
+//! Not here: the meaning of policies (policies), and putting them in force (app).
 
 mod codec;
 mod conversation;
@@ -40,19 +39,19 @@ pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.Ra
 /// The shortest time between two warnings in the log about the same problem of the server.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Which server, and how it is asked.
+/// The server, and options of the connection.
 pub struct Options {
     /// The server's name or IP.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// TLS, where the connection has it.
+    /// TLS, if the connection uses it.
     pub tls: Option<Arc<Tls>>,
     /// The name by which the control plane knows this client.
     pub node_id: String,
     /// Keys and values by which the control plane may choose a configuration.
     pub node_metadata: Vec<(String, String)>,
-    /// Headers of the stream: names and values. May hold secrets.
+    /// Headers of the stream: names and values, which may be secret.
     pub headers: Vec<(String, String)>,
     /// How long opening a connection may take, TLS included.
     pub connect_timeout: Duration,
@@ -70,7 +69,7 @@ pub struct Options {
 /// Called on a thread for blocking work, never twice at once.
 pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
 
-/// Whether a resource is decoded, and not refused because of what is in it.
+/// Whether a resource would be decoded, and not refused because of its size in memory.
 #[must_use]
 pub fn is_within_memory(config: &[u8]) -> bool {
     scan::check([config], 32 << 20).is_ok()
@@ -83,50 +82,50 @@ pub struct Subscription {
     watch: Arc<Watch>,
 }
 
-/// Why a stream is over.
+/// The end of a stream.
 #[derive(Debug)]
-struct Ended {
-    /// In words.
+struct StreamEnd {
+    /// The reason, in words.
     reason: String,
-    /// How far it had come.
-    got: Got,
+    /// Its progress before the end.
+    got: Progress,
 }
 
-/// How far an attempt came.
+/// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
-    /// There was no connection.
+enum Progress {
+    /// No connection.
     Nothing,
-    /// There was a connection and no response on it.
+    /// A connection without a response.
     Connection,
-    /// There was a response.
+    /// A response.
     Response,
 }
 
 impl Subscription {
-    /// A subscription that reports its state to `watch`. Nothing is dialled yet.
+    /// A subscription that reports its state to `watch`. Does not connect yet.
     #[must_use]
     pub fn new(options: Options, sink: Sink, watch: Arc<Watch>) -> Self {
         Self { options, sink, watch }
     }
 
-    /// Follows the server, through all failures. Never ends; drop it to close the connection.
+    /// Follows the server and retries after failures. Never ends; drop it to close the connection.
     pub async fn follow(self) -> Infallible {
         let server = format!("{}:{}", self.options.host, self.options.port);
         let mut failures: u32 = 0;
         let mut complained: Option<(String, Instant)> = None;
         loop {
             let ended = self.attempt(&server).await;
-            let paused_after = if ended.got == Got::Response { 0 } else { failures };
+            let paused_after = if ended.got == Progress::Response { 0 } else { failures };
             let pause = match ended.got {
-                Got::Nothing => self.options.pauses.after_dial(paused_after),
-                Got::Connection | Got::Response => self.options.pauses.after_stream(paused_after),
+                Progress::Nothing => self.options.pauses.after_dial(paused_after),
+                Progress::Connection | Progress::Response => self.options.pauses.after_stream(paused_after),
             };
             failures = paused_after.saturating_add(1);
             self.watch.lost(&ended.reason);
 
             let is_news = complained.as_ref().is_none_or(|(reason, at)| {
-                ended.got == Got::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
+                ended.got == Progress::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
             });
             if is_news {
                 let reason = &ended.reason;
@@ -143,11 +142,11 @@ impl Subscription {
         }
     }
 
-    /// One connection from its beginning to its end.
-    async fn attempt(&self, server: &str) -> Ended {
+    /// Opens one connection and runs it to its end.
+    async fn attempt(&self, server: &str) -> StreamEnd {
         let dialled = match dial::dial(&self.options).await {
             Ok(dialled) => dialled,
-            Err(reason) => return Ended { reason, got: Got::Nothing },
+            Err(reason) => return StreamEnd { reason, got: Progress::Nothing },
         };
         self.watch.connected();
         tracing::info!(server, "connected to the server of policies");

@@ -1,42 +1,42 @@
-//! How long to wait before the next attempt: longer with each one that failed, and not in step with other replicas.
+//! The pause before the next attempt. It grows with each failure and has a random part, so replicas do not retry together.
 //!
-//! Not here: what counts as a failure (xds.rs).
+//! Not here: what counts as a failure (lib.rs).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use weir_tls::backoff::doubled;
 
-/// The first pause after a dial that failed. A server that is about to start is found soon.
+/// The first pause after a failed dial. It is short, because the server may be about to start.
 const DIAL_FIRST: Duration = Duration::from_millis(250);
 
 /// The bounds of the pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
-    /// The longest pause after a dial that failed. The first one is 250 ms, or this where this is shorter.
+    /// The longest pause after a failed dial. The first one is 250 ms, or this if it is shorter.
     pub dial_max: Duration,
-    /// The pause after a stream that ended, the first time.
+    /// The first pause after a stream that ended.
     pub stream_first: Duration,
-    /// The longest pause after streams that brought no response.
+    /// The longest pause after streams without a response.
     pub stream_max: Duration,
-    /// By how much a pause is longer or shorter at random, in percent of it: 0 to 100.
+    /// The random part of a pause, in percent: 0 to 100.
     pub random_percent: u32,
 }
 
 impl Pauses {
-    /// The pause after a dial that failed, where `failures` attempts failed before it.
+    /// The pause after a failed dial. `failures` attempts failed before it.
     #[must_use]
     pub fn after_dial(&self, failures: u32) -> Duration {
         self.spread(doubled(DIAL_FIRST.min(self.dial_max), failures, self.dial_max))
     }
 
-    /// The pause after a stream that ended, where `failures` attempts failed before it.
+    /// The pause after a stream that ended. `failures` attempts failed before it.
     #[must_use]
     pub fn after_stream(&self, failures: u32) -> Duration {
         self.spread(doubled(self.stream_first, failures, self.stream_max.max(self.stream_first)))
     }
 
-    /// A pause within `random_percent` of this one.
+    /// A random pause within `random_percent` of this one.
     fn spread(&self, pause: Duration) -> Duration {
         let reach = pause / 100 * self.random_percent.min(100);
         let reach_us = u64::try_from(reach.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);

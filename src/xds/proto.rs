@@ -3,7 +3,7 @@
 //! The types are generated from the files in proto/ (tests/repository/generated.rs); tests/service/xds/wire.rs holds them against an independent
 //! definition of the same API.
 
-// Generated code is not ours to lint; what it lacks in docs is said in proto/.
+// Generated code is not linted. Its documentation is in proto/.
 #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 
 pub use envoy::config::core::v3::Node;

@@ -1,10 +1,10 @@
 //! Resources to policies: each `RateLimitConfig` becomes the tree of a policy file, and is read by the same rules.
 //!
-//! A control plane sends every field, defaults included. A default is the same as leaving a key out, except for
-//! `requests_per_unit: 0`, which denies everything. What the messages have no field for comes in the metadata of a
-//! descriptor under [`OWN_METADATA`]: the keys of a rate limit, as policy files have them.
+//! A control plane sends every field, defaults included. A default is the same as no key, except for `requests_per_unit: 0`,
+//! which denies everything. Keys without a field in the messages come in the metadata of a descriptor under [`OWN_METADATA`],
+//! as in the rate limit of a policy file.
 //!
-//! Not here: what the keys mean (package policies).
+//! Not here: the meaning of keys (policies).
 
 use prost::Message as _;
 use prost_types::value::Kind;
@@ -16,10 +16,10 @@ use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLi
 use super::status::shown;
 use super::{Resource, TYPE_URL, scan};
 
-/// The key of a descriptor's metadata that holds more keys of its rate limit.
+/// The key of a descriptor's metadata that has more keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
 
-/// The policies that these resources of a response say together; a response has at most so many bytes.
+/// The policies of all resources of a response, which has at most so many bytes.
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
@@ -27,11 +27,11 @@ pub fn policies(resources: &[Resource], response_bytes_max: usize, dialect: Dial
     if let Err(problem) = scan::check(resources.iter().map(|resource| &*resource.value), response_bytes_max) {
         return read_trees([("resources".to_owned(), Err(vec![problem]))], dialect);
     }
-    // One at a time: the messages of all would take their memory at once.
+    // One at a time, so the messages of all resources are never in memory at once.
     read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), dialect)
 }
 
-/// The name of a resource for messages, and what it holds.
+/// The name of a resource for messages, and its policies.
 fn tree(index: usize, resource: &Resource) -> (String, Result<Tree<'static>, Vec<String>>) {
     let unnamed = || format!("resource {index}");
     if resource.type_url != TYPE_URL {
@@ -50,12 +50,12 @@ fn tree(index: usize, resource: &Resource) -> (String, Result<Tree<'static>, Vec
     let mut conversion = Conversion::default();
     let descriptors = conversion.descriptors(config.descriptors);
     let tree = mapping([("domain", Some(text(config.domain))), ("descriptors", Some(descriptors))]);
-    // A name is a line of log.
+    // The log shows the name.
     let name = printable(&name);
     (name, if conversion.problems.is_empty() { Ok(tree) } else { Err(conversion.problems) })
 }
 
-/// What is wrong in a resource before its keys are read.
+/// Converts a resource, and collects problems.
 #[derive(Default)]
 struct Conversion {
     /// The index of each descriptor on the way to the current one.
@@ -80,8 +80,8 @@ impl Conversion {
         let own = metadata.remove(OWN_METADATA);
         let rate_limit = self.rate_limit(rate_limit, own);
         let descriptors = (!descriptors.is_empty()).then(|| self.descriptors(descriptors));
-        // Control planes set the modes on every descriptor on the way to a limit. In a file that is a warning, since its
-        // author may have meant the limit.
+        // Control planes set the modes on every descriptor above a limit. In a file there is a warning, because its author may
+        // have meant the limit.
         let is_limited = rate_limit.is_some();
         mapping([
             ("key", Some(text(key))),
@@ -95,7 +95,7 @@ impl Conversion {
         ])
     }
 
-    /// The limit of a descriptor, with the keys that only weir has. None if it has none.
+    /// The limit of a descriptor, with weir's own keys; none if it has none.
     fn rate_limit(&mut self, policy: Option<RateLimitPolicy>, own: Option<Value>) -> Option<Tree<'static>> {
         let own = match own.map(|own| own.kind) {
             None => None,
@@ -110,7 +110,7 @@ impl Conversion {
         }
         let own = own.unwrap_or_default();
         let policy = policy.unwrap_or_default();
-        // A rate says how many and per how long by itself.
+        // A rate includes the unit and the requests.
         let is_counted = !policy.unlimited && !own.contains_key("rate");
         let requests = policy.requests_per_unit;
         let given = [
@@ -136,7 +136,7 @@ impl Conversion {
         Some(Tree::Mapping(entries))
     }
 
-    /// Notes a problem of the current descriptor.
+    /// Adds a problem of the current descriptor.
     fn tell(&mut self, message: &str) {
         let path: Vec<String> = self.path.iter().map(|index| format!("descriptors[{index}]")).collect();
         self.problems.push(format!("{}: {message}", path.join(".")));
@@ -157,7 +157,7 @@ fn flag(on: bool) -> Option<Tree<'static>> {
     on.then(|| Tree::Plain("true".into()))
 }
 
-/// The name of a unit. A number that has none is passed on, so that the refusal shows it.
+/// The name of a unit. An unknown number is passed on, so the error shows it.
 fn unit(number: i32) -> Option<Tree<'static>> {
     match RateLimitUnit::try_from(number) {
         Ok(RateLimitUnit::Unknown) => None,
@@ -174,7 +174,7 @@ fn of_struct(fields: Struct) -> Tree<'static> {
     Tree::Mapping(fields.fields.into_iter().map(|(key, value)| (key.into(), of_value(value))).collect())
 }
 
-/// A value as a policy file would have it. Numbers of a struct are floats, which show whole numbers without a point.
+/// A value as in a policy file. Numbers of a struct are doubles; whole numbers are written without a point.
 fn of_value(value: Value) -> Tree<'static> {
     match value.kind {
         None | Some(Kind::NullValue(_)) => Tree::Plain("null".into()),

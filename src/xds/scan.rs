@@ -1,23 +1,23 @@
-//! What the resources of a response would take in memory, before messages are made of them.
+//! Computes the memory that the resources of a response will take, before they are decoded.
 //!
-//! An empty descriptor is two bytes of a response, and up to four kilobytes while policies are read. So each message inside of a resource is
-//! counted in its bytes, without allocating, and a response that would take too much is refused. Not here: what the messages
-//! mean (resource.rs).
+//! An empty descriptor is two bytes of a response, and up to four kilobytes while policies are read. So the messages in each
+//! resource are counted without allocating, and a response that would take too much is refused. Not here: the meaning of the
+//! messages (resource.rs).
 
 use std::fmt;
 
 use weir_protobuf::{Content, field};
 
-/// So many bytes of memory the resources of a response may take for each of their own, and [`MEMORY_MIN`] more.
+/// The resources of a response may take so many bytes of memory for each of their own bytes, and [`MEMORY_MIN`] more.
 pub const MEMORY_PER_BYTE: u64 = 128;
 /// See [`MEMORY_PER_BYTE`].
 pub const MEMORY_MIN: u64 = 128 << 20;
-/// But at most so many for each byte that a response may have, and not less than [`MEMORY_MIN`].
+/// They may never take more than so many bytes for each byte of the largest response, or [`MEMORY_MIN`] if that is more.
 pub const MEMORY_PER_BYTE_MAX: u64 = 32;
 /// How deep messages may nest, as in the generated decoders.
 const DEPTH_MAX: usize = 100;
 
-/// The messages of a resource that can be there any number of times.
+/// The messages that a resource can have any number of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Config,
@@ -45,7 +45,8 @@ impl Kind {
         })
     }
 
-    /// The most bytes of memory that one takes in all forms that are there at once, without its texts. A test measures them.
+    /// The most bytes of memory that a message takes in all forms that exist at the same time, without its texts. A test measures
+    /// them.
     const fn memory(self) -> u64 {
         match self {
             Self::Config => 0,
@@ -58,7 +59,7 @@ impl Kind {
     }
 }
 
-/// What is in a resource.
+/// The content of resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     bytes: u64,
@@ -83,7 +84,7 @@ impl fmt::Display for Counts {
 }
 
 impl Counts {
-    /// Counts the messages up to the first bytes that are none: decoding ends there too.
+    /// Counts messages up to the first malformed bytes. Decoding ends there too.
     fn add(&mut self, kind: Kind, mut bytes: &[u8], depth_left: usize) {
         self.memory += kind.memory();
         match kind {
@@ -101,10 +102,10 @@ impl Counts {
     }
 }
 
-/// Counts what is in each `RateLimitConfig` of a response, which may have so many bytes.
+/// Counts the content of each `RateLimitConfig` of a response, which may have so many bytes.
 ///
 /// # Errors
-/// When all of them would take too much memory.
+/// If all of them would take too much memory.
 pub(super) fn check<'a>(
     configs: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
     response_bytes_max: usize,

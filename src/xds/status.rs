@@ -1,12 +1,12 @@
 //! The state of the subscription, for `/readyz`, metrics and logs.
 //!
-//! Not here: how it is shown (app).
+//! Not here: showing it (app).
 
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-/// The longest text of the server that is kept, in bytes: a version, or the reason of an error.
+/// The longest kept text of the server, in bytes: a version, or the reason of an error.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// The state of a subscription.
@@ -16,9 +16,9 @@ pub struct Status {
     pub connected: bool,
     /// The version in force, whole; none before the first.
     pub version: Option<String>,
-    /// When a response was accepted last.
+    /// The time of the last accepted response.
     pub acked_at: Option<SystemTime>,
-    /// The response that was refused last.
+    /// The last refused response.
     pub nack: Option<Nack>,
     /// Whether the last response was refused.
     pub refused: bool,
@@ -26,7 +26,7 @@ pub struct Status {
     pub trouble: Option<String>,
     /// Connections that were made.
     pub connections: u64,
-    /// Connections that could not be made, and streams that ended.
+    /// Failed connections, and streams that ended.
     pub failures: u64,
     /// Responses that were accepted.
     pub acks: u64,
@@ -39,9 +39,9 @@ pub struct Status {
 pub struct Nack {
     /// Its version.
     pub version: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When.
+    /// The time.
     pub at: SystemTime,
 }
 
@@ -56,7 +56,7 @@ impl Watch {
         self.0.lock().clone()
     }
 
-    /// One number or flag of the state, without a copy of all of it.
+    /// Reads a part of the state without copying all of it.
     pub fn read<T>(&self, read: impl FnOnce(&Status) -> T) -> T {
         read(&self.0.lock())
     }

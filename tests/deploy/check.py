@@ -9,6 +9,8 @@ Run by scripts/check-deploy. Each problem is a line; the exit status is 1 if the
 
 import base64
 import copy
+import importlib.machinery
+import importlib.util
 import json
 import os
 import queue
@@ -322,8 +324,8 @@ PROMISES = [
     ({"mode": "ratelimit"}, container("args"), ["ratelimit"]),
     ({"mode": "ratelimit"}, setting("WEIR__CHARGING"), None),
     # Policies.
-    ({"policies": {"enabled": False}}, volume("policies"), None),
-    ({"policies": {"enabled": False}}, setting("WEIR__POLICIES__DIRECTORY"), None),
+    ({"policies": {"enabled": False}, "config": {"policies": {"directory": "/volume"}}}, volume("policies"), None),
+    ({"policies": {"enabled": False}, "config": {"policies": {"directory": "/volume"}}}, setting("WEIR__POLICIES__DIRECTORY"), None),
     ({"policies": {"files": {"a.yaml": {"domain": "a"}}}}, of("ConfigMap", "data"), {"a.yaml": "domain: a\n"}),
     ({"policies": {"files": {"a.yaml": "# text\ndomain: a\n"}}}, of("ConfigMap", "data"), {"a.yaml": "# text\ndomain: a\n"}),
     # Stores.
@@ -545,6 +547,8 @@ REFUSED = [
     ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"existingSecret": "s", "keyKey": "k"}}}, "redis.tls.certKey and redis.tls.keyKey: set both or none"),
     ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"certKey": "c", "keyKey": "k"}}}, "redis.tls.certKey needs redis.tls.existingSecret"),
     ({**POLICIES, "redis": {"tls": {"existingSecret": "s"}}}, "redis.tls has no effect without a redis.url that begins with rediss://"),
+    ({**POLICIES, "config": {"policies": {"source": "xds"}}}, "policies.xds.server: required with policies.source=xds"),
+    ({"policies": {"enabled": False}}, "policies.enabled=false needs policies.directory, or policies.source=xds"),
     ({**POLICIES, "config": {"redis": {"timout": "15ms"}}}, "config: redis.timout: no such setting, the nearest is redis.timeout"),
     ({**POLICIES, "config": {"shadowmode": True}}, "config: shadowmode: no such setting, the nearest is shadow_mode"),
     ({**POLICIES, "config": {"redsi": {"timeout": "15ms"}}}, "config: redsi: no such setting"),
@@ -632,6 +636,7 @@ def check_ai_gateway():
         "CONFIG_GRPC_XDS_NODE_ID": name,
         "CONFIG_GRPC_XDS_SERVER_URL": "ai-gateway-controller.envoy-ai-gateway-system.svc.cluster.local:18002",
         "CONFIG_GRPC_XDS_SERVER_USE_TLS": None,
+        "USE_STATSD": "false",
         "WEIR__LISTEN__GRPC": "0.0.0.0:8081",
     }.items():
         check(found.get(variable) == value, f"deploy/envoy-ai-gateway: {variable} is {found.get(variable)} and not {value}")
@@ -961,12 +966,47 @@ def check_release():
             names = {package.name for package in document.packages}
             check({"weir", "tonic", "ring"} <= names, "scripts/sbom lacks a crate that is compiled into weir")
             check(not {"proptest", "criterion"} & names, "scripts/sbom has crates of tests")
+    check_licences()
     done = subprocess.run([ROOT / "scripts/release", "--help"], capture_output=True, text=True, timeout=60)
     check(done.returncode == 0 and "SHA256SUMS" in done.stdout, f"scripts/release --help: {done.stderr}")
     done = subprocess.run([ROOT / "scripts/release", "--no-such"], capture_output=True, text=True, timeout=60)
     check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
     jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
     check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
+
+
+def check_licences():
+    """Each crate of the SBOM has the text of its licence, and one without a text is named."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    loader = importlib.machinery.SourceFileLoader("licenses", str(ROOT / "scripts/licenses"))
+    licenses = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(licenses)
+    text = licenses.document()
+    _, packages, edges = licenses.resolved()
+    for package in (packages[to] for _, to, _ in edges if packages[to]["source"]):
+        named = f"{package['name']} {package['version']}"
+        line = re.search(rf"^{re.escape(named)}   .* texts? ([\d, ]+)$", text, re.MULTILINE)
+        check(line, f"scripts/licenses has no line of {named}")
+        for number in line.group(1).split(", ") if line else []:
+            check(f"\ntext {number}\n" in text, f"scripts/licenses has no text {number} of {named}")
+    check("<year>" not in text and "The Rust Standard Library" in text and "Rich Felker" in text, "scripts/licenses lacks a copyright")
+
+    with tempfile.TemporaryDirectory() as folder:
+        crate = {"name": "bare", "version": "1.0.0", "license": "ISC", "repository": "here", "manifest_path": f"{folder}/Cargo.toml", "authors": []}
+
+        def refused(expected, elsewhere=None):
+            licenses.ELSEWHERE = {"bare": elsewhere} if elsewhere else {}
+            try:
+                licenses.texts_of(crate, [crate, crate | {"name": "other", "repository": "there"}])
+                check(False, f"scripts/licenses does not refuse: {expected}")
+            except SystemExit as error:
+                check(expected in str(error), f"scripts/licenses: {error}, and not {expected}")
+
+        refused("bare 1.0.0 (ISC) ships no text")
+        refused("bare has the licence ISC, and not MIT.txt", "MIT.txt")
+        refused("other has another repository or licence than bare", "other")
+        (Path(folder) / "LICENSE").write_text("text")
+        refused("bare ships LICENSE now", "MIT.txt")
 
 
 def check_unit():

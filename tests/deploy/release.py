@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -65,13 +66,13 @@ def main():
             return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=120)
 
         subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", clone], check=True, timeout=120)
-        for name in ("release", "sbom", "release-requirements.txt"):
+        for name in ("release", "sbom", "licenses", "crates.py", "release-requirements.txt"):
             shutil.copy(ROOT / "scripts" / name, clone / "scripts")
         shutil.copy(ROOT / "CHANGELOG.md", clone)
         for name, text in TOOLS.items():
             write(tools / name, text)
         # `image root DIR PROCESSOR`
-        write(clone / "scripts/image", f"#!/bin/sh\nmkdir -p \"$2/bin\"\ncat >\"$2/bin/weir\" <<'END'\n{SERVER}END\nchmod +x \"$2/bin/weir\"\n")
+        write(clone / "scripts/image", f"#!/bin/sh\nmkdir -p \"$2/bin\"\ncat >\"$2/bin/weir\" <<'END'\n{SERVER}END\nchmod +x \"$2/bin/weir\"\ncp LICENSE \"$2\"\nscripts/licenses \"$2/THIRD-PARTY-LICENSES\"\n")
         venv = clone / "target/release-venv"
         write(venv / "bin/pyspdxtools", "#!/bin/sh\n")
         shutil.copy(clone / "scripts/release-requirements.txt", venv / "weir-requirements.txt")
@@ -80,7 +81,8 @@ def main():
         done = run("scripts/release")
         assert done.returncode == 1 and "not committed" in done.stderr and not out.exists(), f"a tree with changes: {done}"
 
-        assert run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "--all", "-m", "stand-ins").returncode == 0
+        assert run("git", "add", "--all").returncode == 0
+        assert run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "stand-ins").returncode == 0
         broken.touch()
         done = run("scripts/release")
         assert done.returncode != 0 and not out.exists(), f"without a chart there is no release: {done}"
@@ -93,6 +95,13 @@ def main():
         assert all(f"{name} is kept" in done.stdout for name in kept), done.stdout
         assert {path.name for path in out.iterdir()} == FILES, sorted(out.iterdir())
         assert run("sh", "-c", f"cd {out} && sha256sum --check SHA256SUMS").returncode == 0
+        for architecture in ("amd64", "arm64"):
+            name = f"weir-{VERSION}-linux-{architecture}"
+            with tarfile.open(out / f"{name}.tar.gz") as archive:
+                expected = {f"{name}/{file}" for file in ("weir", "LICENSE", "THIRD-PARTY-LICENSES", "README.md", "CHANGELOG.md")}
+                files = {member.name for member in archive if member.isfile()}
+                assert files == expected, files
+                assert "\ntonic " in archive.extractfile(f"{name}/THIRD-PARTY-LICENSES").read().decode()
         lines = (out / "SHA256SUMS").read_text().splitlines()
         assert {line.split()[1] for line in lines} == FILES - {"SHA256SUMS"}, lines
         notes = (out / "NOTES.md").read_text()

@@ -125,6 +125,7 @@ fn the_diagrams_are_what_the_engine_admits() {
         ("token_bucket", Algorithm::TokenBucket { burst, refill: Refill::Continuous }),
         ("... refill: interval", by_interval(burst)),
         ("leaky_bucket", Algorithm::LeakyBucket { burst }),
+        ("concurrency", Algorithm::Concurrency),
     ];
     for name in Algorithm::NAMES {
         assert!(rows.iter().any(|(_, algorithm)| algorithm.name() == name), "the diagrams have no row for {name}");
@@ -240,6 +241,39 @@ fn windows_that_slide() {
     page.take(NOW + 10 * SECOND, 1);
     assert_eq!(page.look(NOW - 50 * SECOND), (2, 2 * MINUTE));
     assert_eq!(page.look(NOW - 50 * SECOND - 1), (2, MINUTE));
+}
+
+#[test]
+fn permits() {
+    // [cc-1] [cc-4] [cc-5]
+    let mut page = Page::of(3, 30 * SECOND, Algorithm::Concurrency);
+    let receipts = [(); 3].map(|()| page.receipt(NOW, 1));
+    assert_eq!(page.over(NOW + 4 * SECOND, 1), 26_499_999);
+    assert_eq!(page.undo(NOW + 5 * SECOND, receipts[0]).0, 1);
+    page.take(NOW + 5 * SECOND, 1);
+    for left in [1, 2, 2] {
+        assert_eq!(page.undo(NOW + 6 * SECOND, receipts[1]).0, left);
+    }
+
+    // [cc-2]
+    let mut page = Page::of(1, 30 * SECOND, Algorithm::Concurrency);
+    page.take(NOW + SECOND / 5, 1);
+    assert_eq!(page.over(NOW + 30 * SECOND + 499_998, 1), 1);
+    page.take(NOW + 30 * SECOND + 499_999, 1);
+    for seconds in 1..=3_600 {
+        let window = seconds * SECOND;
+        let mut page = Page::of(1, window, Algorithm::Concurrency);
+        let (_, _, reset) = page.take(NOW, 1);
+        assert!((window..=window + window / 50).contains(&reset), "{reset} of {window}");
+    }
+
+    // [cc-6]
+    let mut page = Page::of(3, 30 * SECOND, Algorithm::Concurrency);
+    page.take(NOW, 3);
+    page.now_is(5, 30 * SECOND, Algorithm::Concurrency);
+    assert_eq!(page.look(NOW).0, 2);
+    page.now_is(1, 30 * SECOND, Algorithm::Concurrency);
+    assert_eq!(page.look(NOW + 30 * SECOND).0, 0);
 }
 
 #[test]

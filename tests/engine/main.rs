@@ -5,6 +5,7 @@
 
 mod alerts;
 mod examples;
+mod holds;
 mod matching;
 mod properties;
 mod support;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome, run};
-use weir_lab::comparison::{Comparison, Kind, Tend, compare};
+use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome, run};
+use weir_lab::comparison::{Comparison, Direction, Kind, compare};
 use weir_policies::{Dialect, Loaded, parse};
 
 fn loaded(text: &str) -> Loaded {
@@ -25,7 +25,13 @@ fn lines(comparison: &Comparison<'_>) -> Vec<String> {
     let line = |change: &weir_lab::comparison::RuleChange<'_>| {
         let example = change.example.as_ref().filter(|_| change.kind == Kind::Moved);
         let example = example.map_or_else(String::new, |example| format!(" ({example})"));
-        format!("{} {} > {}{example}: {}", change.kind.name(), path(change.old), path(change.new), change.tend.name())
+        format!(
+            "{} {} > {}{example}: {}",
+            change.kind.name(),
+            path(change.old),
+            path(change.new),
+            change.direction.name()
+        )
     };
     comparison.rules.iter().map(line).collect()
 }
@@ -131,35 +137,35 @@ fn each_kind_of_change_is_found() {
 #[test]
 fn stricter_is_told_from_looser() {
     for (old, new, expected) in [
-        ("5/h", "120/day", Tend::Looser),
-        ("120/day", "5/h", Tend::Stricter),
-        ("5/h", "100/day", Tend::Both),
-        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 5/h, algorithm: gcra, burst: 9}", Tend::Looser),
-        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 6/h, algorithm: gcra, burst: 4}", Tend::Both),
-        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Tend::Neither),
-        ("5/h", "{rate: 4/h, algorithm: gcra}", Tend::Stricter),
-        ("5/h", "0/h", Tend::Stricter),
-        ("0/h", "1/day", Tend::Looser),
-        ("5/h", "{rate: 5/h, drain: true}", Tend::Stricter),
-        ("5/h", "{unlimited: true}", Tend::Looser),
-        ("{unlimited: true}", "5/h", Tend::Stricter),
-        ("5/h", "{rate: 5/h, name: a}", Tend::Neither),
-        ("5/h", "{rate: 5/h, alert_at: [80]}", Tend::Neither),
-        ("500/h", "{rate: 500/h, lease: 100ms}", Tend::Neither),
+        ("5/h", "120/day", Direction::Looser),
+        ("120/day", "5/h", Direction::Stricter),
+        ("5/h", "100/day", Direction::Both),
+        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 5/h, algorithm: gcra, burst: 9}", Direction::Looser),
+        ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 6/h, algorithm: gcra, burst: 4}", Direction::Both),
+        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Direction::Neither),
+        ("5/h", "{rate: 4/h, algorithm: gcra}", Direction::Stricter),
+        ("5/h", "0/h", Direction::Stricter),
+        ("0/h", "1/day", Direction::Looser),
+        ("5/h", "{rate: 5/h, drain: true}", Direction::Stricter),
+        ("5/h", "{unlimited: true}", Direction::Looser),
+        ("{unlimited: true}", "5/h", Direction::Stricter),
+        ("5/h", "{rate: 5/h, name: a}", Direction::Neither),
+        ("5/h", "{rate: 5/h, alert_at: [80]}", Direction::Neither),
+        ("500/h", "{rate: 500/h, lease: 100ms}", Direction::Neither),
         // Outside of its term a limit is not there.
-        ("5/h", "{rate: 5/h, until: 2040-01-01}", Tend::Looser),
-        ("5/h", "{rate: 5/h, from: 2040-01-01}", Tend::Looser),
-        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Tend::Stricter),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Tend::Stricter),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Tend::Both),
-        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Tend::Stricter),
-        ("0/h", "{rate: 0/h, until: 2040-01-01}", Tend::Looser),
-        ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Tend::Stricter),
+        ("5/h", "{rate: 5/h, until: 2040-01-01}", Direction::Looser),
+        ("5/h", "{rate: 5/h, from: 2040-01-01}", Direction::Looser),
+        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Direction::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Direction::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Direction::Both),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Direction::Stricter),
+        ("0/h", "{rate: 0/h, until: 2040-01-01}", Direction::Looser),
+        ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Direction::Stricter),
     ] {
         let of = |limit: &str| policy(&format!("{{key: a, rate_limit: {limit}}}"));
         let (before, after) = (loaded(&of(old)), loaded(&of(new)));
         let comparison = compare(&before.policies, &after.policies);
-        let tends: Vec<Tend> = comparison.rules.iter().map(|change| change.tend).collect();
+        let tends: Vec<Direction> = comparison.rules.iter().map(|change| change.direction).collect();
         assert_eq!(tends, [expected], "{old} {new}");
     }
     for (old, new, expected) in [
@@ -213,7 +219,7 @@ fn domains_are_compared() {
     assert_eq!(rules, ["removed a > -: looser", "added - > b: stricter"]);
 }
 
-fn diff(old: &str, new: &str, format: Format, fail_on: &[FailOn]) -> (Outcome, String) {
+fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcome, String) {
     let directory = tempfile::TempDir::new().unwrap();
     let [old, new] = [("old.yaml", old), ("new.yaml", new)].map(|(name, text)| {
         let path = directory.path().join(name);
@@ -259,7 +265,7 @@ descriptors:
 
 #[test]
 fn the_text_is_for_people() {
-    let (outcome, text) = diff(OLD, NEW, Format::Text, &[]);
+    let (outcome, text) = diff(OLD, NEW, DiffFormat::Text, &[]);
     assert_eq!(outcome, Outcome::Differs);
     insta::assert_snapshot!(text, @"
     domain shop changed
@@ -292,7 +298,7 @@ fn the_text_is_for_people() {
 
     1 added, 1 removed, 2 changed, 1 stricter, 3 looser, states of 2 changes forgotten, 1 domain; 1 rule as before
     ");
-    let (outcome, text) = diff(OLD, OLD, Format::Text, &[]);
+    let (outcome, text) = diff(OLD, OLD, DiffFormat::Text, &[]);
     assert_eq!((outcome, text.as_str()), (Outcome::Same, "no change in 4 rules\n"));
 }
 
@@ -300,9 +306,9 @@ fn the_text_is_for_people() {
 fn a_rule_that_is_gone_says_so_and_nothing_else() {
     let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
     let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
-    let (_, text) = diff(both, one, Format::Text, &[]);
+    let (_, text) = diff(both, one, DiffFormat::Text, &[]);
     assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
-    let (_, text) = diff(one, both, Format::Text, &[]);
+    let (_, text) = diff(one, both, DiffFormat::Text, &[]);
     assert!(text.contains("unlimited: false -> true"), "{text}");
     // An example is spelled as weir explain reads it.
     let lists = ["{key: a, value: 'x,*', rate_limit: 5/h}", "{key: a, value: 'x,y*', rate_limit: 9/h}"];
@@ -312,7 +318,7 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
 
 #[test]
 fn the_markdown_is_for_a_pull_request() {
-    let (_, text) = diff(OLD, NEW, Format::Markdown, &[]);
+    let (_, text) = diff(OLD, NEW, DiffFormat::Markdown, &[]);
     insta::assert_snapshot!(text, @"
     **weir diff**: 1 added, 1 removed, 2 changed, 1 stricter, 3 looser, states of 2 changes forgotten, 1 domain; 1 rule as before
 
@@ -331,7 +337,7 @@ fn the_markdown_is_for_a_pull_request() {
 
 #[test]
 fn the_json_has_all_of_it() {
-    let (_, text) = diff(OLD, NEW, Format::Json, &[]);
+    let (_, text) = diff(OLD, NEW, DiffFormat::Json, &[]);
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["summary"]["added"], 1);
     assert_eq!(document["summary"]["same"], 1);
@@ -349,7 +355,7 @@ fn no_name_or_value_becomes_markup() {
         "domain: {value:?}\ndescriptors: [{{key: {value:?}, value: {value:?}, rate_limit: {{rate: 5/h, name: {value:?}}}}}]\n"
     );
     let text = text.replace("\\u{202e}", "\\u202e").replace("\\\\", "\\");
-    let (_, markdown) = diff("domain: d\n", &text, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: d\n", &text, DiffFormat::Markdown, &[]);
     for forbidden in ["<img", "`@", "@team", "[a]", "~~", "\u{202e}", "onerror=alert(1)"] {
         assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
     }
@@ -357,7 +363,7 @@ fn no_name_or_value_becomes_markup() {
         let columns = line.matches('|').count();
         assert!(columns == 3 || columns == 6, "{line}");
     }
-    let (_, plain) = diff("domain: d\n", &text, Format::Text, &[]);
+    let (_, plain) = diff("domain: d\n", &text, DiffFormat::Text, &[]);
     assert!(!plain.contains('\u{202e}') && plain.is_ascii(), "{plain}");
 }
 
@@ -365,9 +371,9 @@ fn no_name_or_value_becomes_markup() {
 fn a_long_report_is_cut_in_markdown_only() {
     let rules: Vec<String> = (0..300).map(|i| format!("{{key: k{i}, rate_limit: {}/h}}", i + 1)).collect();
     let new = policy(&rules.join(", "));
-    let (_, markdown) = diff("domain: shop\n", &new, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: shop\n", &new, DiffFormat::Markdown, &[]);
     assert!(markdown.contains("and 200 more rules") && markdown.len() < 65_536, "{} bytes", markdown.len());
-    let (_, text) = diff("domain: shop\n", &new, Format::Text, &[]);
+    let (_, text) = diff("domain: shop\n", &new, DiffFormat::Text, &[]);
     assert_eq!(text.matches("  added ").count(), 300);
 
     // Long names and several limits fill a comment with fewer rules.
@@ -375,7 +381,7 @@ fn a_long_report_is_cut_in_markdown_only() {
         |i: usize| format!("[{{rate: {}/min, name: a_b_c_{i}}}, {{rate: 9/h, algorithm: gcra, name: d_e_{i}}}]", i + 1);
     let wide = |i: usize| format!("{{key: {}_{i}, rate_limits: {}}}", "a_".repeat(60), limits(i));
     let new = policy(&(0..100).map(wide).collect::<Vec<_>>().join(", "));
-    let (_, markdown) = diff("domain: shop\n", &new, Format::Markdown, &[]);
+    let (_, markdown) = diff("domain: shop\n", &new, DiffFormat::Markdown, &[]);
     let rows = markdown.lines().filter(|line| line.starts_with("| <code>shop")).count();
     let more = format!("and {} more rules: `weir diff` prints all of them", 100 - rows);
     assert!(
@@ -398,12 +404,12 @@ fn the_exit_says_what_was_asked_for() {
         (&strict, &loose, &[FailOn::Forgotten], Outcome::Same),
         (&strict, &other, &[FailOn::Forgotten], Outcome::Differs),
     ] {
-        assert_eq!(diff(old, new, Format::Text, fail_on).0, expected, "{old}{new}{fail_on:?}");
+        assert_eq!(diff(old, new, DiffFormat::Text, fail_on).0, expected, "{old}{new}{fail_on:?}");
     }
 }
 
 fn told(old: &str, new: &str, fail_on: &[FailOn]) -> (Outcome, String) {
-    diff(&policy(old), &policy(new), Format::Text, fail_on)
+    diff(&policy(old), &policy(new), DiffFormat::Text, fail_on)
 }
 
 fn assert_has(text: &str, lines: &[&str]) {
@@ -521,7 +527,7 @@ fn what_could_not_be_told_is_an_exit_of_its_own() {
     );
     assert_eq!(told(&old, &new, &[FailOn::Unknown]).0, Outcome::Differs);
     assert_eq!(told(&old, &new, &[FailOn::Stricter]).0, Outcome::Unknown);
-    let (_, json) = diff(&policy(&old), &policy(&new), Format::Json, &[]);
+    let (_, json) = diff(&policy(&old), &policy(&new), DiffFormat::Json, &[]);
     let document: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(document["summary"]["unknown"], 1);
     assert!(document["unknown"][0]["old"]["line"].is_u64() && document["unknown"][0]["why"].is_string(), "{json}");
@@ -537,7 +543,7 @@ fn policies_that_are_wrong_are_told() {
         new: "no such directory".into(),
         dialect: Dialect::default(),
         traffic: None,
-        format: Format::Text,
+        format: DiffFormat::Text,
         fail_on: Vec::new(),
     };
     let error = run(&diff, &mut Vec::new()).unwrap_err();
@@ -556,7 +562,7 @@ fn the_first_policies_are_compared_with_nothing() {
     }
     fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
     let ran = |old: &std::path::Path, new: &std::path::Path| {
-        let (dialect, format) = (Dialect::default(), Format::Text);
+        let (dialect, format) = (Dialect::default(), DiffFormat::Text);
         let diff = Diff { old: old.into(), new: new.into(), dialect, traffic: None, format, fail_on: Vec::new() };
         let mut out = Vec::new();
         run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())

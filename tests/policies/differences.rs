@@ -12,7 +12,7 @@ use weir_engine::matcher::Matcher;
 use weir_engine::network::Network;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{Limit, PolicySet, Role, Unit};
-use weir_lab::comparison::{Comparison, Tend, compare};
+use weir_lab::comparison::{Comparison, Direction, compare};
 
 use crate::support::arbitrary::config;
 use crate::support::wildcards::{bits, stars};
@@ -435,12 +435,12 @@ fn no_request_gets_an_answer_that_the_comparison_does_not_have() {
         }
         silent += usize::from(comparison.is_empty());
         let shown = shown(&mut numbers, &old, &new);
-        for (tend, shown) in [(Tend::Stricter, shown.stricter), (Tend::Looser, shown.looser)] {
-            let is_said = comparison.tending(tend) > 0;
+        for (direction, shown) in [(Direction::Stricter, shown.stricter), (Direction::Looser, shown.looser)] {
+            let is_said = comparison.with_direction(direction) > 0;
             claims += usize::from(is_said);
             shown_claims += usize::from(is_said && shown.is_some());
             if let Some(request) = shown.filter(|_| !is_said) {
-                panic!("seed {seed}: {request} is {}\n{old:#?}\n{new:#?}\n{}", tend.name(), told(&comparison));
+                panic!("seed {seed}: {request} is {}\n{old:#?}\n{new:#?}\n{}", direction.name(), told(&comparison));
             }
         }
     }

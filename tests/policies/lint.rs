@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir_cli::check::{self, Failed, Strictness};
+use weir_cli::check::{self, Failed};
+use weir_lab::testing::Strictness;
 use weir_policies::{Code, Dialect, Loaded, lint, load_dir, parse, parse_with};
 
 fn at_root(path: &str) -> PathBuf {

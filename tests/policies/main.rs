@@ -10,6 +10,7 @@ mod differences;
 mod lint;
 mod matches;
 mod modes;
+mod permits;
 mod policies;
 mod schemas;
 mod trials;

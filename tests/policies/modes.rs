@@ -93,7 +93,7 @@ fn query<'a>(keys: &[&'a str]) -> Query<'a> {
         operation: Operation::Consume(1),
         limit: None,
     };
-    Query { domain: "shop", descriptors: keys.iter().map(asked).collect() }
+    Query { domain: "shop", descriptors: keys.iter().map(asked).collect(), settle: None }
 }
 
 fn codes(answer: &Answer) -> String {
@@ -326,6 +326,7 @@ fn the_examples_of_envoyproxy_ratelimit_answer_as_they_say() {
             let query = Query {
                 domain: &loaded.domains[0].name,
                 descriptors: descriptors.iter().map(|it| asked(it)).collect(),
+                settle: None,
             };
             let told = codes(&bench.decide(&query)).replace("OVER", "OVER_LIMIT");
             assert_eq!(told, expected, "{name}: {line}");

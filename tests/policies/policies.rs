@@ -2,8 +2,7 @@
 //! texts of `weir check` and `weir explain` (shown.rs), and the page and
 //! the examples about them (page.rs).
 //!
-//! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
-//! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
+//! tests/data/policies/bad.txt has a policy for each kind of mistake, with its problems.
 
 mod dialect;
 mod page;
@@ -29,18 +28,35 @@ fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
 }
 
-/// The files of a folder with one ending, sorted.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(data(folder)).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == ending) {
-            paths.push(path);
-        }
+/// The cases of a file: each begins with `=== ` and its name, and has `--- expected` after its policy.
+fn cases(file: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(data(file)).unwrap();
+    let cases = text.split("=== ").skip(1).map(|case| {
+        let (policy, _) = case.split_once("--- expected\n").expect(case);
+        let (name, policy) = policy.split_once('\n').expect(policy);
+        (name.to_owned(), policy.to_owned())
+    });
+    cases.collect()
+}
+
+/// Compares what `found` makes of each policy of a file with what the file has; UPDATE_EXPECTED=1 writes the file anew.
+fn compare(file: &str, found: impl Fn(&str) -> String) {
+    let expected = fs::read_to_string(data(file)).unwrap();
+    let mut all = expected.split("=== ").next().unwrap().to_owned();
+    for (name, policy) in cases(file) {
+        write!(all, "=== {name}\n{policy}--- expected\n{}\n", found(&policy)).unwrap();
     }
-    paths.sort();
-    assert!(!paths.is_empty(), "no *.{ending} in {folder}");
-    paths
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        return fs::write(data(file), &all).unwrap();
+    }
+    let first = all.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(all == expected, "{file}: found and expected: {first:#?}");
+}
+
+/// The texts of the good policies.
+fn good_texts() -> Vec<String> {
+    let entries = fs::read_dir(data("good")).unwrap();
+    entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
 }
 
 fn name_of(path: &Path) -> String {
@@ -71,38 +87,8 @@ fn rule<'l>(loaded: &'l Loaded, domain: &str, entries: &[(&str, &str)]) -> Optio
 }
 
 #[test]
-fn each_mistake_is_told_as_expected() {
-    let update = std::env::var_os("UPDATE_EXPECTED").is_some();
-    let mut differing = String::new();
-    for path in files("bad", "yaml") {
-        let name = name_of(&path);
-        let text = fs::read_to_string(&path).unwrap();
-        let told = match parse(&[(&name, &text)]) {
-            Ok(_) => panic!("{name} is accepted"),
-            Err(problems) => format!("{problems}\n"),
-        };
-        let expected = path.with_extension("expected");
-        if update {
-            fs::write(&expected, &told).unwrap();
-        }
-        if fs::read_to_string(&expected).unwrap_or_default() != told {
-            write!(differing, "\n{name}:\n{told}").unwrap();
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
-    for path in files("bad", "expected") {
-        assert!(path.with_extension("yaml").exists(), "{} belongs to no policy", path.display());
-    }
-}
-
-#[test]
-fn all_good_files_load() {
-    for path in files("good", "yaml") {
-        let text = fs::read_to_string(&path).unwrap();
-        if let Err(problems) = parse(&[(&name_of(&path), &text)]) {
-            panic!("{problems}");
-        }
-    }
+fn each_mistake_is_reported_as_expected() {
+    compare("bad.txt", |policy| format!("{}\n", parse(&[("p.yaml", policy)]).expect_err(policy)));
 }
 
 /// What envoyproxy/ratelimit served with in the recorded cases.
@@ -194,6 +180,7 @@ fn each_algorithm_has_its_parameters_and_defaults() {
         ("leaky_bucket with a queue", Algorithm::LeakyBucket { burst: 50 }),
         ("gcra", Algorithm::Gcra { burst: 10 }),
         ("gcra with a burst", Algorithm::Gcra { burst: 8 }),
+        ("concurrency", Algorithm::Concurrency),
     ] {
         assert_eq!(limit(key).algorithm(), algorithm, "{key}");
     }
@@ -202,7 +189,35 @@ fn each_algorithm_has_its_parameters_and_defaults() {
     let by_default = limit("fixed_window of the calendar");
     assert_eq!(by_default.id(), limit("fixed_window of the calendar by name").id());
     assert_eq!(by_default.zone(), "");
-    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Independent));
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Atomic));
+}
+
+/// The first file of a domain says how it is charged, and else its permits do. [cc-7]
+#[test]
+fn permits_need_atomic_charging() {
+    const PERMITS: &str = "{window: 30s, requests_per_unit: 10, algorithm: concurrency}";
+    let file = |charging: &str, limit: &str| {
+        format!("domain: d\n{charging}\ndescriptors: [{{key: {}, rate_limit: {limit}}}]\n", limit.len())
+    };
+    let (silent, rate) = (file("", PERMITS), file("", "10/s"));
+    let (independent, atomic) = (file("charging: independent", "10/s"), file("charging: atomic", PERMITS));
+    let load = |first: &str, second: &str| {
+        let files = [("a.yaml", first), ("b.yaml", second)];
+        let loaded = parse_with(&files, Dialect { compatible: false, merge_domains: true });
+        loaded.map(|loaded| loaded.policies.domain("d").unwrap().mode).map_err(|problems| problems.to_string())
+    };
+    assert_eq!(load(&atomic, &rate), Ok(Some(Mode::Atomic)));
+    assert_eq!(load(&rate, &silent), Ok(Some(Mode::Atomic)));
+    assert_eq!(load(&rate, &rate.replace("key: 4", "key: 5")), Ok(None));
+    let refused = load(&independent, &silent).unwrap_err();
+    assert!(refused.starts_with("b.yaml:3:74: concurrency with charging: independent: "), "{refused}");
+}
+
+#[test]
+fn charging_is_what_the_file_says() {
+    let text = "domain: d\ncharging: independent\ndescriptors: [{key: a, rate_limit: 1/s}]";
+    let loaded = parse(&[("p.yaml", text)]).unwrap();
+    assert_eq!(loaded.policies.domain("d").unwrap().mode, Some(Mode::Independent));
 }
 
 #[test]
@@ -251,10 +266,12 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "refill" => "interval",
         "precision" => "12h",
         "anchor" => "first_hit",
-        "calendar" | "post_paid" => "true",
+        "calendar" | "post_paid" | "hold" | "drain" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
         "lease" => "100ms",
+        "unit" => "day",
+        "rate" => "9/day",
         other => panic!("no value for {other}"),
     };
     let mut parameters = BTreeSet::new();
@@ -265,8 +282,15 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         }
         for algorithm in Algorithm::NAMES {
             let (name, value) = (key.name, value(key.name));
+            let amount = match (name, algorithm) {
+                ("rate", _) => "",
+                ("unit", _) => "requests_per_unit: 9, ",
+                (_, "concurrency") => "requests_per_unit: 9, window: 1h, ",
+                ("lease", _) => "rate: 1000/day, ",
+                _ => "rate: 9/day, ",
+            };
             let text = format!(
-                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 1000/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{{amount}algorithm: {algorithm}, {name}: {value}}}}}]"
             );
             let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
             let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));
@@ -334,6 +358,9 @@ fn lengths_are_accepted_to_their_bound() {
          p.yaml:2:21: key has 4097 bytes: at most 4096\n\
          p.yaml:2:4127: value has 4097 bytes: at most 4096"
     );
+    let compatible = Dialect { compatible: true, merge_domains: false };
+    let longer = text(bounds.0 + 1, bounds.1 + 1, bounds.2 + 1);
+    assert!(parse_with(&[("p.yaml", &longer)], compatible).is_ok());
     let nested = |levels: usize| {
         let open: String = (1..levels).map(|level| format!("[{{key: k{level}, descriptors: ")).collect();
         format!("domain: d\ndescriptors: {open}[{{key: last}}]{}", "}]".repeat(levels - 1))

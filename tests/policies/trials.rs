@@ -74,7 +74,7 @@ impl Bench {
 
     fn ask(&self, keys: &[&str], operation: Operation) -> Answer {
         let entries: Vec<_> = keys.iter().map(|key| [Entry { key, value: "1" }]).collect();
-        let mut query = Query { domain: "shop", descriptors: Default::default() };
+        let mut query = Query { domain: "shop", descriptors: Default::default(), settle: None };
         for entries in &entries {
             query.descriptors.push(DescriptorRequest { entries, operation, limit: None });
         }

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Role, Unit};
+use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Unit};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, StoreError, StoredOverrides, Undo};
 
 use crate::support::redis::RedisServer;
-use crate::support::vectors::{self, Action, Vector, VectorCharge};
+use crate::support::vectors::{self, Action, ChargeUndo, Vector, VectorCharge};
 
 /// Longer than any healthy call takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,9 +112,9 @@ async fn replay(vector: &Vector, url: &str) {
                     Err(error) => panic!("{}: {error}", vector.title),
                 }
             }
-            Action::Undo(proofs) => {
+            Action::Undo(asked) => {
                 let undos: Vec<Undo<'_>> =
-                    proofs.iter().map(|proof| undo(vector, *proof, &decisions, step.now)).collect();
+                    asked.iter().map(|asked| undo(vector, *asked, &decisions, step.now)).collect();
                 store.undo(&undos, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
             }
             Action::Reset(keys) => {
@@ -145,14 +145,14 @@ fn charge<'a>(vector: &'a Vector, asked: &'a VectorCharge, now: Micros) -> Charg
 
 fn undo<'a>(
     vector: &'a Vector,
-    (step, index): (usize, usize),
+    ChargeUndo { step, charge, hits }: ChargeUndo,
     decisions: &[Option<Decision>],
     now: Micros,
 ) -> Undo<'a> {
     let (Action::Decide(_, asked), Some(made)) = (&vector.steps[step].action, &decisions[step]) else {
         panic!("{}: step {} is no decision", vector.title, step + 1);
     };
-    let limit = vector.limit(&asked[index].limit);
-    let receipt = made.outcomes[index].receipt.expect("the vector undoes what was charged");
-    Undo { key: &asked[index].key, limit, receipt, bounds: vector.bounds(limit, now) }
+    let limit = vector.limit(&asked[charge].limit);
+    let receipt = Receipt { hits, ..made.outcomes[charge].receipt.expect("the vector undoes what was charged") };
+    Undo { key: &asked[charge].key, limit, receipt, bounds: vector.bounds(limit, now) }
 }

@@ -10,7 +10,7 @@ use redis::{Cmd, Value, cmd};
 use weir_store::redis::breaker::{Circuit, TRIALS};
 use weir_store::redis::node::Node;
 use weir_store::redis::pipeline::{Call, CallError, Options, Reason};
-use weir_store::redis::{Endpoint, Observer};
+use weir_store::redis::{Endpoint, RedisObserver};
 
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, eventually};
@@ -26,7 +26,7 @@ const CALLS_ONLY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Changes(Mutex<Vec<(Circuit, Circuit)>>, Mutex<Vec<Circuit>>);
 
-impl Observer for Changes {
+impl RedisObserver for Changes {
     fn circuit_changed(&self, _: &str, from: Circuit, to: Circuit) {
         self.0.lock().unwrap().push((from, to));
     }

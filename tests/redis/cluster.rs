@@ -21,7 +21,7 @@ use weir_engine::{Charge, Limit, Mode, Operation, Receipt};
 use weir_store::memory::Memory;
 use weir_store::redis::error_class::{self, RedisErrorClass};
 use weir_store::redis::pipeline::{self, Options};
-use weir_store::redis::{Endpoint, Observer, Redis};
+use weir_store::redis::{Endpoint, Redis, RedisObserver};
 use weir_store::{Store, Undo};
 
 use crate::support::arbitrary::START_US;
@@ -410,7 +410,7 @@ async fn a_user_with_the_documented_rights_is_enough() {
 #[derive(Default)]
 struct Said(Mutex<Vec<String>>);
 
-impl Observer for Said {
+impl RedisObserver for Said {
     fn refused(&self, _: &str, _: &RedisErrorClass, error: &ServerError) {
         self.0.lock().unwrap().push(error_class::for_log(error));
     }
@@ -482,7 +482,7 @@ struct Nodes {
     ended: Mutex<Vec<String>>,
 }
 
-impl Observer for Nodes {
+impl RedisObserver for Nodes {
     fn started(&self, address: &str, _: pipeline::Load) {
         self.started.lock().unwrap().push(address.to_owned());
     }

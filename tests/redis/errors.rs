@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::ServerError;
-use weir_engine::algorithm::Format;
+use weir_engine::algorithm::StoredFormat;
 use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Window};
 use weir_store::redis::breaker::{Circuit, TRIALS};
 use weir_store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir_store::redis::pipeline::Options;
-use weir_store::redis::{Endpoint, KINDS, Observer, Redis};
+use weir_store::redis::{Endpoint, KINDS, Redis, RedisObserver};
 use weir_store::{Failure, Store, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;
@@ -44,7 +44,7 @@ struct Heard {
     changes: Mutex<Vec<(Circuit, Circuit)>>,
 }
 
-impl Observer for Heard {
+impl RedisObserver for Heard {
     fn connection_dropped(&self, reason: &str) {
         self.dropped.lock().unwrap().push(reason.to_owned());
     }
@@ -464,8 +464,8 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
         let limit = Limit::new(9, hour, algorithm).unwrap();
         server.command(&["FLUSHALL"]).unwrap();
         let garbage: &[&str] = match limit.kind().format() {
-            Format::SortedSet => &["ZADD", "{k}bad", "7", "ann"],
-            Format::Integer | Format::Doubles | Format::Counts => &["SET", "{k}bad", "garbage"],
+            StoredFormat::SortedSet => &["ZADD", "{k}bad", "7", "ann"],
+            StoredFormat::Integer | StoredFormat::Doubles | StoredFormat::Counts => &["SET", "{k}bad", "garbage"],
         };
         server.command(garbage).unwrap();
         let alone = [charge("{k}bad", &limit, Operation::Consume(1))];

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 use weir_engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, State, Term,
-    Unit, Verdict,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, State,
+    Term, Unit, Verdict,
 };
 use weir_store::redis::MERGE_MAX;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Store, StoreError};
+use weir_store::{Store, StoreError, Undo};
 
 use crate::buckets;
-use crate::support::algorithms::without_calendars;
+use crate::support::algorithms::{sub_bucket, without_calendars};
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 
@@ -147,16 +147,14 @@ fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u
         Operation::Report(4),
     ];
     let roles = [Role::Enforced, Role::Enforced, Role::Shadow, Role::Quota];
-    let day = 24 * 3_600_000_000;
     (0..=numbers.below(5))
         .map(|_| {
             let (key, limit) = numbers.pick(limits);
             let mut charge = charge(key, limit, *numbers.pick(&takes));
             charge.role = *numbers.pick(&roles);
             if limit.algorithm().anchor() == Anchor::Calendar(CalendarUnit::Day) {
-                // Now and then those of another time: then nothing of the decision may be written.
-                let begin = now - now % day - if numbers.below(8) == 0 { 9 * day } else { day };
-                charge.bounds = Some(std::array::from_fn(|i| begin + i as u64 * day));
+                // With those of another time nothing of the decision may be written.
+                charge.bounds = Some(days(numbers, now));
             }
             charge
         })
@@ -223,6 +221,194 @@ fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
     }
     let calls = server.runs("evalsha") - before - decisions;
     assert!(calls < decisions * 9 / 10, "{calls} calls for {decisions} decisions are hardly merged");
+}
+
+/// What is asked for at once in the next tests.
+enum Asked<'a> {
+    Decision(Charge<'a>, Mode),
+    Undos(Vec<Undo<'a>>),
+}
+
+async fn answer(store: &Redis, asked: &Asked<'_>) -> Result<Option<Decision>, StoreError> {
+    match asked {
+        Asked::Decision(charge, mode) => decide(store, charge.clone(), *mode).await.map(Some),
+        Asked::Undos(undos) => store.undo(undos, Instant::now() + PATIENCE).get().await.map(|()| None),
+    }
+}
+
+/// Undos of one request: of receipts that were given on these keys before, whole or in part, some of them again.
+fn some_undos<'a>(numbers: &mut Numbers, given: &[Undo<'a>], now: u64) -> Vec<Undo<'a>> {
+    let mut undos: Vec<Undo<'_>> = Vec::new();
+    for _ in 0..=numbers.below(3) {
+        let mut undo = *numbers.pick(given);
+        let is_log = matches!(undo.limit.algorithm(), Algorithm::SlidingWindowLog);
+        // The undos of one log are calls that wait for each other.
+        if is_log && undos.iter().any(|other| other.key == undo.key) {
+            continue;
+        }
+        if !is_log {
+            undo.receipt.hits -= u32::try_from(numbers.below(u64::from(undo.receipt.hits))).unwrap();
+        }
+        if undo.bounds.is_some() {
+            undo.bounds = Some(days(numbers, now));
+        }
+        undos.push(undo);
+    }
+    undos
+}
+
+/// The days around now; now and then those of another time, of which none holds the clock.
+fn days(numbers: &mut Numbers, now: u64) -> Bounds {
+    let day = 24 * 3_600_000_000;
+    let begin = now - now % day - if numbers.below(8) == 0 { 9 * day } else { day };
+    std::array::from_fn(|i| begin + i as u64 * day)
+}
+
+#[test]
+fn undos_made_together_with_decisions_are_what_they_would_be_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let together = store(&server, &runtime, "together:", MERGE_MAX);
+    let alone = store(&server, &runtime, "alone:", 0);
+    let mut all = limits();
+    let by_day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+    all.push(Limit::new(9, Unit::Day.window(), by_day).unwrap());
+    // Two keys of each limit.
+    let limits: Vec<(String, Limit)> = all
+        .iter()
+        .enumerate()
+        .flat_map(|(l, limit)| (0..2).map(move |i| (format!("l{l}.{i}"), limit.clone())))
+        .collect();
+    runtime.block_on(together.prepare(Instant::now() + PATIENCE).get()).unwrap();
+    let mut numbers = Numbers(3);
+    let mut now = NOW;
+    let mut given: Vec<Undo<'_>> = Vec::new();
+    let (mut undone, mut stale) = (0, 0);
+    for round in 0..200 {
+        now = now + numbers.below(20_000_000) - if numbers.below(6) == 0 { 15_000_000 } else { 0 };
+        together.set_now(now);
+        alone.set_now(now);
+        let asked: Vec<Asked<'_>> = (0..=numbers.below(30))
+            .map(|_| {
+                if !given.is_empty() && numbers.below(2) == 0 {
+                    return Asked::Undos(some_undos(&mut numbers, &given, now));
+                }
+                let (key, limit) = numbers.pick(&limits);
+                let mut charge = charge(
+                    key,
+                    limit,
+                    *numbers.pick(&[Operation::Consume(1), Operation::Consume(3), Operation::Report(4)]),
+                );
+                if limit.algorithm().anchor() == Anchor::Calendar(CalendarUnit::Day) {
+                    charge.bounds = Some(days(&mut numbers, now));
+                }
+                Asked::Decision(charge, *numbers.pick(&[Mode::Atomic, Mode::Independent]))
+            })
+            .collect();
+        let answers = runtime.block_on(join_all(asked.iter().map(|asked| answer(&together, asked))));
+        for (asked, answered) in asked.iter().zip(answers) {
+            assert_eq!(answered, runtime.block_on(answer(&alone, asked)), "round {round}");
+            match (asked, answered) {
+                (Asked::Decision(charge, _), Ok(Some(decision))) => {
+                    let receipt = decision.outcomes[0].receipt;
+                    let undo = |receipt| Undo { key: charge.key, limit: charge.limit, receipt, bounds: charge.bounds };
+                    given.extend(receipt.map(undo));
+                }
+                (Asked::Undos(undos), Ok(None)) => undone += undos.len(),
+                (_, Err(StoreError::StaleBounds { .. })) => stale += 1,
+                (_, other) => panic!("{other:?}"),
+            }
+        }
+        let old = given.len().saturating_sub(60);
+        given.drain(..old);
+        for (key, limit) in &limits {
+            let states = |store: &Redis| {
+                let asked = [(key.as_str(), limit)];
+                runtime.block_on(store.read_states(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
+            };
+            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
+        }
+    }
+    assert!(undone > 1_000 && stale > 20, "{undone} undos, {stale} answers of stale boundaries");
+}
+
+#[test]
+fn undos_share_a_call_but_those_of_logs() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let minute = Unit::Minute.window();
+    let sliding = |buckets: u64| {
+        let precision = Precision::new(60_000_000 / buckets).unwrap();
+        Limit::new(9, minute, Algorithm::SlidingWindow { precision }).unwrap()
+    };
+    let log = Limit::new(9, minute, Algorithm::SlidingWindowLog).unwrap();
+    // Limits, one undo on each of so many keys of theirs, and the calls that these take.
+    for (limits, count, calls) in [
+        (vec![per_hour(9)], 16, 1),
+        (vec![per_hour(9)], 3, 3),
+        // A charge on 60 sub-buckets weighs 7, and its key takes 2, of 100 together.
+        (vec![sliding(60)], 11, 1),
+        (vec![sliding(60)], 12, 2),
+        // Short and long states share a call too.
+        (vec![per_hour(9), sliding(10)], 6, 1),
+        (vec![log.clone()], 5, 5),
+    ] {
+        let names: Vec<Vec<String>> =
+            limits.iter().enumerate().map(|(l, _)| (0..count).map(|i| format!("{l}.{i}")).collect()).collect();
+        let pairs: Vec<(&str, &Limit)> = (0..count)
+            .flat_map(|i| names.iter().zip(&limits).map(move |(names, limit)| (names[i].as_str(), limit)))
+            .collect();
+        server.command(&["FLUSHALL"]).unwrap();
+        runtime.block_on(store.prepare(Instant::now() + PATIENCE).get()).unwrap();
+        let consume =
+            pairs.iter().map(|(key, limit)| decide(&store, charge(key, limit, Operation::Consume(2)), Mode::Atomic));
+        let decisions = runtime.block_on(join_all(consume));
+        let undos: Vec<Undo<'_>> = pairs
+            .iter()
+            .zip(decisions)
+            .map(|(&(key, limit), decision)| {
+                let receipt = decision.unwrap().outcomes[0].receipt.unwrap();
+                Undo { key, limit, receipt, bounds: None }
+            })
+            .collect();
+        let before = server.runs("evalsha");
+        let far = Instant::now() + PATIENCE;
+        for end in
+            runtime.block_on(join_all(undos.iter().map(|undo| store.undo(std::slice::from_ref(undo), far).get())))
+        {
+            end.unwrap();
+        }
+        assert_eq!(server.runs("evalsha") - before, calls, "{count} of {limits:?}");
+        assert_eq!(server.command(&["DBSIZE"]).unwrap().trim(), "0", "all was taken back");
+    }
+}
+
+#[test]
+fn an_undo_of_a_key_that_weir_did_not_write_fails_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(8), per_hour(9));
+    let receipts: Vec<_> = (0..2)
+        .flat_map(|_| hit_all(&runtime, &store, &keys, &limit))
+        .map(|decision| decision.unwrap().outcomes[0].receipt.unwrap())
+        .collect();
+    server.command(&["SET", "k2", "no number"]).unwrap();
+    let undos: Vec<_> =
+        keys.iter().zip(receipts).map(|(key, receipt)| [Undo { key, limit: &limit, receipt, bounds: None }]).collect();
+    let far = Instant::now() + PATIENCE;
+    let ends = runtime.block_on(join_all(undos.iter().map(|undo| store.undo(undo, far).get())));
+    for (key, end) in keys.iter().zip(ends) {
+        match (key.as_str(), end) {
+            ("k2", Err(StoreError::NotSent(failure))) => assert_eq!(failure.kind, "state"),
+            ("k2", other) => panic!("{other:?}"),
+            (_, end) => end.unwrap(),
+        }
+    }
+    server.command(&["DEL", "k2"]).unwrap();
+    for (key, decision) in keys.iter().zip(hit_all(&runtime, &store, &keys, &limit)) {
+        // Of two hits one was taken back, once.
+        let remaining = if key == "k2" { 8 } else { 7 };
+        assert_eq!(decision.unwrap().outcomes[0].remaining, remaining, "{key}");
+    }
 }
 
 #[test]
@@ -444,7 +630,9 @@ fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
             one(values)
         }
         Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { refill: Refill::Interval, .. } => one(doubles(2)),
-        Algorithm::SlidingWindow { precision } => one(buckets::malformed(NOW / precision)),
+        Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => {
+            one(buckets::malformed(NOW / sub_bucket(limit).expect("its kind has some")))
+        }
         Algorithm::SlidingWindowLog => {
             [["1", "x"], ["inf", "0000000000000002:2"], ["1", "0000000000000001:2"], ["-5", "1:1"]]
                 .map(|pair| ("ZADD", texts(&pair)))

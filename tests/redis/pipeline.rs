@@ -13,7 +13,7 @@ use weir_store::redis::pipeline::{
     Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
 };
 use weir_store::redis::pool::REPLIES_BYTES_MAX;
-use weir_store::redis::{DialError, Endpoint, Observer, Redis};
+use weir_store::redis::{DialError, Endpoint, Redis, RedisObserver};
 use weir_store::{Store, StoreError, Undo};
 
 use crate::support::proxy::Proxy;
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-impl Observer for Tally {
+impl RedisObserver for Tally {
     fn started(&self, _: &str, load: Load) {
         self.load.set(load).unwrap();
     }
@@ -692,7 +692,7 @@ async fn a_redis_that_is_still_loading_is_found_before_anything_is_sent() {
 #[tokio::test]
 async fn a_worker_that_dies_is_reported_and_leaves_no_caller_waiting() {
     struct Faulty;
-    impl Observer for Faulty {
+    impl RedisObserver for Faulty {
         fn batch_answered(&self, _: usize, _: Duration) {
             panic!("a fault in a test");
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
 use weir_store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir_store::redis::{Endpoint, Sentinels, Target};
+use weir_store::redis::{Endpoint, RedisTarget, Sentinels};
 
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
@@ -33,14 +33,14 @@ const CALLERS: usize = 8;
 const CALM: u64 = 200;
 
 /// The servers behind these sentinels.
-fn behind(sentinels: &[u16], password: Option<&str>) -> Target {
+fn behind(sentinels: &[u16], password: Option<&str>) -> RedisTarget {
     let sentinel = Endpoint::parse("redis://127.0.0.1").unwrap();
     let redis = sentinel.clone().with_login(None, password);
     let sentinels = sentinels.iter().map(|port| sentinel.at("127.0.0.1", *port)).collect();
     Sentinels::new(MASTER, sentinels, redis).into()
 }
 
-fn start(target: Target, change: impl FnOnce(&mut Options)) -> Arc<Pipeline> {
+fn start(target: RedisTarget, change: impl FnOnce(&mut Options)) -> Arc<Pipeline> {
     let mut options = Options::new(target);
     options.connections = 1;
     change(&mut options);
@@ -290,7 +290,7 @@ impl Group {
         Group { servers: [master, replica], sentinels }
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> RedisTarget {
         let base = Endpoint::parse("redis://127.0.0.1").unwrap();
         let redis = base.clone().with_login(None, Some(REDIS_PASSWORD));
         let sentinel = base.with_login(None, Some(SENTINEL_PASSWORD));

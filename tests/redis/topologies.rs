@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value, cmd};
 use tempfile::TempDir;
 use weir_store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir_store::redis::{Endpoint, Observer};
+use weir_store::redis::{Endpoint, RedisObserver};
 use weir_tls::Identity;
 use weir_tls::TlsFiles;
 use weir_tls::files::FileError;
@@ -198,7 +198,7 @@ struct Tally {
     files: Mutex<Vec<String>>,
 }
 
-impl Observer for Tally {
+impl RedisObserver for Tally {
     fn file_refused(&self, error: &FileError) {
         self.files.lock().unwrap().push(error.to_string());
     }

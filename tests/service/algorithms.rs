@@ -12,6 +12,7 @@ use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
+use crate::support::served::metric;
 
 /// What every rule admits at once.
 const LIMIT: u32 = 3;
@@ -112,7 +113,61 @@ fn each_algorithm_admits_its_limit_on_redis() {
 #[test]
 fn there_is_a_rule_of_each_algorithm() {
     for name in Algorithm::NAMES {
-        assert!(RULES.iter().any(|rule| rule.algorithm == name), "no rule has {name}");
+        let is_tested = name == "concurrency" || RULES.iter().any(|rule| rule.algorithm == name);
+        assert!(is_tested, "no rule has {name}");
+    }
+}
+
+/// What differs from the others: a request takes one permit whatever its hits, refunds take out none, and the wait of a denial
+/// is a bound. Its domain is atomic with any setting. [cc-3] [cc-4] [cc-7]
+#[test]
+fn requests_hold_permits_on_both_stores() {
+    const PERMITS: &str = "{requests_per_unit: 3, window: 1h, algorithm: concurrency}";
+    let policies = PolicyDirectory::with_file(
+        "p.yaml",
+        &format!("domain: all\ndescriptors: [{{key: k, rate_limit: {PERMITS}}}]\n"),
+    );
+    let redis = RedisServer::start();
+    let on_redis = ["--store", "redis", "--redis-url", &redis.url(), "--set", "redis.timeout=5s"].map(str::to_owned);
+    let in_memory = ["--store", "memory"].map(str::to_owned);
+    for store in [&on_redis[..], &in_memory[..]] {
+        let store: Vec<&str> = store.iter().map(String::as_str).chain(["--charging", "independent"]).collect();
+        let weir = Weir::start(&policies.path(), &store);
+        let ask = |hits: &str, refund: bool| {
+            let descriptor = json!({
+                "entries": [{"key": "k", "value": "ann"}], "hitsAddend": hits, "isNegativeHits": refund,
+            });
+            let body = json!({"domain": "all", "descriptors": [descriptor]}).to_string();
+            http::post_json(weir.http, "/json?detail=true", &body).expect("an answer")
+        };
+        let told = |answer: &http::Answer| {
+            let status = json_of(answer)["statuses"][0].clone();
+            let detail = &status["detail"];
+            (
+                answer.status,
+                status["limitRemaining"].as_u64().unwrap_or(0),
+                detail["at_latest"].as_bool(),
+                detail["charged"] == true,
+            )
+        };
+        assert_eq!(told(&ask("1", false)), (200, 2, None, true), "{store:?}");
+        assert_eq!(told(&ask("5", false)), (200, 1, None, true), "{store:?}");
+        assert_eq!(told(&ask("0", false)), (200, 1, None, false), "{store:?}");
+        assert_eq!(told(&ask("1000000", false)), (200, 0, Some(true), true), "{store:?}");
+        assert_eq!(told(&ask("3", true)), (200, 0, None, false), "{store:?}");
+        // Twice: with Redis the second denial comes from Redis too.
+        for _ in 0..2 {
+            let denied = ask("1", false);
+            assert_eq!(told(&denied), (429, 0, Some(true), false), "{store:?}");
+            assert_eq!(denied.header("retry-after"), None, "{denied:?}");
+        }
+        assert_eq!(metric(weir.admin, "weir_deny_cache_hits_total").unwrap_or(0), 0, "{store:?}");
+        let path = "/state?domain=all&descriptor=k=ann";
+        let state = json_of(&http::get(weir.admin, path).expect("an answer"));
+        let limit = &state["limits"][0];
+        assert_eq!((&limit["key"], &limit["remaining"]), (&json!("w1:{all|k=ann}p3600s"), &json!(0)), "{state}");
+        assert_eq!(json_of(&http::request(weir.admin, "DELETE", path, &[], "").expect("an answer"))["stored"], 1);
+        assert_eq!(told(&ask("1", false)), (200, 2, None, true), "{store:?}");
     }
 }
 

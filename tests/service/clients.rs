@@ -30,6 +30,17 @@ const ANSWERED: [&str; 10] = [
     "before more work: denied, try again in N s",
 ];
 
+/// What each program of guards prints where weir answers.
+const GUARDED: [&str; 7] = [
+    "job 1: started, 1 free",
+    "job 2: started, 0 free",
+    "job 2: ended, 1 free",
+    "job 3: denied, try again later",
+    "job 4: started, 0 free",
+    "job 4: ended, 1 free",
+    "job 1: ended, 2 free",
+];
+
 /// How long a program may run. It asks ten times, and each time it waits at most twice for [`GENEROUS_MS`].
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
 /// The deadline of one call where weir answers, for a busy machine.
@@ -39,7 +50,7 @@ const SHORT_MS: u32 = 300;
 const SECONDS_A_YEAR: u64 = 365 * 86_400;
 
 #[test]
-fn python_asks() {
+fn python_asks_and_guards_permits() {
     let wanted = fs::read_to_string(clients().join("python/requirements.txt")).expect("the requirements");
     let installed = fs::read_to_string(repository().join("tests/python/requirements.txt")).expect("the requirements");
     for line in wanted.lines() {
@@ -50,10 +61,15 @@ fn python_asks() {
         command.arg("-B").arg(clients().join("python/client.py")).args(arguments);
         command
     });
+    check_guards(Reflection::Needed, |arguments| {
+        let mut command = Command::new(python::venv().join("bin/python"));
+        command.arg("-B").arg(clients().join("python/permits.py")).args(arguments);
+        command
+    });
 }
 
 #[test]
-fn go_asks() {
+fn go_asks_and_guards_permits() {
     if is_missing("go", &["version"]) {
         return;
     }
@@ -63,10 +79,16 @@ fn go_asks() {
         command.args(arguments);
         command
     });
+    let binary = tools::go_build("clients/go-permits", &clients().join("go/permits"));
+    check_guards(Reflection::Absent, |arguments| {
+        let mut command = Command::new(&binary);
+        command.args(arguments);
+        command
+    });
 }
 
 #[test]
-fn rust_asks() {
+fn rust_asks_and_guards_permits() {
     let binary = prepared("clients/rust", |target| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(clients().join("rust/Cargo.toml"));
@@ -81,10 +103,15 @@ fn rust_asks() {
         command.args(arguments);
         command
     });
+    check_guards(Reflection::Absent, |arguments| {
+        let mut command = Command::new(binary.with_file_name("permits"));
+        command.args(arguments);
+        command
+    });
 }
 
 #[test]
-fn node_asks() {
+fn node_asks_and_guards_permits() {
     if is_missing("node", &["--version"]) || is_missing("npm", &["--version"]) {
         return;
     }
@@ -106,6 +133,39 @@ fn node_asks() {
         command.arg(clients().join("node/client.js")).args(arguments).env("NODE_PATH", &modules);
         command
     });
+    check_guards(Reflection::Absent, |arguments| {
+        let mut command = Command::new("node");
+        command.arg(clients().join("node/permits.js")).args(arguments).env("NODE_PATH", &modules);
+        command
+    });
+}
+
+/// Whether a program learns the messages from weir.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reflection {
+    Needed,
+    Absent,
+}
+
+/// Runs a program of guards where weir answers, and where nothing does.
+fn check_guards(reflection: Reflection, command: impl Fn(&[&str]) -> Command) {
+    let policies = policies();
+    let run = |address: &str, deadline_ms: u32| {
+        let mut command = command(&[address, "ann"]);
+        command.env("DEADLINE_MS", deadline_ms.to_string());
+        printed(command)
+    };
+    let weir = Weir::start(&policies.path(), &["--store", "memory"]);
+    let address = weir.grpc.to_string();
+    assert_eq!(run(&address, GENEROUS_MS), GUARDED);
+    let holds = |result| metric(weir.http, &format!("weir_holds_total{{result=\"{result}\"}}")).unwrap_or(0);
+    assert_eq!(["opened", "settled", "lost"].map(holds), [3, 3, 0], "each settles once");
+    drop(weir);
+    if reflection == Reflection::Absent {
+        let lines = run(&address, GENEROUS_MS);
+        let started = |job: usize| format!("job {job}: no answer (UNAVAILABLE), started by the fallback");
+        assert_eq!(lines, [1, 2, 3, 4].map(started));
+    }
 }
 
 /// Runs a program, which `command` makes of its arguments, where weir answers, where it cannot, and where nothing comes back.
@@ -233,7 +293,8 @@ fn without_times(mut response: Value) -> Value {
 #[test]
 fn the_page_names_each_program() {
     let page = fs::read_to_string(clients().join("README.md")).expect("the page of the examples");
-    for program in ["python/client.py", "go/main.go", "rust/src/main.rs", "node/client.js"] {
+    let guards = ["python/permits.py", "go/permits/main.go", "rust/src/bin/permits.rs", "node/permits.js"];
+    for program in ["python/client.py", "go/main.go", "rust/src/main.rs", "node/client.js"].into_iter().chain(guards) {
         assert!(page.contains(&format!("]({program})")), "{program} is not on the page");
     }
 }

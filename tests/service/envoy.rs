@@ -1,5 +1,7 @@
 //! A real Envoy in front of weir: what Envoy's clients see when a limit is used up.
 
+mod holds;
+mod permits;
 mod rolling_restart;
 
 use std::io::Write as _;

@@ -12,6 +12,7 @@ mod concurrency;
 mod dropin;
 mod envoy;
 mod grpc;
+mod holds;
 mod hostile;
 mod http;
 mod input_limits;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{HeldBounds, Listener};
+use weir_grpc::{Listener, MemoryBounds};
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;
 use weir_lifecycle::{Phase, Phases, Supervisor};
@@ -109,7 +109,7 @@ impl Live {
             request_bytes: settings.limits.request_bytes,
             bounds: configured::bounds(&settings.limits),
             extras,
-            held: HeldBounds {
+            memory: MemoryBounds {
                 streams: settings.grpc.max_streams,
                 receive_timeout: Duration::from_secs(10),
                 connection_bytes: settings.grpc.connection_held_bytes,
@@ -167,7 +167,7 @@ fn a_simulation_gives_the_answers_of_a_live_server() {
     while let Some(request) = traffic.next().unwrap() {
         let view = request.view();
         let query = convert::query(&view, &bounds).unwrap();
-        let answer = simulated.decide(request.time, &query).unwrap();
+        let answer = simulated.decide(request, &query).unwrap();
         denied += usize::from(answer.denied);
         delayed += usize::from(answer.wait > 0);
         let simulated = convert::response(&view, answer, &extras);

@@ -572,12 +572,27 @@ fn what_a_file_of_settings_cannot_be() {
     insta::assert_snapshot!(problems_of("redis: {queue: 5}\nredis.queue: 5"), @"weir.yaml:2:1: redis.queue: given twice, before by weir.yaml:1:9");
     insta::assert_snapshot!(problems_of("a: &a 1ms\nb: *a"), @r#"
     weir.yaml:1:1: no such setting
-    weir.yaml:2:4: aliases are not read: write the value
+    weir.yaml:2:1: no such setting
     "#);
-    insta::assert_snapshot!(problems_of("store: memory\n---\nstore: redis"), @"weir.yaml:2:1: a second document: one is read");
-    insta::assert_snapshot!(problems_of("store: 'memory"), @"weir.yaml:1:8: not YAML: while scanning a quoted scalar, found unexpected end of stream");
-    insta::assert_snapshot!(problems_of("{a: 1}: 2"), @"weir.yaml:1:1: a name must be a text");
-    insta::assert_snapshot!(problems_of("a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}"), @"weir.yaml:1:32: groups nest too deep");
+    insta::assert_snapshot!(problems_of("store: memory\n---\nstore: redis"), @"weir.yaml:2:1: a second document: a file has only one");
+    insta::assert_snapshot!(problems_of("store: 'memory"), @"weir.yaml:1:8: not valid YAML: while scanning a quoted scalar, found unexpected end of stream");
+    insta::assert_snapshot!(problems_of("{a: 1}: 2"), @"weir.yaml:1:1: a key must be text, not a list or a mapping");
+    insta::assert_snapshot!(problems_of("a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}"), @"weir.yaml:1:32: nested deeper than 8 lists and mappings");
+}
+
+#[test]
+fn aliases_and_merge_keys_of_a_file_are_followed() {
+    let text = "memory: &keys {max_keys: &n 5000}\ndeny_cache: {<<: *keys, max_age: 2s}\nredis: {queue: *n}";
+    let settings = Settings::load(&[file(text), policies()]).unwrap();
+    assert_eq!((settings.memory.max_keys, settings.deny_cache.max_keys, settings.redis.queue), (5000, 5000, 5000));
+}
+
+#[test]
+fn problems_of_a_file_past_the_bound_are_one_problem() {
+    let text: String = (0..1_005).map(|i| format!("x{i}: 1\n")).collect();
+    let problems = problems_of(&format!("store: memory\n{text}"));
+    assert_eq!(problems.lines().count(), 1_001);
+    assert!(problems.ends_with("weir.yaml:1002:1: more than 1000 problems"), "{}", &problems[problems.len() - 100..]);
 }
 
 #[test]

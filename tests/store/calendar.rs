@@ -96,7 +96,7 @@ impl Machine {
         let limiter = limiter(store);
         let entries = &[Entry { key, value: "ann" }];
         let asked = DescriptorRequest { entries, operation: Operation::Consume(1), limit: None };
-        let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
+        let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
         let answer = if limiter.is_immediate() {
             limiter.decide_now(&query, Instant::now(), None)
         } else {
@@ -229,8 +229,10 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
     let day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
     let day = Limit::new(5, Unit::Day.window(), day).expect("a limit");
     let others = without_calendars(Algorithm::default_precision(Unit::Day.window()), 5);
-    let others: Vec<Limit> =
-        others.into_iter().map(|algorithm| Limit::new(5, Unit::Day.window(), algorithm).expect("a limit")).collect();
+    // No request of `concurrency` takes a day.
+    let window = |algorithm| if Algorithm::counts_permits(algorithm) { Unit::Hour } else { Unit::Day }.window();
+    let others = others.into_iter().map(|algorithm| Limit::new(5, window(algorithm), algorithm).expect("a limit"));
+    let others: Vec<Limit> = others.collect();
     let now = DAY_STARTS_US;
     // Four days before: they end with the instant that is now.
     let past: Bounds = std::array::from_fn(|i| now - (3 - i as u64) * 24 * HOUR_US);

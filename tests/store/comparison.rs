@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
+use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome as Compared, run};
 use weir_lab::comparison::{Comparison, Fate, compare};
 use weir_lab::testing::{Outcome, Runner, Strictness};
 use weir_policies::{Dialect, Loaded, parse_with, test_file};
@@ -329,7 +329,7 @@ fn with_traffic(
     old: &str,
     new: &str,
     traffic: &str,
-    format: Format,
+    format: DiffFormat,
     fail_on: &[FailOn],
 ) -> Result<(Compared, String), NoDiff> {
     let directory = tempfile::TempDir::new().expect("a directory");
@@ -346,8 +346,8 @@ fn with_traffic(
 }
 
 fn of_traffic(old: &str, new: &str, traffic: &str) -> Value {
-    let (_, text) =
-        with_traffic(&policy(old), &policy(new), traffic, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) = with_traffic(&policy(old), &policy(new), traffic, DiffFormat::Json, &[])
+        .unwrap_or_else(|error| panic!("{error}"));
     serde_json::from_str::<Value>(&text).expect("JSON")["traffic"].take()
 }
 
@@ -394,7 +394,8 @@ fn traffic_tells_which_rule_is_met_now() {
 fn traffic_of_domains_that_neither_side_has_is_told() {
     let policy = policy("{key: user, rate_limit: 5/min}");
     let both = record(&["user=ann"; 2], "shown").replacen("\"shop\"", "\"shp\"", 1);
-    let (_, text) = with_traffic(&policy, &policy, &both, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) =
+        with_traffic(&policy, &policy, &both, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert!(text.ends_with("note: 1 request of domains that neither side has: shp\n"), "{text}");
     let lines: Vec<String> = record(&["user=ann"; 12], "shown")
         .lines()
@@ -402,7 +403,8 @@ fn traffic_of_domains_that_neither_side_has_is_told() {
         .map(|(number, line)| line.replace("\"shop\"", &format!("\"d{number:02}\"")))
         .collect();
     let many = lines.join("\n");
-    let (_, text) = with_traffic(&policy, &policy, &many, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) =
+        with_traffic(&policy, &policy, &many, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     let note = "12 requests of domains that neither side has: d01, d02, d03, d04, d05, d06, d07, d08, and more";
     assert!(text.contains(note), "{text}");
 }
@@ -467,7 +469,7 @@ fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
         [(ANN, Some("path=/api/*")), (ANN, Some("path=/api/*")), (BOB, Some("path")), ("usr=~0123456789ab", None)];
     let traffic = hidden(&asks);
     let tell = |new: &str, fail_on: &[FailOn]| {
-        with_traffic(&old, &policy(new), &traffic, Format::Json, fail_on).unwrap_or_else(|error| panic!("{error}"))
+        with_traffic(&old, &policy(new), &traffic, DiffFormat::Json, fail_on).unwrap_or_else(|error| panic!("{error}"))
     };
     let unknown = |new: &str| {
         let document: Value = serde_json::from_str(&tell(new, &[]).1).expect("JSON");
@@ -498,7 +500,7 @@ fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
     // The key alone has every value.
     assert_eq!(unknown(&format!("{{key: usr, rate_limit: 9/h}}, {api}")), json!([]));
 
-    let (_, text) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), Format::Text, &[FailOn::Answers])
+    let (_, text) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), DiffFormat::Text, &[FailOn::Answers])
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(!text.contains("no answer changes"), "{text}");
     assert!(
@@ -509,7 +511,7 @@ fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
         text.contains("could not tell, since values are hidden\n  requests\n         1   shop   gone -> unknown\n"),
         "{text}"
     );
-    let (outcome, _) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), Format::Markdown, &[])
+    let (outcome, _) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), DiffFormat::Markdown, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcome, Compared::Unknown, "an answer that is not known is not the same");
     assert_eq!(tell(api, &[]).0, Compared::Same);
@@ -534,12 +536,12 @@ fn answers_decide_the_exit() {
         (&old, &many, &[], Compared::Same),
     ] {
         let (outcome, text) =
-            with_traffic(&old, new, traffic, Format::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
+            with_traffic(&old, new, traffic, DiffFormat::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(outcome, expected, "{text}");
     }
     let (old, new) = ("old".into(), "new".into());
     let fail_on = vec![FailOn::Answers];
-    let diff = Diff { old, new, dialect: Dialect::default(), traffic: None, format: Format::Text, fail_on };
+    let diff = Diff { old, new, dialect: Dialect::default(), traffic: None, format: DiffFormat::Text, fail_on };
     assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
 }
 
@@ -547,11 +549,12 @@ fn answers_decide_the_exit() {
 fn traffic_that_cannot_be_used_is_told_with_its_place() {
     let policy = policy("{key: user, rate_limit: 5/min}");
     let traffic = record(&["user=ann"], "shown") + "{\"time\":\"never\"}\n";
-    let error = with_traffic(&policy, &policy, &traffic, Format::Text, &[]).expect_err("wrong").to_string();
+    let error = with_traffic(&policy, &policy, &traffic, DiffFormat::Text, &[]).expect_err("wrong").to_string();
     assert!(error.contains("traffic.jsonl:3:"), "{error}");
     let hidden = record(&["user=~3f9c01d2a47b"], "hidden");
     let new = policy.replace("key: user,", "key: user, value: a*,");
-    let (_, text) = with_traffic(&policy, &new, &hidden, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) =
+        with_traffic(&policy, &new, &hidden, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert!(text.contains("1 request; could not tell for 1, since values are hidden"), "{text}");
 }
 
@@ -559,16 +562,16 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
 fn the_page_has_each_member_of_the_json() {
     let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
     let new = new.replace("domain: shop", "domain: shop\non_error: deny");
-    let (_, json) = with_traffic(&old, &new, &record(&["user=ann"; 3], "shown"), Format::Json, &[])
+    let (_, json) = with_traffic(&old, &new, &record(&["user=ann"; 3], "shown"), DiffFormat::Json, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     let mut found = BTreeSet::new();
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let gone = hidden(&[(ANN, Some("gone"))]);
-    let (_, json) = with_traffic(&old, &new, &gone, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, json) = with_traffic(&old, &new, &gone, DiffFormat::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let rules = "{key: ip, value: '2001:*', rate_limit: 5/min}, {key: ip, rate_limit: 9/min}";
     let networks = format!("{rules}, {{key: ip, cidr: '2001:db8::/32', rate_limit: 1/min}}");
-    let (_, json) = with_traffic(&policy(rules), &policy(&networks), &gone, Format::Json, &[])
+    let (_, json) = with_traffic(&policy(rules), &policy(&networks), &gone, DiffFormat::Json, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md")).expect("the page");
@@ -584,8 +587,8 @@ fn no_value_of_traffic_becomes_markup() {
     let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
     let traffic = record(&["user=|<img/src=x>`@team`[a](b)\u{202e}\u{1b}[1m"; 3], "shown");
     let (_, markdown) =
-        with_traffic(&old, &new, &traffic, Format::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
-    let (_, text) = with_traffic(&old, &new, &traffic, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+        with_traffic(&old, &new, &traffic, DiffFormat::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) = with_traffic(&old, &new, &traffic, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     for forbidden in ["<img", "`@", "[a]", "\u{202e}", "\u{1b}"] {
         assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
     }

@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use weir_engine::decision::StaleBounds;
-use weir_engine::{Algorithm, Charge, Decision, Limit, Micros};
+use weir_engine::{Algorithm, Charge, Decision, Limit, Micros, Receipt};
 use weir_store::Undo;
 
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
-use crate::support::vectors::{self, Action, Answer, Vector};
+use crate::support::vectors::{self, Action, Answer, ChargeUndo, Vector};
 
 /// How many vectors each file must have at least.
 const VECTORS_MIN: usize = 25;
@@ -46,8 +46,8 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
                 let charges = charges(vector, asked, step.now);
                 made = Some(stores.decide(&charges, *mode));
             }
-            Action::Undo(proofs) => {
-                let undos = [0, 1, 2].map(|i| undos(vector, proofs, &decisions, i, step.now));
+            Action::Undo(asked) => {
+                let undos = [0, 1, 2].map(|i| undos(vector, asked, &decisions, i, step.now));
                 stores.undo(&undos);
             }
             Action::Reset(keys) => {
@@ -117,18 +117,18 @@ fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::VectorCharge], now: Micr
 /// What the `i`-th store is asked to consume back, by the receipts that it gave itself.
 fn undos<'a>(
     vector: &'a Vector,
-    proofs: &[(usize, usize)],
+    asked: &[ChargeUndo],
     decisions: &[Option<Made>],
     i: usize,
     now: Micros,
 ) -> Vec<Undo<'a>> {
     let mut undos = Vec::new();
-    for &(step, charge) in proofs {
+    for &ChargeUndo { step, charge, hits } in asked {
         let (Action::Decide(_, asked), Some(made)) = (&vector.steps[step].action, &decisions[step]) else {
             panic!("{}: step {} is no decision", vector.title, step + 1);
         };
         let (asked, made) = (&asked[charge], made[i].as_ref().expect("checked against the vector"));
-        let receipt = made.outcomes[charge].receipt.expect("checked against the vector");
+        let receipt = Receipt { hits, ..made.outcomes[charge].receipt.expect("checked against the vector") };
         let limit = vector.limit(&asked.limit);
         undos.push(Undo { key: &asked.key, limit, receipt, bounds: vector.bounds(limit, now) });
     }

@@ -46,8 +46,8 @@ fn moves() -> impl Strategy<Value = Move> {
 #[derive(Clone, Debug)]
 enum Doing {
     Decide(Mode, Vec<Part>),
-    /// Takes back some of the receipts given so far.
-    Undo(Vec<Index>),
+    /// Takes back some of the charges made so far: of each so many fourths of what was not taken back yet, 1 at least.
+    Undo(Vec<(Index, u8)>),
     Reset(usize),
 }
 
@@ -76,7 +76,7 @@ fn doing() -> impl Strategy<Value = Doing> {
     prop_oneof![
         8 => one,
         8 => many,
-        2 => vec(any::<Index>(), 1..4).prop_map(Doing::Undo),
+        2 => vec((any::<Index>(), prop_oneof![2 => Just(4), 1 => 1..4_u8]), 1..4).prop_map(Doing::Undo),
         1 => (0..KEYS.len()).prop_map(Doing::Reset),
     ]
 }
@@ -120,6 +120,8 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
     let mut lines = Vec::new();
     // Each receipt as the three gave it, with its key and limit, and where the vector's line has it.
     let mut receipts: Vec<(String, String, [Receipt; 3], String)> = Vec::new();
+    // How many hits of each were not taken back yet.
+    let mut left: Vec<u32> = Vec::new();
 
     // The instants that decisions told of last.
     let mut told: Vec<Micros> = Vec::new();
@@ -157,6 +159,7 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
                     if let [Some(a), Some(b), Some(c)] = given {
                         let place = format!("{}.{}", lines.len() + 1, i + 1);
                         receipts.push((asked.key.clone(), asked.limit.clone(), [a, b, c], place));
+                        left.push(a.hits);
                     }
                 }
                 if let Ok(decision) = &decisions[0] {
@@ -175,13 +178,18 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
             Doing::Undo(which) => {
                 line.push_str("undo");
                 let mut undos = [const { Vec::new() }; 3];
-                for index in which {
-                    let (key, limit, given, place) = index.get(&receipts);
+                for (index, fourths) in which {
+                    let which = index.index(receipts.len());
+                    let (key, limit, given, place) = &receipts[which];
+                    let rest = left[which];
+                    let hits = u32::try_from(u64::from(rest) * u64::from(fourths) / 4).unwrap().max(1);
+                    // The last part is taken back again and again.
+                    left[which] = if hits < rest { rest - hits } else { rest };
                     for (undos, receipt) in undos.iter_mut().zip(given) {
-                        let limit = &named[limit];
-                        undos.push(Undo { key, limit, receipt: *receipt, bounds: bounds(limit, stores.now()) });
+                        let (limit, receipt) = (&named[limit], Receipt { hits, ..*receipt });
+                        undos.push(Undo { key, limit, receipt, bounds: bounds(limit, stores.now()) });
                     }
-                    line = format!("{line} {place}");
+                    line = format!("{line} {place}:{hits}");
                 }
                 line.push_str(" -> done");
                 stores.undo(&undos);

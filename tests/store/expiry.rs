@@ -22,6 +22,8 @@ fn limits() -> Vec<Limit> {
         let window = unit.window();
         let precision = Precision::new(window.us() / 60).unwrap();
         for algorithm in every_algorithm(precision, requests.min(20)) {
+            // No request of `concurrency` takes a year.
+            let window = if algorithm.counts_permits() { Unit::Minute.window() } else { window };
             let mut limit = Limit::new(requests, window, algorithm).unwrap();
             limit.drain = true;
             limits.push(limit);

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use weir_cli::test::{Format, NoTests, Tests, Verdict, run};
+use weir_cli::test::{NoTests, TestFormat, Tests, Verdict, run};
 use weir_lab::testing::Strictness;
 use weir_policies::files::is_traffic;
 use weir_policies::test_file;
@@ -26,7 +26,15 @@ fn at_root(path: &str) -> PathBuf {
 fn tests(paths: &[PathBuf]) -> Tests {
     let (redis_url, filter, fail_under) = (None, None, None);
     let strictness = Strictness::Lenient;
-    Tests { paths: paths.to_vec(), redis_url, filter, format: Format::Text, coverage: false, strictness, fail_under }
+    Tests {
+        paths: paths.to_vec(),
+        redis_url,
+        filter,
+        format: TestFormat::Text,
+        coverage: false,
+        strictness,
+        fail_under,
+    }
 }
 
 /// How tests end, and their report.
@@ -133,7 +141,7 @@ fn redis_skips_cases_of_the_past_and_trouble_with_it_is_no_failure() {
     assert!(said.starts_with("redis at 127.0.0.1:") && said.contains("does not answer"), "{said}");
     // CI systems show nothing for a report without a test.
     let mut report = Vec::new();
-    run(&Tests { format: Format::Junit, ..tests }, &mut report).expect_err("no Redis");
+    run(&Tests { format: TestFormat::Junit, ..tests }, &mut report).expect_err("no Redis");
     let report = String::from_utf8(report).expect("text");
     assert!(report.contains("tests=\"1\" failures=\"0\" errors=\"1\""), "{report}");
     assert!(report.contains("<testcase name=\"redis\"") && report.contains("does not answer"), "{report}");
@@ -200,7 +208,7 @@ cases:
 fn check_validates_a_file_of_tests() {
     let checked = |path: &Path| {
         let mut out = Vec::new();
-        let strict = weir_cli::check::Strictness::Lenient;
+        let strict = Strictness::Lenient;
         let result = weir_cli::check::run(path, Default::default(), strict, &mut out);
         result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| error.to_string())
     };

@@ -2,6 +2,7 @@
 //! told. Not in here: a real Redis Cluster (redis/cluster.rs) and a Redis in trouble (redis/faults.rs).
 
 mod alerts;
+mod holds;
 mod leases;
 mod terms;
 mod trials;
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weir_engine::Entry;
-use weir_engine::observer::{Silent, Tally};
+use weir_engine::observer::{HoldResult, Silent, Tally};
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Status, Undecided};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
 use weir_store::memory::Memory;
 use weir_store::{Failure, Reply, StatesRead, Store, StoreError, Undo};
 
@@ -246,6 +247,8 @@ fn ready<T>(reply: Reply<'_, T>) -> Result<T, StoreError> {
 struct Heard {
     fell_back: Mutex<Vec<OnError>>,
     undone: Mutex<Vec<bool>>,
+    /// By [`HoldResult::NAMES`].
+    holds: Mutex<[u64; 4]>,
 }
 
 impl Observer for Heard {
@@ -259,6 +262,10 @@ impl Observer for Heard {
 
     fn undone(&self, confirmed: bool) {
         self.undone.lock().push(confirmed);
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.holds.lock()[result as usize] += count;
     }
 }
 
@@ -312,12 +319,20 @@ fn limiter(policy: &str, options: Options, observer: Arc<dyn Observer>) -> Limit
 }
 
 async fn decide(limiter: &Limiter, asked: &[(&str, &str, Operation)]) -> Result<Answer, StoreError> {
+    decide_or_settle(limiter, asked, None).await
+}
+
+async fn decide_or_settle(
+    limiter: &Limiter,
+    asked: &[(&str, &str, Operation)],
+    settle: Option<Box<Settle>>,
+) -> Result<Answer, StoreError> {
     let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
     let descriptors = entries.iter().zip(asked);
     let descriptors = descriptors
         .map(|(entries, &(_, _, operation))| DescriptorRequest { entries, operation, limit: None })
         .collect();
-    let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None, None).await;
+    let answer = limiter.decide(&Query { domain: "shop", descriptors, settle }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
         Undecided::NoPolicies => panic!("{undecided}"),
@@ -393,7 +408,10 @@ fn the_detail_tells_what_was_charged() {
     let before = bench.left("paid_later", &paid);
     let report = bench.ask(&[("paid_later", &paid, ONE)]).unwrap();
     assert_eq!((before, report.denied, charged(&report)), (0, true, vec![true]));
-    assert_eq!(report.statuses[0].detail.expect("it has a limit").fits_after, report.statuses[0].until_reset);
+    assert_eq!(
+        report.statuses[0].detail.expect("it has a limit").fits_after.map(|wait| wait.us),
+        report.statuses[0].until_reset
+    );
 }
 
 #[test]
@@ -606,7 +624,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
     let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second)) };
-    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
+    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
 

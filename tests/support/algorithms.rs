@@ -1,7 +1,7 @@
 //! Every algorithm, for tests of what holds for all of them. A list that a test wrote out would miss the next one.
 
 use weir_engine::algorithm::parameters::Parameters;
-use weir_engine::{Algorithm, Anchor, CalendarUnit, ParameterValue, Precision, Refill};
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, ParameterValue, Precision, Refill};
 
 /// Every algorithm, and every variant of one, with this precision and this burst.
 pub fn every_algorithm(precision: Precision, burst: u32) -> Vec<Algorithm> {
@@ -20,6 +20,16 @@ pub fn without_calendars(precision: Precision, burst: u32) -> Vec<Algorithm> {
     let mut all = every_algorithm(precision, burst);
     all.retain(|algorithm| !matches!(algorithm.anchor(), Anchor::Calendar(_)));
     all
+}
+
+/// The length of the sub-buckets of a limit that has some, worked out apart from the engine.
+pub fn sub_bucket(limit: &Limit) -> Option<u64> {
+    let window_us = limit.window().us();
+    match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => Some(precision.get()),
+        Algorithm::Concurrency => (1..=60).rev().find(|n| window_us.is_multiple_of(*n)).map(|n| window_us / n),
+        _ => None,
+    }
 }
 
 /// The most hits at one instant, where an algorithm has a number for that.

@@ -78,6 +78,8 @@ pub fn limit_of(shape: Shape, window_us: u64) -> impl Strategy<Value = Limit> {
         let window_us = match any {
             Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => DAY_US,
             Algorithm::SlidingWindow { .. } => window_us / shape.buckets * shape.buckets,
+            // One second to one hour, in whole milliseconds. [cc-2]
+            Algorithm::Concurrency => (window_us / 1_000).clamp(1_000, 3_600_000) * 1_000,
             _ => window_us,
         };
         let window = Window::from_micros(window_us).expect("within bounds");

@@ -126,10 +126,11 @@ pub fn per_hour(requests: u32) -> Limit {
     Limit::per_unit(requests, Unit::Hour)
 }
 
-/// 10 per hour by every algorithm, and every variant of one.
+/// 10 per hour by every algorithm of which denials are kept, and every variant of one.
 pub fn every_limit() -> Vec<Limit> {
     let hour = Unit::Hour.window();
-    let algorithms = every_algorithm(Precision::new(60_000_000).unwrap(), 10);
+    let mut algorithms = every_algorithm(Precision::new(60_000_000).unwrap(), 10);
+    algorithms.retain(|algorithm| !algorithm.counts_permits());
     algorithms.into_iter().map(|algorithm| Limit::new(10, hour, algorithm).unwrap()).collect()
 }
 

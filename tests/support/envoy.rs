@@ -24,8 +24,14 @@ const HOLDING: &str = include_str!("../data/envoy/holding.yaml");
 /// Asks weir by TLS about the rules of each route.
 const GATEWAY: &str = include_str!("../data/envoy/gateway.yaml");
 
+/// Holds tokens before each request, and settles after it.
+const HOLDS: &str = include_str!("../../deploy/holds/envoy.yaml");
+
 /// Asks several replicas of weir and checks their health.
 const REPLICAS: &str = include_str!("../data/envoy/replicas.yaml");
+
+/// Takes a permit from one of several replicas for each request, and gives it back when the stream ends.
+const PERMITS: &str = include_str!("../data/envoy/permits.yaml");
 
 /// Where the access log is, in the directory.
 const ACCESS_LOG: &str = "access.log";
@@ -76,10 +82,38 @@ impl Envoy {
         Envoy::with(&GATEWAY.replace("{{certificates}}", &certificates.to_string_lossy()), weir)
     }
 
+    /// Starts the gateway of deploy/holds, with an estimate of so many tokens, in front of these replicas and this model.
+    pub fn start_with_holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> Envoy {
+        let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
+        let (head, of_weir) = HOLDS.split_once("    - name: weir\n").expect("a cluster of weir");
+        let (of_weir, _) = of_weir.split_once("          - lb_endpoints:").expect("its endpoints");
+        let model = format!("port_value: {}", model.port());
+        let ports = head.replace("port_value: 10002", &model).replace("port_value: 9901", "port_value: 0");
+        let ports = ports.replace("port_value: 10000", "port_value: 0");
+        let estimated = ports.replace("{number: 2000}", &format!("{{number: {estimate}}}"));
+        // A busy machine: the time that Envoy waits for an answer.
+        let patient = estimated.replace("timeout: 0.02s", "timeout: 2s");
+        let endpoints = format!("          - lb_endpoints: {}\n", Value::from(endpoints));
+        Envoy::with(&format!("{patient}    - name: weir\n{of_weir}{endpoints}"), weirs[0])
+    }
+
     /// Starts one that asks these replicas in turn, as long as they are healthy.
     pub fn start_with_replicas(weirs: &[SocketAddr]) -> Envoy {
         let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
         Envoy::with(&REPLICAS.replace("{{weirs}}", &Value::from(endpoints).to_string()), weirs[0])
+    }
+
+    /// Kills it, so that its streams end without a word.
+    pub fn kill(&self) {
+        let status = Command::new("kill").args(["-KILL", &self.child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "cannot kill envoy");
+    }
+
+    /// Starts one that takes permits from these replicas, for requests to an upstream at this address of loopback.
+    pub fn start_with_permits(weirs: &[SocketAddr], upstream: SocketAddr) -> Envoy {
+        let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
+        let with_weirs = PERMITS.replace("{{weirs}}", &Value::from(endpoints).to_string());
+        Envoy::with(&with_weirs.replace("{{upstream_port}}", &upstream.port().to_string()), weirs[0])
     }
 
     /// How Envoy sees the weir at this address.

@@ -5,6 +5,8 @@
 
 use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Receipt, Refill, Term, Verdict};
 
+use super::algorithms::sub_bucket;
+
 /// How far ahead of the clock a state may lie, beyond what its limit explains.
 const AHEAD_US: i128 = 60_000_000;
 /// The longest debt.
@@ -79,9 +81,10 @@ impl Oracle {
     pub fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::FixedWindow { .. } => Self::Window(None),
-            Algorithm::SlidingWindowCounter | Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog => {
-                Self::Hits(0, Vec::new())
-            }
+            Algorithm::SlidingWindowCounter
+            | Algorithm::SlidingWindow { .. }
+            | Algorithm::SlidingWindowLog
+            | Algorithm::Concurrency => Self::Hits(0, Vec::new()),
             Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::Bucket(None),
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Debt(None),
         }
@@ -394,14 +397,13 @@ fn cost(limit: &Limit, hits: i128) -> i128 {
 fn place_length(limit: &Limit) -> i128 {
     match limit.algorithm() {
         Algorithm::SlidingWindowCounter => period(limit),
-        Algorithm::SlidingWindow { precision } => i128::from(precision.get()),
-        _ => 1,
+        _ => sub_bucket(limit).map_or(1, i128::from),
     }
 }
 
 /// What a place is counted in: buckets have numbers, all else has times.
 fn place_unit(limit: &Limit) -> i128 {
-    if matches!(limit.algorithm(), Algorithm::SlidingWindow { .. }) { place_length(limit) } else { 1 }
+    sub_bucket(limit).map_or(1, i128::from)
 }
 
 /// Whether hits at a place still count, in part or whole.

@@ -10,12 +10,13 @@ use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir_engine::algorithm::{Effect, Next};
 use weir_engine::decision::{self, StaleBounds};
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Bounds, Charge, Decision, Limit, Micros, Mode, State};
+use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, State};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Clock as _, Reply, StatesRead, Store, StoreError, Undo};
 
+use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
 use super::redis::RedisServer;
 
@@ -330,10 +331,10 @@ fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Mi
         }
         State::SlidingWindowCounter(counts) => counts.start + if counts.count > 0 { 2 * window_us } else { window_us },
         State::SlidingWindow(state) => {
-            let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
+            let length = sub_bucket(limit).expect("its kind has some");
             // Its last instant leaves the window a window later.
             let newest = state.newest().expect("an empty one is not stored");
-            newest * precision.get() + precision.get() - 1 + window_us
+            newest * length + length - 1 + window_us
         }
         State::SlidingWindowLog(log) => log.entries.back().expect("an empty one is not stored").at + window_us,
         State::TokenBucket(bucket) => {

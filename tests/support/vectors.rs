@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! <time> [independent] <charge>[, <charge>]  ->  ok|denied <outcome>[, <outcome>] ; <key>=<state> ...
-//! <time> undo <step>[.<charge>] ...          ->  done ; <key>=<state> ...
+//! <time> undo <step>[.<charge>][:<hits>] ...  ->  done ; <key>=<state> ...
 //! <time> reset <key> ...                     ->  <how many there were> ; <key>=<state> ...
 //! <time> stored <key> ...                     ->  done ; <key>=<state> ...
 //! ```
@@ -19,6 +19,7 @@
 //!   or `quota`, and `group N`; then `by <time>`: the clock of the caller who chose the boundaries of a calendar, where it
 //!   is not the store's. Calendar windows start at the vector's `boundaries`, or every 24 hours from its base. A decision
 //!   whose boundaries do not hold the clock answers `stale_bounds`.
+//! - undo: of the charge of an earlier step, the first one where none is named; all of its hits, or so many of them.
 //! - outcome: `within`, `over <retry_after>` or `never`; `<remaining_before>><remaining>`; `reset <reset_after>`; then
 //!   `wait <wait>` where there is one, `charged N` where there is a receipt (and `mark <mark>`, where the receipt is for
 //!   another part of the state than the newest one shown), and `shows <state>` where the state shown is not the one that
@@ -97,12 +98,23 @@ pub struct Step {
 pub enum Action {
     /// Makes a decision.
     Decide(Mode, Vec<VectorCharge>),
-    /// Takes charges back: of which step, and which of its charges, both from 0.
-    Undo(Vec<(usize, usize)>),
+    /// Takes charges back.
+    Undo(Vec<ChargeUndo>),
     /// Forgets keys.
     Reset(Vec<String>),
     /// Looks at keys without touching them.
     Stored(Vec<String>),
+}
+
+/// A charge that is taken back, whole or in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChargeUndo {
+    /// The step that made it, from 0.
+    pub step: usize,
+    /// Which of the step's charges, from 0.
+    pub charge: usize,
+    /// How many of its hits.
+    pub hits: u32,
 }
 
 /// One charge of a step.
@@ -422,12 +434,12 @@ fn keys_of(vector: &Vector, action: &Action) -> Vec<String> {
     match action {
         Action::Decide(_, asked) => asked.iter().map(|asked| asked.key.clone()).collect(),
         Action::Reset(keys) | Action::Stored(keys) => keys.clone(),
-        Action::Undo(proofs) => {
-            let asked = |&(step, charge): &(usize, usize)| match &vector.steps[step].action {
-                Action::Decide(_, asked) => asked[charge].key.clone(),
+        Action::Undo(undos) => {
+            let asked = |undo: &ChargeUndo| match &vector.steps[undo.step].action {
+                Action::Decide(_, asked) => asked[undo.charge].key.clone(),
                 _ => unreachable!("an undo names a decision, see action_of"),
             };
-            proofs.iter().map(asked).collect()
+            undos.iter().map(asked).collect()
         }
     }
 }
@@ -445,9 +457,10 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
         }
         _ => return Ok(Action::Decide(Mode::Atomic, asked_of(vector, text)?)),
     }
-    let mut proofs = Vec::new();
-    for word in &words[1..] {
-        let (step, charge) = word.split_once('.').unwrap_or((word, "1"));
+    let mut undos = Vec::new();
+    for &word in &words[1..] {
+        let (place, part) = word.split_once(':').map_or((word, None), |(place, part)| (place, Some(part)));
+        let (step, charge) = place.split_once('.').unwrap_or((place, "1"));
         let (step, charge): (usize, usize) = (number(step)?, number(charge)?);
         let found = step.checked_sub(1).zip(charge.checked_sub(1));
         let Some((step, charge)) = found else { return Err(format!("{word}: steps and charges count from 1")) };
@@ -455,10 +468,14 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
             return Err(format!("{word} is no earlier decision"));
         };
         let charged = outcomes.get(charge).and_then(|outcome| outcome.receipt);
-        charged.ok_or_else(|| format!("{word} charged nothing that could be undone"))?;
-        proofs.push((step, charge));
+        let charged = charged.ok_or_else(|| format!("{word} charged nothing that could be undone"))?.hits;
+        let hits = part.map_or(Ok(charged), number)?;
+        if hits > charged {
+            return Err(format!("{word}: {charged} hits were charged"));
+        }
+        undos.push(ChargeUndo { step, charge, hits });
     }
-    Ok(Action::Undo(proofs))
+    Ok(Action::Undo(undos))
 }
 
 fn asked_of(vector: &Vector, text: &str) -> Result<Vec<VectorCharge>, String> {
@@ -623,7 +640,8 @@ pub fn write_limit(limit: &Limit, base: Micros) -> String {
         | Algorithm::SlidingWindowLog
         | Algorithm::TokenBucket { refill: Refill::Continuous, .. }
         | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => {}
+        | Algorithm::Gcra { .. }
+        | Algorithm::Concurrency => {}
     }
     for (on, word) in [(limit.drain, " drain"), (limit.post_paid(), " post_paid")] {
         if on {

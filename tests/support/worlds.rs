@@ -10,9 +10,9 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use weir_engine::Entry;
-use weir_engine::observer::{Charged, Observer, Silent, Tally};
+use weir_engine::observer::{Charged, HoldHits, HoldResult, Observer, Silent, Tally};
 use weir_engine::{Micros, Mode, Operation, PolicySet};
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, ShownState};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, Settle, ShownState};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline;
 use weir_store::redis::{Endpoint, Redis};
@@ -53,6 +53,31 @@ impl Tally for Trials {
     }
 }
 
+/// What was counted of holds: by [`HoldResult::NAMES`], and hits by [`HoldHits::NAMES`].
+#[derive(Default)]
+pub struct HoldCounts(Mutex<([u64; 4], [u64; 3])>);
+
+impl HoldCounts {
+    /// What was counted so far.
+    pub fn get(&self) -> ([u64; 4], [u64; 3]) {
+        *self.0.lock()
+    }
+}
+
+impl Observer for HoldCounts {
+    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
+        Silent.loaded(policies)
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.0.lock().0[result as usize] += count;
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.0.lock().1[kind as usize] += hits;
+    }
+}
+
 /// A limiter with a store of its own.
 pub struct World<'w> {
     runtime: &'w Runtime,
@@ -62,6 +87,8 @@ pub struct World<'w> {
     redis: Option<Arc<Redis>>,
     /// What was heard of limits on trial.
     pub trials: Trials,
+    /// What was heard of holds.
+    pub holds: Arc<HoldCounts>,
 }
 
 /// Where worlds are made.
@@ -102,8 +129,9 @@ impl<'s> Worlds<'s> {
         let modes = Modes { limits: true, metadata: true, ..Modes::default() };
         let options = Options { mode, modes, budget: PATIENCE, clock: clock.clone(), ..Options::new(store) };
         let policies = Arc::new(Policies::new(parsed(policy), Arc::new(trials.clone())));
-        let limiter = Limiter::new(policies.clone(), options, Arc::new(Silent));
-        World { runtime: &self.runtime, limiter, policies, clock, redis, trials }
+        let holds = Arc::new(HoldCounts::default());
+        let limiter = Limiter::new(policies.clone(), options, holds.clone());
+        World { runtime: &self.runtime, limiter, policies, clock, redis, trials, holds }
     }
 }
 
@@ -132,9 +160,18 @@ impl World<'_> {
 
     /// A request of the user ann.
     pub fn ask(&self, operation: Operation) -> Answer {
-        let entries = &[Entry { key: "user", value: "ann" }];
-        let descriptors = std::iter::once(DescriptorRequest { entries, operation, limit: None }).collect();
-        let query = Query { domain: "shop", descriptors };
+        self.ask_for(&[("user", "ann", operation)], None)
+    }
+
+    /// A request of descriptors of one entry, some of which may settle holds.
+    pub fn ask_for(&self, asked: &[(&str, &str, Operation)], settle: Option<Settle>) -> Answer {
+        let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
+        let descriptors = entries
+            .iter()
+            .zip(asked)
+            .map(|(entries, &(.., operation))| DescriptorRequest { entries, operation, limit: None })
+            .collect();
+        let query = Query { domain: "shop", descriptors, settle: settle.map(Box::new) };
         self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
     }
 

@@ -1,6 +1,6 @@
 //! Generates the messages from the proto files of this repository. Copy that folder into your service.
 
-/// Where they are.
+/// The folder of the proto files.
 const PROTO: &str = "../../../proto";
 
 fn main() {

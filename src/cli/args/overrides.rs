@@ -12,7 +12,7 @@ use super::Descriptor;
 use crate::admin::AdminServer;
 use crate::numbers::number;
 
-/// What the user typed after `weir override`.
+/// The arguments of `weir override`.
 #[derive(Args, Debug)]
 pub struct OverrideArguments {
     /// What to do.
@@ -20,7 +20,7 @@ pub struct OverrideArguments {
     pub action: OverrideAction,
 }
 
-/// What is done with overrides.
+/// The actions of `weir override`.
 #[derive(Subcommand, Debug)]
 pub enum OverrideAction {
     /// Set the numbers of one descriptor, in place of those that it has
@@ -31,7 +31,7 @@ pub enum OverrideAction {
     Delete(DeleteArguments),
 }
 
-/// What the user typed after `weir override set`.
+/// The arguments of `weir override set`.
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("end").required(true)))]
 pub struct SetArguments {
@@ -62,7 +62,7 @@ pub struct SetArguments {
     pub server: ServerArguments,
 }
 
-/// What the user typed after `weir override list`.
+/// The arguments of `weir override list`.
 #[derive(Args, Debug)]
 pub struct ListArguments {
     /// The server's admin listener, HOST:PORT
@@ -73,7 +73,7 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// What the user typed after `weir override delete`.
+/// The arguments of `weir override delete`.
 #[derive(Args, Debug)]
 pub struct DeleteArguments {
     /// The domain
@@ -86,7 +86,7 @@ pub struct DeleteArguments {
     pub server: ServerArguments,
 }
 
-/// Where a server is that changes something.
+/// The server, and the token for changes.
 #[derive(Args, Debug)]
 pub struct ServerArguments {
     /// The server's admin listener, HOST:PORT
@@ -108,7 +108,7 @@ pub struct NamedRate {
     pub window_us: u64,
 }
 
-/// A rate has no `=`, so the last one ends the name.
+/// A rate contains no `=`, so the last `=` ends the name.
 fn named_rate(text: &str) -> Result<NamedRate, String> {
     let (name, rate) = match text.rsplit_once('=') {
         Some(("", _)) => return Err(format!("{text:?} has no name before the \"=\"")),

@@ -3,13 +3,15 @@
 use serde_json::{Value, json};
 use weir_engine::{Limit, Rule};
 use weir_lab::comparison::answers::{Answers, Changed, MayMeet, Unknown};
-use weir_lab::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use weir_lab::comparison::{
+    CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
+};
 
 use super::rows::{place, rule_in_words};
 use super::{Report, Side};
 use crate::check::limit_in_words;
 
-/// How many descriptors are told.
+/// The most descriptors in the report.
 const KEYS_MAX: usize = 1_000;
 
 pub(super) fn document(report: &Report<'_>) -> Value {
@@ -21,8 +23,8 @@ pub(super) fn document(report: &Report<'_>) -> Value {
             "changed": all.of_kind(Kind::Changed),
             "renamed": all.of_kind(Kind::Renamed),
             "moved": all.of_kind(Kind::Moved),
-            "stricter": all.tending(Tend::Stricter),
-            "looser": all.tending(Tend::Looser),
+            "stricter": all.with_direction(Direction::Stricter),
+            "looser": all.with_direction(Direction::Looser),
             "forgotten": all.forgetting(),
             "same": all.same,
             "unknown": all.unknown.len(),
@@ -83,7 +85,7 @@ fn of_rule(report: &Report<'_>, change: &RuleChange<'_>) -> Value {
     json!({
         "domain": domain,
         "change": change.kind.name(),
-        "tend": tend(change.tend),
+        "tend": direction(change.direction),
         "old": side(report.old, change.old),
         "new": side(report.new, change.new),
         "example": change.example,
@@ -98,7 +100,7 @@ fn of_could_not_tell(report: &Report<'_>, unknown: &CouldNotTell<'_>) -> Value {
     json!({ "domain": domain, "old": side(report.old, *old), "new": side(report.new, *new), "why": why })
 }
 
-/// The rule that is met on one side.
+/// The rule of one side.
 fn side(side: &Side, rule: Option<&Rule>) -> Value {
     let Some(rule) = rule else { return Value::Null };
     let place = place(side, rule);
@@ -110,30 +112,30 @@ fn side(side: &Side, rule: Option<&Rule>) -> Value {
     })
 }
 
-fn tend(tend: Tend) -> &'static str {
-    match tend {
-        Tend::Both => "both",
-        Tend::Neither => "neither",
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Both => "both",
+        Direction::Neither => "neither",
         one => one.name(),
     }
 }
 
 fn of_effect(effect: &Effect<'_>) -> Value {
     let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
-    let (what, old, new) = match &effect.what {
-        What::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
-        What::Key(key, old, new) => (*key, json!(old), json!(new)),
-        What::Values(added, gone) => ("values", json!(gone), json!(added)),
-        What::Met { old, new, .. } => ("met", json!(rule_in_words(*old)), json!(rule_in_words(*new))),
-        What::Together { limit, is_replaced_now, .. } => {
+    let (what, old, new) = match &effect.subject {
+        Subject::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
+        Subject::Key(key, old, new) => (*key, json!(old), json!(new)),
+        Subject::Values(added, gone) => ("values", json!(gone), json!(added)),
+        Subject::Met { old, new, .. } => ("met", json!(rule_in_words(*old)), json!(rule_in_words(*new))),
+        Subject::Together { limit, is_replaced_now, .. } => {
             let (limit, replaced) = (json!(limit_in_words(limit)), json!("replaced"));
             let (old, new) = if *is_replaced_now { (limit, replaced) } else { (replaced, limit) };
             ("together", old, new)
         }
-        What::MoreExamples(more) => ("more_examples", Value::Null, json!(more)),
+        Subject::MoreExamples(more) => ("more_examples", Value::Null, json!(more)),
     };
-    let mut document = json!({ "what": what, "tend": tend(effect.tend), "old": old, "new": new });
-    if let What::Met { example, .. } | What::Together { example, .. } = &effect.what {
+    let mut document = json!({ "what": what, "tend": direction(effect.direction), "old": old, "new": new });
+    if let Subject::Met { example, .. } | Subject::Together { example, .. } = &effect.subject {
         document["example"] = json!(example);
     }
     document

@@ -6,15 +6,15 @@ use weir_engine::words::{counted, printable};
 use weir_lab::comparison::DomainChange;
 
 use super::Report;
-use super::rows::{AnswerRow, CouldNotTellRow, Line, Row, UnknownRow, of_domain};
+use super::rows::{AnswerRow, ChangeLine, CouldNotTellRow, Row, UnknownRow, of_domain};
 
-/// How many rules are in the table.
+/// The most rules in the table.
 const ROWS_MAX: usize = 100;
-/// How many bytes all tables have. GitHub takes comments of 65,536 characters; the rest is for what is around them.
+/// The most bytes of all tables. GitHub accepts comments of 65,536 characters; the rest is for text around the tables.
 const TABLES_BYTES_MAX: usize = 56_000;
-/// How much of a name, a value or a line is shown, in characters.
+/// The longest name, value or line, in characters.
 const CHARS_MAX: usize = 120;
-/// How many lines of a rule are shown.
+/// The most lines of a rule.
 const LINES_MAX: usize = 16;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -86,10 +86,10 @@ fn of_rule(row: &Row) -> String {
     let place = row.place.as_ref().map(|place| format!("<br>{}", escaped(&place.to_string()))).unwrap_or_default();
     let (domain, rule) = (code(&row.domain), code(&row.rule));
     let (lines, states) = (lines.join("<br>"), states.join("<br>"));
-    format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.tend)
+    format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.direction)
 }
 
-/// Writes rows as long as there is room for them, and how many are left out.
+/// Writes the rows that fit, and the number of the others.
 fn write_rows(
     rows: impl ExactSizeIterator<Item = String>,
     noun: &str,
@@ -109,11 +109,11 @@ fn write_rows(
     Ok(())
 }
 
-fn line(line: &Line) -> String {
+fn line(line: &ChangeLine) -> String {
     match line {
-        Line::Gone(text) => format!("<del>{}</del>", escaped(text)),
-        Line::New(text) => format!("<ins>{}</ins>", escaped(text)),
-        Line::Note(text) => escaped(text),
+        ChangeLine::Gone(text) => format!("<del>{}</del>", escaped(text)),
+        ChangeLine::New(text) => format!("<ins>{}</ins>", escaped(text)),
+        ChangeLine::Note(text) => escaped(text),
     }
 }
 
@@ -121,7 +121,7 @@ fn code(text: &str) -> String {
     format!("<code>{}</code>", escaped(text))
 }
 
-/// A text that means nothing but itself: all that Markdown, HTML or a forge could take for more becomes a reference to the character.
+/// Replaces each character that Markdown, HTML or a forge could interpret by a character reference.
 fn escaped(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, ' ' | ',' | ';' | '.' | '/' | '=' | '-');
     let printable = printable(text);

@@ -1,9 +1,11 @@
-//! A comparison as words: what the formats for people share.
+//! A comparison in words, for both formats for people.
 
 use weir_engine::words::counted;
 use weir_engine::{Limit, Rule};
-use weir_lab::comparison::answers::{Changed, MayMeet, Met};
-use weir_lab::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use weir_lab::comparison::answers::{Changed, MayMeet, MetRules};
+use weir_lab::comparison::{
+    CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
+};
 use weir_policies::Location;
 
 use super::{Report, Side};
@@ -13,18 +15,18 @@ use crate::check::{amount, limit_in_words};
 pub(super) struct Row {
     pub(super) domain: String,
     pub(super) kind: &'static str,
-    /// Its path, or for one with another name both.
+    /// Its path, or both paths if it was renamed.
     pub(super) rule: String,
     pub(super) place: Option<Location>,
-    pub(super) tend: &'static str,
-    /// What is otherwise: what was, and what is.
-    pub(super) lines: Vec<Line>,
-    /// What becomes of states.
+    pub(super) direction: &'static str,
+    /// The differences: old and new.
+    pub(super) lines: Vec<ChangeLine>,
+    /// Which states are kept or forgotten.
     pub(super) states: Vec<String>,
 }
 
 /// A line of a change.
-pub(super) enum Line {
+pub(super) enum ChangeLine {
     Gone(String),
     New(String),
     Note(String),
@@ -36,24 +38,24 @@ impl Report<'_> {
     }
 
     fn row(&self, change: &RuleChange<'_>) -> Row {
-        // The rule that the change is about, and on which side it is written.
+        // The changed rule, and the side that has it.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
-        let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
+        let mut lines: Vec<ChangeLine> = change.effects.iter().flat_map(lines).collect();
         lines.extend(context(change));
-        lines.extend(change.example.as_ref().map(|example| Line::Note(met(example, change.old, change.new))));
+        lines.extend(change.example.as_ref().map(|example| ChangeLine::Note(met(example, change.old, change.new))));
         Row {
             domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
             kind: change.kind.name(),
             rule: named(change),
             place: own.and_then(|rule| place(side, rule)).cloned(),
-            tend: change.tend.name(),
+            direction: change.direction.name(),
             lines,
             states: change.states.iter().map(state).collect(),
         }
     }
 
-    /// The whole in one line.
+    /// A summary in one line.
     pub(super) fn summary(&self) -> String {
         let all = self.comparison;
         let unknown = match all.unknown.len() {
@@ -69,7 +71,8 @@ impl Report<'_> {
         }
         let kinds = [Kind::Added, Kind::Removed, Kind::Changed, Kind::Renamed, Kind::Moved];
         let of_kinds = kinds.map(|kind| (all.of_kind(kind), kind.name()));
-        let of_tends = [Tend::Stricter, Tend::Looser].map(|tend| (all.tending(tend), tend.name()));
+        let of_tends =
+            [Direction::Stricter, Direction::Looser].map(|direction| (all.with_direction(direction), direction.name()));
         let numbered = |(number, word): &(usize, &str)| (*number > 0).then(|| format!("{number} {word}"));
         let mut parts: Vec<String> = of_kinds.iter().chain(&of_tends).filter_map(numbered).collect();
         if all.forgetting() > 0 {
@@ -89,7 +92,7 @@ pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
     side.places.get(rule.id as usize)
 }
 
-/// The rule by its path, both paths where it has another one or descriptors meet another one.
+/// The path of a rule, or both paths if it was renamed or its descriptors meet another rule.
 fn named(change: &RuleChange<'_>) -> String {
     let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
     match change.kind {
@@ -99,7 +102,7 @@ fn named(change: &RuleChange<'_>) -> String {
     }
 }
 
-/// A descriptor, and what it meets before and now: `for example a=/c: 10 per minute -> 100 per minute`.
+/// A descriptor with its old and new limits: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
     format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
 }
@@ -112,8 +115,8 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
     }
 }
 
-/// What the descriptors of a rule met before it came, or meet since it is gone.
-fn context(change: &RuleChange<'_>) -> Option<Line> {
+/// The rule that the descriptors of a new rule met before, or those of a removed rule meet now.
+fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
     let text = match (change.kind, change.old, change.new) {
         (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
         (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
@@ -123,38 +126,40 @@ fn context(change: &RuleChange<'_>) -> Option<Line> {
         (Kind::Removed, _, None) => "now no rule is for these descriptors: they pass".to_owned(),
         _ => return None,
     };
-    Some(Line::Note(text))
+    Some(ChangeLine::Note(text))
 }
 
-pub(super) fn lines(effect: &Effect<'_>) -> Vec<Line> {
+pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
     let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
-    match &effect.what {
-        What::Limit(old, new) => limit(old).map(Line::Gone).into_iter().chain(limit(new).map(Line::New)).collect(),
-        What::Key(key, old, new) => vec![Line::Note(format!("{key}: {old} -> {new}"))],
-        What::Values(added, gone) => {
+    match &effect.subject {
+        Subject::Limit(old, new) => {
+            limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()
+        }
+        Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
+        Subject::Values(added, gone) => {
             let mut lines = Vec::new();
             if !gone.is_empty() {
-                lines.push(Line::Gone(format!("values {}", gone.join(", "))));
+                lines.push(ChangeLine::Gone(format!("values {}", gone.join(", "))));
             }
             if !added.is_empty() {
-                lines.push(Line::New(format!("values {}", added.join(", "))));
+                lines.push(ChangeLine::New(format!("values {}", added.join(", "))));
             }
             lines
         }
-        What::Met { example, old, new } => vec![Line::Note(met(example, *old, *new))],
-        What::Together { example, limit, is_replaced_now } => {
+        Subject::Met { example, old, new } => vec![ChangeLine::Note(met(example, *old, *new))],
+        Subject::Together { example, limit, is_replaced_now } => {
             let limit = amount(limit);
             let text = match is_replaced_now {
                 true => format!("for example {example} in one request: {limit} -> replaced"),
                 false => format!("for example {example} in one request: replaced -> {limit}"),
             };
-            vec![Line::Note(text)]
+            vec![ChangeLine::Note(text)]
         }
-        What::MoreExamples(more) => vec![Line::Note(format!("and {}", counted(*more, "more example")))],
+        Subject::MoreExamples(more) => vec![ChangeLine::Note(format!("and {}", counted(*more, "more example")))],
     }
 }
 
-/// What becomes of the states of a limit.
+/// Whether the states of a limit are kept or forgotten.
 fn state(change: &StateChange<'_>) -> String {
     let what = match &change.fate {
         Fate::Kept => "kept: what was used counts".to_owned(),
@@ -168,7 +173,7 @@ fn state(change: &StateChange<'_>) -> String {
     format!("{}: {what}", amount(change.limit))
 }
 
-/// What cannot be told: domain, the rule, where it is written, and why.
+/// An unknown effect: the domain, the rule, its place, and the reason.
 pub(super) struct CouldNotTellRow {
     pub(super) domain: String,
     pub(super) rule: String,
@@ -191,8 +196,8 @@ impl Report<'_> {
     }
 }
 
-/// A domain that changes: what happened, and to what.
-pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
+/// A changed domain: the kind of change, and the differences.
+pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<ChangeLine>) {
     let name = match change.was {
         Some(was) => format!("{was} -> {}", change.name),
         None => change.name.to_owned(),
@@ -200,10 +205,10 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
     (name, change.effects.iter().flat_map(lines).collect())
 }
 
-/// How many descriptors are told.
+/// The most descriptors that are shown.
 pub(super) const KEYS_SHOWN: usize = 10;
 
-/// Whose answers changed, in a table: what it is, how many requests pass now, how many are denied now, and how many have errors.
+/// Changed answers of a rule or descriptor: how many requests now pass, are denied, or get an error.
 pub(super) struct AnswerRow {
     pub(super) domain: String,
     pub(super) what: String,
@@ -211,7 +216,7 @@ pub(super) struct AnswerRow {
 }
 
 impl Report<'_> {
-    /// The traffic in one line; none where there is none.
+    /// The traffic in one line, if there is any.
     pub(super) fn traffic_summary(&self) -> Option<String> {
         let answers = self.answers?;
         let requests = counted(answers.requests, "request");
@@ -239,7 +244,7 @@ impl Report<'_> {
     pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
-        let of_rule = |(met, changed): &(Met, Changed)| {
+        let of_rule = |(met, changed): &(MetRules, Changed)| {
             let what =
                 if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
             AnswerRow { domain: met.domain.clone(), what, changed: *changed }
@@ -254,7 +259,7 @@ impl Report<'_> {
     }
 }
 
-/// Requests of which it cannot be told whether their answers change: domain, the rules, and how many they are.
+/// Requests with possibly changed answers: the domain, the rules, and how many.
 pub(super) struct UnknownRow {
     pub(super) domain: String,
     pub(super) what: String,

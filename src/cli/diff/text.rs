@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use weir_engine::words::printable;
 
 use super::Report;
-use super::rows::{AnswerRow, CouldNotTellRow, Line, UnknownRow, of_domain};
+use super::rows::{AnswerRow, ChangeLine, CouldNotTellRow, UnknownRow, of_domain};
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     for change in &report.comparison.domains {
@@ -23,7 +23,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
             domain = Some(&row.domain);
         }
         let place = row.place.as_ref().map(|place| format!("   {}", printable(&place.to_string()))).unwrap_or_default();
-        writeln!(out, "  {:7}   {}   {}{place}", row.kind, printable(&row.rule), row.tend)?;
+        writeln!(out, "  {:7}   {}   {}{place}", row.kind, printable(&row.rule), row.direction)?;
         write_lines(&row.lines, out)?;
         for state in &row.states {
             writeln!(out, "      state of {}", printable(state))?;
@@ -89,12 +89,12 @@ fn write_unknown(rows: &[UnknownRow], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+fn write_lines(lines: &[ChangeLine], out: &mut dyn Write) -> io::Result<()> {
     for line in lines {
         let (mark, text) = match line {
-            Line::Gone(text) => ('-', text),
-            Line::New(text) => ('+', text),
-            Line::Note(text) => (' ', text),
+            ChangeLine::Gone(text) => ('-', text),
+            ChangeLine::New(text) => ('+', text),
+            ChangeLine::Note(text) => (' ', text),
         };
         writeln!(out, "    {mark} {}", printable(text))?;
     }

@@ -1,7 +1,7 @@
 //! Results of a simulation as CSV (RFC 4180), for spreadsheets: one record a line, of one of a few kinds.
 //!
-//! Texts are in quotes, without control characters. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
-//! callers.
+//! Texts are in quotes, without control characters. Keys come from callers, so a text that a spreadsheet could read as a
+//! formula gets an apostrophe before it.
 
 use weir_engine::words::printable;
 use weir_lab::simulation::report::{Count, OverTime, PolicyReport, Report};
@@ -9,10 +9,10 @@ use weir_text::instant_text;
 
 /// The columns.
 const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied";
-/// What a formula begins with.
+/// The characters that begin a formula.
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
 
-/// What a record is about; what is none is empty.
+/// The subject of a record. None is written as an empty cell.
 #[derive(Clone, Copy, Default)]
 struct Subject<'a> {
     policies: &'a str,

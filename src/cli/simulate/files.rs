@@ -1,7 +1,7 @@
-//! The files of results: where they go is checked before the simulation, and they are written whole or not at all.
+//! The files of results. Their paths are checked before the simulation. They are written completely or not at all.
 //!
-//! A file is written beside its place and renamed. What is no regular file, such as a device or a pipe, is written to in its place.
-//! A path can name standard output, as `/dev/stdout` does: then the results are in its place, and the report goes to standard error.
+//! A regular file is written beside its path and renamed. A device or a pipe is written directly. If a path is standard output,
+//! such as `/dev/stdout`, the results go there and the report goes to standard error.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -20,18 +20,18 @@ pub(super) struct Target {
 }
 
 enum Place {
-    /// A regular file, with symlinks followed, and the name beside it that is renamed.
+    /// A regular file, with symlinks followed, and the temporary file beside it.
     File { real: PathBuf, beside: PathBuf },
-    /// A device or a pipe, kept open so that the reader of a pipe waits.
+    /// A device or a pipe, kept open so the reader of a pipe waits.
     Stream(#[expect(dead_code, reason = "only held")] File),
     /// Standard output, with symlinks followed if it is a regular file.
     Stdout(Option<PathBuf>),
 }
 
-/// The places of these options, in their order; none where an option has no path. Each was tried.
+/// The targets of these options, in their order; none for an option without a path. Each was checked.
 ///
 /// # Errors
-/// When two options name one file, when a file would replace one that is read, or when it cannot be written.
+/// If two options name one file, if a file would replace an input, or if it cannot be written.
 pub(super) fn targets<const N: usize>(
     options: [(&str, Option<&Path>); N],
     inputs: &Inputs,
@@ -65,12 +65,12 @@ impl Inputs {
     }
 }
 
-/// Results, each with its place.
+/// Results with their targets.
 #[derive(Default)]
 pub(super) struct Results(Vec<(Target, String)>);
 
 impl Results {
-    /// Adds results, if they have a place.
+    /// Adds results, if they have a target.
     ///
     /// # Errors
     /// Those of `text`.
@@ -85,10 +85,10 @@ impl Results {
         Ok(())
     }
 
-    /// Writes regular files beside their places.
+    /// Writes the temporary files.
     ///
     /// # Errors
-    /// When one cannot be written. Then none is left.
+    /// If one cannot be written; then none remains.
     pub(super) fn write_beside(&self) -> Result<(), SimulateError> {
         self.each(|place, text| match place {
             Place::File { beside, .. } => fs::write(beside, text),
@@ -96,10 +96,10 @@ impl Results {
         })
     }
 
-    /// Moves regular files to their places.
+    /// Renames the temporary files to their paths.
     ///
     /// # Errors
-    /// When one cannot be moved. Those before it are in their places.
+    /// If one cannot be renamed. The files before it were renamed.
     pub(super) fn put_in_place(&self) -> Result<(), SimulateError> {
         self.each(|place, _| match place {
             Place::File { real, beside } => fs::rename(beside, real),
@@ -117,7 +117,7 @@ impl Results {
         result
     }
 
-    /// Removes what is beside places.
+    /// Removes the temporary files.
     pub(super) fn clear(&self) {
         for (target, _) in &self.0 {
             if let Place::File { beside, .. } = &target.place {
@@ -130,12 +130,12 @@ impl Results {
         self.0.is_empty()
     }
 
-    /// Takes those for devices and pipes out.
+    /// Removes and returns the results for devices and pipes.
     pub(super) fn take_streams(&mut self) -> Streams {
         Streams(self.0.extract_if(.., |(target, _)| matches!(target.place, Place::Stream(_))).collect())
     }
 
-    /// Takes those for standard output out.
+    /// Removes and returns the results for standard output.
     pub(super) fn take_stdout(&mut self) -> Option<String> {
         self.0.extract_if(.., |(target, _)| matches!(target.place, Place::Stdout(_))).map(|(_, text)| text).next()
     }
@@ -148,7 +148,7 @@ impl Streams {
     /// Writes them, as fast as their readers read.
     ///
     /// # Errors
-    /// When one cannot be written. A reader that has gone has what it wanted.
+    /// If one cannot be written. A closed pipe is no error.
     pub(super) fn write(&self) -> Result<(), SimulateError> {
         self.0.iter().try_for_each(|(Target { path, .. }, text)| {
             let opened = OpenOptions::new().write(true).open(path);
@@ -196,7 +196,7 @@ impl Target {
         }
     }
 
-    /// Whether one would replace the other, or be mixed with it on standard output.
+    /// Whether one would replace the other, or both would go to standard output.
     fn is_same(&self, other: &Self) -> bool {
         match (&self.place, &other.place) {
             (Place::Stdout(_), Place::Stdout(_)) => true,
@@ -204,7 +204,7 @@ impl Target {
         }
     }
 
-    /// Whether it can be written, as far as that can be known before. Leaves nothing behind.
+    /// Tries to write it. Leaves no file behind.
     fn try_out(&self) -> io::Result<()> {
         if let Place::File { beside, .. } = &self.place {
             File::create(beside)?;
@@ -214,7 +214,7 @@ impl Target {
     }
 }
 
-/// Where a file that is not there yet will be: a symlink to nowhere names it.
+/// The path that a new file will have: a symlink to nowhere names it.
 fn new_file(path: &Path) -> io::Result<PathBuf> {
     let directory = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -228,7 +228,7 @@ fn new_file(path: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(directory(&path))?.join(name))
 }
 
-/// Whether this is the pipe or the regular file that standard output goes to. A device can be opened once more and loses nothing.
+/// Whether this is the pipe or the regular file of standard output. A device can be opened twice without loss.
 fn is_stdout(metadata: &Metadata) -> bool {
     let kind = metadata.file_type();
     if kind.is_char_device() || kind.is_block_device() {

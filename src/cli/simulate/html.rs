@@ -1,6 +1,6 @@
-//! Results of a simulation as one page that needs nothing else: no script, no font, no address.
+//! Results of a simulation as one self-contained page without scripts.
 //!
-//! Texts that come from files or callers are escaped wherever they stand.
+//! Texts from files and callers are always escaped.
 
 use weir_engine::Micros;
 use weir_engine::words::{counted, printable};
@@ -11,15 +11,15 @@ use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_c
 
 /// The most limits that have a row for each set of policies.
 const LIMITS_MAX: usize = 200;
-/// The most columns of a plot, and of one in the row of a limit.
+/// The most columns of a large plot, and of a plot in the row of a limit.
 const COLUMNS_MAX: usize = 150;
 const SMALL_COLUMNS_MAX: usize = 60;
 /// The coordinates of a plot.
 const WIDTH: u64 = 9_000;
 const HEIGHT: u64 = 1_400;
-/// The parts that lines divide a plot into; each line has its time below.
+/// Vertical lines divide a plot into so many parts. Each line has its time below.
 const TICKS: u64 = 4;
-/// Those of the plot in the row of a limit.
+/// The coordinates of a plot in the row of a limit.
 const SMALL_WIDTH: u64 = 1_800;
 const SMALL_HEIGHT: u64 = 240;
 
@@ -130,7 +130,7 @@ fn plots(report: &Report, names: &[String], page: &mut String) {
     }
 }
 
-/// The times below a plot, at equal distances. Each is that of the line above it.
+/// The times of the vertical lines, below a plot.
 fn axis(start: Micros, lasts: Micros) -> String {
     let times = (0..=TICKS).map(|tick| instant_text(start.saturating_add(scale(tick, lasts, TICKS))));
     times.map(|time| format!("<span>{time}</span>")).collect()
@@ -197,7 +197,7 @@ fn sums<'a>(first: &'a [u64], second: &'a [u64]) -> impl Iterator<Item = u64> + 
     first.iter().zip(second).map(|(first, second)| first + second)
 }
 
-/// Layers of bars, one on the other. `about` is escaped already.
+/// Stacked bars. `about` is already escaped.
 fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u64) -> String {
     let slots = layers.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
     let scaled = |value: u64| height - scale(value, height, most);
@@ -227,13 +227,13 @@ fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u
     svg
 }
 
-/// A part of a whole, in coordinates.
+/// Scales a part of a whole to coordinates.
 fn scale(part: u64, length: u64, whole: u64) -> u64 {
     let scaled = u128::from(part) * u128::from(length) / u128::from(whole.max(1));
     u64::try_from(scaled).unwrap_or(length)
 }
 
-/// A text in a page: no character of it is markup, and none is invisible.
+/// Escapes markup and invisible characters.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in printable(text).chars() {
@@ -249,7 +249,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A table with a heading. The first column has the names of policies. Titles that begin with `n ` are of numbers.
+/// A table with a heading. The first column has the names of policies. A title that begins with `n ` marks a column of numbers.
 struct Table<'a> {
     heading: &'a str,
     titles: &'a [&'a str],
@@ -261,7 +261,7 @@ impl<'a> Table<'a> {
         Self { heading, titles, rows: String::new() }
     }
 
-    /// Cells are escaped already.
+    /// Adds a row. Cells are already escaped.
     fn row(&mut self, name: &str, cells: &[String]) {
         self.rows.push_str(&format!("<tr><td class=\"t\">{name}</td>"));
         for (title, cell) in self.titles.iter().zip(cells) {

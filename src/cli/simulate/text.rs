@@ -9,11 +9,11 @@ use weir_text::spell;
 /// Bars of one to eight eighths.
 const BARS: [char; 8] =
     ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
-/// The longest name in a table, in characters; what is longer is cut.
+/// The longest name in a table, in characters; longer names are cut.
 const NAME_CHARS_MAX: usize = 40;
 /// The most limits that are shown for each set of policies.
 const LIMITS_MAX: usize = 20;
-/// Lengths of columns that are easy to count with, in milliseconds.
+/// Round lengths of columns, in milliseconds.
 const COLUMNS_MS: [u64; 34] = [
     1,
     2,
@@ -62,7 +62,7 @@ pub(super) enum Colours {
     Ansi,
 }
 
-/// The whole report, so many characters wide where it can be.
+/// The whole report, `width` characters wide if possible.
 pub(super) fn report(report: &Report, width: usize, colours: Colours) -> String {
     let mut text = String::new();
     let names = names(report);
@@ -121,7 +121,7 @@ fn requests(count: u64) -> String {
     counted(grouped(count), "request")
 }
 
-/// What passed and what was denied over time, in one scale.
+/// Admitted and denied requests over time, in one scale.
 fn plots(report: &Report, names: &[String], width: usize, colours: Colours, text: &mut String) {
     let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let columns = width.saturating_sub(label + "  passed  ".len()).max(10);
@@ -154,7 +154,7 @@ pub(super) fn columns_of(slots: &[u64], joined: usize) -> Vec<u64> {
     slots.chunks(joined).map(|slots| slots.iter().sum()).collect()
 }
 
-/// How many slots make a column, so that all fit and a column is of a length that is easy to count with.
+/// The number of slots in a column: all columns fit, and a column has a round length if possible.
 pub(super) fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
     let least = slots.div_ceil(columns).max(1);
     let joined = COLUMNS_MS.iter().map(|ms| ms * 1_000).filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
@@ -217,12 +217,12 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
     }
 }
 
-/// The cells of a row that begins with a name.
+/// A row: a name, then cells.
 fn named<const N: usize>(name: &str, cells: [String; N]) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-/// What came of all requests, and the waits of those that were denied; `none` in place of waits that there are not.
+/// The totals of all requests, and the waits of denied ones; `none` in place of missing waits.
 pub(super) fn totals_of(policies: &PolicyReport, none: &str) -> [String; 8] {
     let times = &policies.retry_after;
     let time = |us: u64| if times.count == 0 { none.to_owned() } else { length(us) };
@@ -238,19 +238,19 @@ pub(super) fn totals_of(policies: &PolicyReport, none: &str) -> [String; 8] {
     ]
 }
 
-/// Requests, those that were over, and their share.
+/// Requests, requests over the limit, and their share.
 pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
     [grouped(requests), grouped(over), percent(over, requests)]
 }
 
-/// What a limit admits, by which algorithm, and its role where it denies nothing by itself.
+/// The amount and algorithm of a limit, and its role if it does not deny alone.
 pub(super) fn amount(limit: &LimitReport) -> String {
     let amount = format!("{} {}", limit.limit.as_deref().unwrap_or("-"), limit.algorithm.unwrap_or_default());
     let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
     format!("{}{role}", amount.trim_end())
 }
 
-/// The names of policies, without the directories that all of them are in.
+/// The names of policies, without their common directories.
 pub(super) fn names(report: &Report) -> Vec<String> {
     let mut directory = "";
     if let [first, others @ ..] = &*report.policies {
@@ -272,12 +272,12 @@ fn cut(text: &str) -> String {
     if text.chars().count() <= NAME_CHARS_MAX {
         return text.to_owned();
     }
-    // The end of a path says more than its beginning.
+    // The end of a path is more specific than its beginning.
     let skipped = text.chars().count() - NAME_CHARS_MAX + 1;
     format!("\u{2026}{}", text.chars().skip(skipped).collect::<String>())
 }
 
-/// A length of time that is short to read: two units at most.
+/// A length of time in at most two units.
 pub(super) fn length(us: u64) -> String {
     let digits = us.checked_ilog10().unwrap_or(0);
     let unit = match digits {
@@ -322,8 +322,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Writes the table, if it has more than titles. The first column, and those from `left` on, begin at their left edge, and the
-    /// others end at their right one.
+    /// Writes the table, if it has rows. The first column and those from `left` on are aligned left, the others right.
     fn write(&self, left: usize, text: &mut String) {
         if self.rows.len() == 1 {
             return;

@@ -1,4 +1,4 @@
-//! The file of `--record`: each line is written whole and at once, so that an end at any time cuts off the last line at most.
+//! The file of `--record`. Each line is written at once, so an interruption cuts off at most the last line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::TapError;
 
-/// Only its owner reads what others asked for.
+/// Only the owner can read the file, because it has requests of others.
 const MODE: u32 = 0o600;
 
-/// There is a file of that name, which must not be lost.
+/// There is already a file of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: is there already: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
 
 /// # Errors
-/// When there is a file already.
+/// If there is already a file.
 pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
@@ -33,7 +33,7 @@ impl RecordFile {
     /// A file that begins with the header.
     ///
     /// # Errors
-    /// When it is there and not to be replaced, or cannot be written.
+    /// If it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);
@@ -54,7 +54,7 @@ impl RecordFile {
     /// Writes a line.
     ///
     /// # Errors
-    /// When it cannot be written: a full disk, say.
+    /// If it cannot be written.
     pub(super) fn put(&mut self, line: &str) -> Result<(), TapError> {
         self.line.clear();
         self.line.extend_from_slice(line.as_bytes());

@@ -1,24 +1,24 @@
-//! The lines that a server sends: the header, records, and notes between them.
+//! The lines that a server sends: a header, records and notes.
 
 use serde::Deserialize;
 
 /// The version of the format that this program shows and writes.
 pub(super) const VERSION: u32 = 1;
 
-/// One line.
+/// A line of a tap.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Line {
+pub(super) enum TapLine {
     /// The first one.
     Header(Header),
-    /// That no policy has the domain, that the tap is open, or why it ends.
+    /// The domain is unknown, the tap is still open, or why it ends.
     Note(Note),
     /// One request.
     Record(Record),
 }
 
-impl Line {
-    /// None where it is none of them.
+impl TapLine {
+    /// Reads a line; none if it is not a line of a tap.
     pub(super) fn read(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
@@ -36,7 +36,7 @@ pub(super) struct Header {
 #[derive(Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) note: String,
-    /// The domain that was probably meant.
+    /// The domain that is probably meant.
     pub(super) nearest: Option<String>,
     /// Why the tap ends.
     pub(super) reason: Option<String>,

@@ -1,4 +1,4 @@
-//! Records as a table for people: a row for each descriptor, in columns that grow with what they hold.
+//! Records as a table for people: a row for each descriptor, in columns that grow with their content.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use weir_engine::words::{counted, printable};
 
 use super::record::{Descriptor, Record};
 
-/// A column grows up to so many characters.
+/// The largest width of a column, in characters.
 const WIDTH_MAX: usize = 40;
 /// `2026-12-01T` before the time of the day, in bytes.
 const DATE_BYTES: usize = 11;
@@ -19,7 +19,7 @@ const YELLOW: &str = "\u{1b}[33m";
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
 
-/// A table whose rows come one by one.
+/// A table that is printed row by row.
 pub(super) struct Table {
     is_coloured: bool,
     domain_width: usize,
@@ -40,7 +40,7 @@ impl Table {
         )
     }
 
-    /// The rows of one request. All but the first have no time.
+    /// The rows of one request. Only the first one has a time.
     pub(super) fn rows(&mut self, record: &Record) -> String {
         let mut rows = String::new();
         if record.lost > 0 {
@@ -97,7 +97,7 @@ fn time_of_day(time: &str) -> String {
     printable(&time.chars().skip(DATE_BYTES).take(TIME_BYTES).collect::<String>())
 }
 
-/// What is not one plain hit.
+/// The hits, refund and limit of a descriptor; empty for one plain hit.
 fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
     let hits = descriptor.hits.unwrap_or(hits_of_request);
     match (descriptor.look, descriptor.refund, hits) {
@@ -110,14 +110,14 @@ fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Line;
+    use super::super::record::TapLine;
     use super::*;
 
     fn shown(lines: &[&str], is_coloured: bool) -> String {
         let mut table = Table::new(is_coloured);
         let mut text = table.heading();
         for line in lines {
-            let Some(Line::Record(record)) = Line::read(line) else { panic!("no record: {line}") };
+            let Some(TapLine::Record(record)) = TapLine::read(line) else { panic!("no record: {line}") };
             text.push_str(&table.rows(&record));
         }
         text

@@ -1,4 +1,4 @@
-//! One view as a picture of the terminal.
+//! Draws a view on the terminal.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Draws the whole terminal. One that is too small loses the keys first, then the limits.
+/// Draws the whole terminal. If it is too small, the table of keys is left out first, then the table of limits.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, now: Instant) {
     let area = frame.area();
     let help_rows = u16::from(area.height > HEAD_ROWS);
@@ -118,7 +118,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, title: Line<'_>, table: Widget<
     frame.render_widget(table, rest);
 }
 
-/// The line above a table: what it is, which rows are seen, and the filter.
+/// The line above a table: its title, the visible rows, and the filter.
 fn title(view: &View, table: Table, count: usize, text: &str) -> Line<'static> {
     let first = view.first[table as usize];
     let from = if count == 0 { 0 } else { first + 1 };
@@ -137,7 +137,7 @@ fn help_line(view: &View) -> Line<'_> {
     Line::from(HELP)
 }
 
-/// How long ago, in the largest unit that fits.
+/// A time ago, in its largest unit.
 fn ago(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -145,7 +145,7 @@ fn ago(ms: u64) -> String {
     }
 }
 
-/// Which limit, and that it only watches.
+/// The name of a limit, with a mark if it only watches.
 fn name(name: &Name, is_shadow: bool) -> String {
     format!("{name}{}", if is_shadow { " shadow" } else { "" })
 }

@@ -1,6 +1,6 @@
-//! The table on a terminal: the terminal is taken over, and given back however this ends.
+//! The live table. The terminal is restored at every kind of end.
 //!
-//! The keyboard is read on a thread of its own; reports are asked for while keys are answered.
+//! A thread reads the keyboard. Requests for reports do not block keys.
 
 use std::future::Future;
 use std::io;
@@ -22,19 +22,19 @@ use super::view::{Action, View};
 use super::{Question, TopError};
 use crate::admin::NoAnswer;
 
-/// Events that wait to be answered; more wait in the terminal.
+/// The most queued events; more wait in the terminal.
 const EVENTS_MAX: usize = 64;
 
-/// The terminal while it is ours.
+/// The terminal while the table uses it.
 struct Screen(DefaultTerminal);
 
 impl Screen {
-    /// Also a panic gives it back.
+    /// A panic restores it too.
     fn enter() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self(terminal)),
             Err(error) => {
-                // It may have been taken over by half.
+                // It may be half initialised.
                 let _ = ratatui::try_restore();
                 Err(error)
             }
@@ -49,17 +49,17 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // An error means that the terminal is closed.
         let _ = ratatui::try_restore();
     }
 }
 
-/// A question on its way.
+/// A request in flight.
 type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 
 /// Shows reports until the user ends it.
 pub(super) async fn run(question: &Question) -> Result<(), TopError> {
-    // Before the terminal is touched: an address without a weir is a plain error.
+    // Before the terminal is initialised: a wrong address is a plain error.
     let report = report::ask(&question.server, "").await?.without_rates();
     let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;
@@ -87,7 +87,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
                 Action::Draw => {}
                 Action::Suspend => {
                     drop(screen.take());
-                    // Stops the process. Where no shell could continue it, nothing happens, and the next tick goes on.
+                    // Stops the process. Without a shell that could continue it, this has no effect.
                     let _ = kill_process(getpid(), Signal::TSTP);
                 }
             },
@@ -97,7 +97,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
                     Ok(report) => view.show(report),
                     Err(error) => view.failed(error.to_string(), Instant::now()),
                 }
-                // The filter has changed meanwhile: the server has keys for it that this report has not.
+                // The filter has changed meanwhile: this report may lack keys that match it.
                 if asked != view.filter {
                     ticks.reset_immediately();
                 }
@@ -129,7 +129,7 @@ async fn next(events: &mut mpsc::Receiver<io::Result<Event>>) -> io::Result<Even
     events.recv().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// The events of the terminal, until it cannot be read any more.
+/// The events of the terminal, until reading it fails.
 fn events() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     thread::spawn(move || {

@@ -1,8 +1,7 @@
 //! Reports as lines, for files and for other programs.
 //!
-//! A line is a record: its fields are separated by one tab each, and a field has no tab, since all that is not printable is
-//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/admin.md
-//! has the columns.
+//! A line is a record. Fields are separated by tabs, and tabs in fields are escaped. The first field is the time of the server in
+//! seconds since 1970, the second is the kind of record. docs/admin.md has the columns.
 
 use std::io::Write;
 
@@ -11,9 +10,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::report::{self, Report};
 use super::{Question, TopError, write_now};
 
-/// Writes a report after each interval; the first one is about the first interval.
+/// Writes a report after each interval.
 pub(super) async fn run(question: &Question, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
-    // Rates need a look to compare with.
+    // Rates need an earlier report to compare with.
     report::ask(&question.server, "").await?;
     let mut ticks = interval(question.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -26,7 +25,7 @@ pub(super) async fn run(question: &Question, out: &mut dyn Write, errors: &mut d
                 write_now(&lines(&report), out)?;
             }
             Err(error) if question.once => return Err(error.into()),
-            // Reports go on where errors cannot be written.
+            // A failure to write errors does not matter.
             Err(error) => {
                 let _ = write_now(&format!("weir: {error}; trying again\n"), errors);
             }

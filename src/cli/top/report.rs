@@ -1,6 +1,6 @@
-//! One report: what the admin listener says at `/top` and `/readyz`, as rows to show.
+//! One report: the answers of `/top` and `/readyz` as rows.
 //!
-//! Every text is made harmless for a terminal here, since names and values may come from anybody.
+//! Names and values may come from anybody, so every text is escaped for the terminal here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,10 @@ const CELL_CHARS_MAX: usize = 256;
 const TOP: &str = "/top?limits=64&keys=16";
 const READYZ: &str = "/readyz";
 
-/// What is shown.
+/// A report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// When it was made by the server's clock, in milliseconds since 1970.
+    /// The time of the server's clock, in milliseconds since 1970.
     pub(super) now_ms: u64,
     /// `ready`, or the phase.
     pub(super) state: String,
@@ -32,13 +32,13 @@ pub(super) struct Report {
     pub(super) policies: [u64; 3],
     /// Overrides in force.
     pub(super) overrides: u64,
-    /// What the rates are an average over; 0 where there was nothing to compare with.
+    /// The interval of the rates; 0 if there was no earlier report.
     pub(super) interval_ms: u64,
     /// Requests that passed, were over a limit, and failed.
     pub(super) requests: [Rate; 3],
     pub(super) limits: Vec<LimitRow>,
     pub(super) keys: Vec<KeyRow>,
-    /// Denials are counted over so many minutes.
+    /// The interval of denials, in minutes.
     pub(super) minutes: u64,
 }
 
@@ -55,13 +55,13 @@ pub(super) struct Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LimitRow {
     pub(super) name: Name,
-    /// Hits asked of it.
+    /// Requested hits.
     pub(super) hits: Rate,
     /// Hits above it.
     pub(super) denied: Rate,
     /// Requests over it in the last minutes.
     pub(super) denials: u64,
-    /// The last of them passed all the same: the limit only watches.
+    /// The last of them passed: the limit only watches.
     pub(super) is_shadow: bool,
 }
 
@@ -70,15 +70,15 @@ pub(super) struct LimitRow {
 pub(super) struct KeyRow {
     pub(super) name: Name,
     pub(super) descriptor: String,
-    /// Bounds of its denials.
+    /// The lower and the upper bound of its denials.
     pub(super) denials: [u64; 2],
-    /// How long ago its last denial was.
+    /// The time since its last denial.
     pub(super) last_ms: u64,
     /// The limit only watches.
     pub(super) is_shadow: bool,
 }
 
-/// Which limit.
+/// The name of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) domain: String,
@@ -86,7 +86,7 @@ pub(super) struct Name {
     pub(super) limit: String,
 }
 
-/// Tenths of one a second; none where it is not known.
+/// A rate in tenths per second; none if it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate(pub(super) Option<u64>);
 
@@ -163,10 +163,10 @@ struct Policies {
     problems: Vec<String>,
 }
 
-/// Asks for a report. The server filters too, since it has more keys than it sends.
+/// Asks for a report. The server filters too, because it has more keys than it sends.
 ///
 /// # Errors
-/// When there is no usable answer.
+/// If there is no usable answer.
 pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
     let path = if filter.is_empty() { TOP.to_owned() } else { format!("{TOP}&filter={}", encoded(filter)) };
     let top: Top = server.json(&path, Expected::Ok, BOUNDS).await?;
@@ -178,7 +178,7 @@ impl Report {
     fn new(top: Top, ready: &Ready) -> Self {
         let interval_ms = top.busiest.interval_ms;
         let rate = |count| Rate::of(count, interval_ms);
-        // By the names as they are: those that are shown may be cut.
+        // By full names: displayed names may be cut.
         let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
         for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
@@ -198,7 +198,7 @@ impl Report {
                     is_shadow,
                 });
             }
-            // A limit that was asked nothing lately has no rate but 0.
+            // The rate of an idle limit is 0.
             let idle = || LimitRow { name, hits: rate(0), denied: rate(0), ..LimitRow::default() };
             let Limited { domain, rule, limit, denials, .. } = limited;
             let row = limits.entry([domain, rule, limit]).or_insert_with(idle);
@@ -222,7 +222,7 @@ impl Report {
         }
     }
 
-    /// The same without rates: those of a first report are averages since the last look of anybody.
+    /// Removes the rates. In a first report they are averages since the last report for any client.
     pub(super) fn without_rates(mut self) -> Self {
         self.interval_ms = 0;
         self.requests = Default::default();
@@ -252,7 +252,7 @@ impl fmt::Display for Name {
 }
 
 impl Rate {
-    /// So many within a time, rounded down to tenths.
+    /// The rate of a count in an interval, rounded down to tenths.
     fn of(count: u64, interval_ms: u64) -> Self {
         Self(count.saturating_mul(10_000).checked_div(interval_ms))
     }
@@ -267,7 +267,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A text as one cell: cut, and without what would disturb a terminal or a line.
+/// A text as one cell: cut, with control characters escaped.
 fn cell(text: &str) -> String {
     match text.char_indices().nth(CELL_CHARS_MAX) {
         Some((end, _)) => format!("{}...", printable(&text[..end])),
@@ -281,7 +281,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A report as a server would answer, with texts of this value in it.
+    /// A report with this value in its texts.
     pub(in super::super) fn sample(value: &str, interval_ms: u64) -> Report {
         let busy = |domain: &str, rule: &str, limit: &str, hits: u64, over: u64| json!({ "domain": domain, "rule": rule, "limit": limit, "hits": hits, "over_limit_hits": over });
         let top = json!({

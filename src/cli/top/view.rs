@@ -1,6 +1,6 @@
-//! What a user looks at: which report, in what order, from which row on, and what the keys of the keyboard change.
+//! The state of the view: the report, its order, the scroll positions, and the effects of keys.
 //!
-//! Not here: how it is drawn (draw.rs).
+//! Not here: drawing (draw.rs).
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::report::{KeyRow, LimitRow, Name, Report};
 
 /// The longest filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
-/// The rows that a page has.
+/// The rows of a page.
 const PAGE_ROWS: usize = 10;
 
 /// The order of the limits.
@@ -27,37 +27,37 @@ pub enum Sort {
     Name,
 }
 
-/// Which table the keyboard moves.
+/// The table that the keyboard scrolls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
     Limits,
     Keys,
 }
 
-/// What the loop has to do after an event.
+/// The action after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Show what has changed, if anything has.
+    /// Draw again.
     Draw,
     Quit,
     /// Stop the process, as Ctrl-Z does.
     Suspend,
 }
 
-/// All that a drawing is made of.
+/// The state of the view.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) server: String,
     pub(super) interval: String,
     pub(super) report: Report,
-    /// Why there is no newer report, and since when.
+    /// The reason for a missing report, and its time.
     pub(super) trouble: Option<(String, Instant)>,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) filter: String,
     pub(super) is_typing: bool,
     pub(super) focus: Table,
-    /// The first row that is drawn of limits and of keys.
+    /// The first visible row of limits and of keys.
     pub(super) first: [usize; 2],
 }
 
@@ -79,7 +79,7 @@ impl Sort {
         }
     }
 
-    /// Puts limits in this order.
+    /// Sorts limits.
     pub(super) fn sort(self, limits: &mut [LimitRow]) {
         match self {
             Self::Denied => limits.sort_by_key(|row| Reverse((row.denied, row.denials, row.hits))),
@@ -107,7 +107,7 @@ impl View {
         view
     }
 
-    /// Takes a new report.
+    /// Sets a new report.
     pub(super) fn show(&mut self, report: Report) {
         self.trouble = None;
         self.report = report;
@@ -115,18 +115,18 @@ impl View {
         self.stay_inside();
     }
 
-    /// Notes that there was no report.
+    /// Notes a failure to get a report.
     pub(super) fn failed(&mut self, reason: String, now: Instant) {
         let since = self.trouble.take().map_or(now, |(_, since)| since);
         self.trouble = Some((reason, since));
     }
 
-    /// The limits that the filter lets through, in order.
+    /// The limits that match the filter, in order.
     pub(super) fn limits(&self) -> impl Iterator<Item = &LimitRow> {
         self.report.limits.iter().filter(|row| self.is_wanted(&row.name, ""))
     }
 
-    /// The keys that the filter lets through, most denials first.
+    /// The keys that match the filter, most denials first.
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRow> {
         self.report.keys.iter().filter(|row| self.is_wanted(&row.name, &row.descriptor))
     }
@@ -136,7 +136,7 @@ impl View {
         [domain, rule, limit, descriptor].iter().any(|text| text.contains(&self.filter))
     }
 
-    /// What an event of the terminal changes.
+    /// Handles an event of the terminal.
     pub(super) fn event(&mut self, event: &Event) -> Action {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),
@@ -175,7 +175,7 @@ impl View {
         Action::Draw
     }
 
-    /// A key while the filter is typed.
+    /// Handles a key while the filter is typed.
     fn typed(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_typing = false,
@@ -203,7 +203,7 @@ impl View {
         *first = to(*first);
     }
 
-    /// The last row can always be seen.
+    /// Limits the scroll positions, so the last row stays visible.
     fn stay_inside(&mut self) {
         let last = [self.limits().count(), self.keys().count()].map(|rows| rows.saturating_sub(1));
         for (first, last) in self.first.iter_mut().zip(last) {
@@ -260,7 +260,7 @@ mod tests {
             press(&mut view, KeyCode::Char(c));
         }
         press(&mut view, KeyCode::Backspace);
-        // While it is typed, letters are no commands.
+        // Letters are part of the filter, not commands.
         assert_eq!(press(&mut view, KeyCode::Enter), Action::Draw);
         assert_eq!((view.keys().count(), view.limits().count()), (1, 0));
         press(&mut view, KeyCode::Esc);
@@ -286,7 +286,7 @@ mod tests {
         press(&mut view, KeyCode::Tab);
         press(&mut view, KeyCode::Home);
         assert_eq!(view.first, [0, 1]);
-        // Rows that went away are not scrolled past.
+        // The scroll position follows if rows disappear.
         press(&mut view, KeyCode::End);
         view.show(Report::default());
         assert_eq!(view.first, [0, 0]);

@@ -1,23 +1,23 @@
-//! Fixed windows that begin with their first hit, or where a calendar says. [aw-1]
+//! Fixed windows that begin with their first hit, or at the boundaries of a calendar. [aw-1]
 //!
 //! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
-//! calendar itself is not here: its boundaries come with the charge.
+//! calendar itself is not here: a charge carries the boundaries.
 
-use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
 use crate::time::{self, Bounds, CalendarUnit, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct StoredWindow {
     /// When it began.
     pub start: Micros,
     /// The hits counted in it, at most 2^32 - 1.
     pub count: u32,
 }
 
-/// A window as observed: with its end, which is not stored. An empty window of the first hit has not begun.
+/// A window as observed, with its end, which is not stored. An empty window from the first hit has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedWindow {
     /// When it began.
@@ -28,13 +28,13 @@ pub struct ObservedWindow {
     pub count: u32,
 }
 
-/// The first instant and the end of the window of a calendar that holds `now`, if the bounds hold it. [cl-2]
+/// The start and the end of the calendar window that holds `now`; none if no window of the bounds holds it. [cl-2]
 #[must_use]
 pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
     bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
 }
 
-/// So many hits in each window, from the first hit or by a calendar.
+/// A number of hits in each window, from the first hit or by a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnchoredWindow {
     requests: u32,
@@ -52,22 +52,22 @@ impl AnchoredWindow {
         Self { requests, window, calendar: Some(unit) }
     }
 
-    fn since_first_hit(&self, stored: Option<&Window>, now: Micros) -> ObservedWindow {
+    fn since_first_hit(&self, stored: Option<&StoredWindow>, now: Micros) -> ObservedWindow {
         let window_us = self.window.us();
         match stored {
-            Some(&Window { start, count }) if count > 0 && start > now => {
+            Some(&StoredWindow { start, count }) if count > 0 && start > now => {
                 let believed = is_believed(u128::from(start - now), window_us);
                 let start = if believed { start } else { now };
                 ObservedWindow { start, end: start + window_us, count }
             }
-            Some(&Window { start, count }) if count > 0 && now < start + window_us => {
+            Some(&StoredWindow { start, count }) if count > 0 && now < start + window_us => {
                 ObservedWindow { start, end: start + window_us, count }
             }
             _ => ObservedWindow { start: now, end: now, count: 0 },
         }
     }
 
-    /// The window with hits added; an empty one of the first hit begins now. [aw-2]
+    /// The window with hits added. An empty window from the first hit begins now. [aw-2]
     fn added(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_add(hits);
         if before.end == before.start {
@@ -77,7 +77,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
+    /// The window with hits given back. A window from the first hit without hits has not begun. [aw-3]
     fn refunded(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_sub(hits);
         if count == 0 && self.calendar.is_none() {
@@ -87,24 +87,25 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window without one charge, if it is still the receipt's. [un-2]
+    /// The window without one charge, if it is the window of the receipt. [un-2]
     fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
         if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
 
-    const fn stored(left: ObservedWindow) -> Window {
-        Window { start: left.start, count: left.count }
+    const fn stored(left: ObservedWindow) -> StoredWindow {
+        StoredWindow { start: left.start, count: left.count }
     }
 }
 
-fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> ObservedWindow {
+fn by_calendar(stored: Option<&StoredWindow>, bounds: &Bounds, now: Micros) -> ObservedWindow {
     let Some((start, end)) = window_at(bounds, now) else {
         unreachable!("the bounds {bounds:?} were checked to hold {now}")
     };
     match stored {
-        Some(&Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
-        Some(&Window { start: theirs, count }) if theirs > start => {
-            // The window after theirs begins at the first boundary past it; one that we do not know lasts as ours.
+        Some(&StoredWindow { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
+        Some(&StoredWindow { start: theirs, count }) if theirs > start => {
+            // The next window begins at the first later boundary. If that is not among the bounds, the window has our
+            // length.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
             if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
                 ObservedWindow { start: theirs, end: their_end, count }
@@ -117,12 +118,12 @@ fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> Observe
 }
 
 impl Counting for AnchoredWindow {
-    type State = Window;
+    type State = StoredWindow;
     type Observed = ObservedWindow;
     type Numbers = [u64; 6];
 
     const COUNTS_DENIED: bool = true;
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
 
     small_state!();
@@ -139,7 +140,13 @@ impl Counting for AnchoredWindow {
     }
 
     /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
-    fn observe(&self, stored: Option<&Window>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
+    fn observe(
+        &self,
+        stored: Option<&StoredWindow>,
+        _asked: Hits,
+        bounds: Option<Bounds>,
+        now: Micros,
+    ) -> ObservedWindow {
         match (self.calendar, bounds) {
             (None, _) => self.since_first_hit(stored, now),
             (Some(_), Some(bounds)) => by_calendar(stored, &bounds, now),
@@ -147,8 +154,8 @@ impl Counting for AnchoredWindow {
         }
     }
 
-    /// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
-    fn is_stale(&self, stored: &Window, bounds: Option<Bounds>, now: Micros) -> bool {
+    /// Whether the clock has stepped back too far for the window to be believed. [aw-6] [tm-2]
+    fn is_stale(&self, stored: &StoredWindow, bounds: Option<Bounds>, now: Micros) -> bool {
         let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
             Some((start, end)) => end - start,
             None => self.window.us(),
@@ -156,12 +163,12 @@ impl Counting for AnchoredWindow {
         stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
     }
 
-    /// A window that has ended becomes one without hits and without length: the end of the next one is not known here.
+    /// An ended window becomes one without hits and without length, because the end of the next one is not known here.
     fn later(&self, found: ObservedWindow, now: Micros) -> ObservedWindow {
         if now < found.end { found } else { ObservedWindow { start: now, end: now, count: 0 } }
     }
 
-    /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
+    /// What remains of the limit as it is now: the window has the used hits. [aw-4] [aw-7]
     fn remaining(&self, observed: &ObservedWindow, _now: Micros) -> Hits {
         self.requests.saturating_sub(observed.count)
     }
@@ -198,9 +205,9 @@ impl Counting for AnchoredWindow {
         }
     }
 
-    fn read_stored(numbers: &[u64]) -> Option<Window> {
+    fn read_stored(numbers: &[u64]) -> Option<StoredWindow> {
         match *numbers {
-            [start, count] => Some(Window { start, count: small(count)? }),
+            [start, count] => Some(StoredWindow { start, count: small(count)? }),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
-//! What an algorithm's file implements, [`Counting`], and the words that it needs for that.
+//! The trait of an algorithm's file, [`Counting`], and the types that it needs.
 //!
-//! Not here: which algorithms there are (algorithm.rs), and what a decision makes of verdicts (decision.rs).
+//! Not here: the list of algorithms (algorithm.rs), and how verdicts become a decision (decision.rs).
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros};
 
-/// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
+/// How far a windowed state may be ahead of a clock that stepped back and still be believed, in microseconds, if its
 /// window is shorter. [tm-2]
 pub const AHEAD_US_MIN: u64 = 60_000_000;
 /// The longest time that a full burst may take to drain: 2^48 us, 8.9 years. [lm-2]
@@ -17,7 +17,7 @@ pub const DEBT_US_MAX: u64 = 1 << 48;
 /// The weight of a charge on a state of a few numbers. See [`crate::weight`].
 pub const WEIGHT_OF_SHORT_STATE: u32 = 2;
 
-/// Whether a state that lies `ahead_us` ahead of the clock is believed: the clock has stepped back a little. [tm-2]
+/// Whether a state that is `ahead_us` ahead of the clock is believed: the clock has stepped back only a little. [tm-2]
 pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
     ahead_us <= u128::from(window_us.max(AHEAD_US_MIN))
 }
@@ -25,7 +25,7 @@ pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
 /// The window that a state counts in, and its hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedWindow {
-    /// When it began. The same for all charges of one window, wherever they are decided.
+    /// When it began. Equal for all charges of one window on all replicas.
     pub start: Micros,
     /// When it ends.
     pub end: Micros,
@@ -33,26 +33,27 @@ pub struct CountedWindow {
     pub count: Hits,
 }
 
-/// How one kind of state counts: the numbers of a limit, and all that is done with a state under them.
+/// How one kind of state counts: the numbers of a limit, and all operations on a state with these numbers.
 ///
-/// [`State`](Self::State) is what a store keeps. [`Observed`](Self::Observed) is that state as one charge finds it:
-/// windows rolled, debts drained, clock steps taken into account, and small enough to copy. A state of a few numbers is
-/// observed whole; its file gets the effects from `small_state!`. A state that can be long is observed as a [`Summary`].
+/// [`State`](Self::State) is the state that a store keeps. [`Observed`](Self::Observed) is that state as one charge
+/// finds it: windows rolled, debts drained, steps of the clock applied, and small enough to copy. A state of a few
+/// numbers is observed whole, and `small_state!` makes its effects. A state that can be long is observed as a
+/// [`Summary`].
 pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// What a store keeps.
     type State: Clone + Debug + PartialEq + Eq;
     /// The state as one charge finds it.
     type Observed: Copy + Debug + PartialEq + Eq;
-    /// The numbers that its scripts read of a limit and a charge: an array.
+    /// The numbers of a limit and a charge that its scripts read: an array.
     type Numbers: ScriptNumbers;
 
-    /// Independent charging counts denied hits too. Only windows can: a bucket that is being hit would starve for ever,
-    /// and a log would grow without bound. [dc-4]
+    /// Whether independent charging counts denied hits too. Only windows can: under a steady flood a bucket would never
+    /// admit again, and a log would grow without bound. [dc-4]
     const COUNTS_DENIED: bool = false;
-    /// An observation says when the hits that were asked for would fit, and nothing of other hits.
+    /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
     const IS_SUMMARY: bool = false;
     /// The form in which Redis stores the state.
-    const FORMAT: Format;
+    const FORMAT: StoredFormat;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
     /// The script that takes a charge back.
@@ -66,45 +67,46 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         self.requests()
     }
 
-    /// The same for a limit whose usage is reported after the fact, or not: what was reported is believed. [dc-5]
+    /// The same limit, with usage reported after the fact or not. Reported usage is believed above the burst. [dc-5]
     #[must_use]
     fn with_post_paid(self, _post_paid: bool) -> Self {
         self
     }
 
-    /// The id of the limit in keys: a letter for the algorithm, then all that shapes the state. [ky-4]
+    /// The id of the limit in keys: a letter for the algorithm, then all that determines the shape of the state. [ky-4]
     fn id(&self, zone: &str) -> String;
 
-    /// What a charge that is no refund weighs. [dc-11]
+    /// The weight of a charge that is not a refund. [dc-11]
     fn weight(&self) -> u32 {
         WEIGHT_OF_SHORT_STATE
     }
 
-    /// What a refund weighs.
+    /// The weight of a refund.
     fn weight_to_give(&self, _hits: Hits) -> u32 {
         self.weight()
     }
 
-    /// What taking one charge back weighs.
+    /// The weight of undoing one charge.
     fn weight_to_undo(&self) -> u32 {
         self.weight()
     }
 
-    /// The state as a charge of `asked` hits finds it at `now`. `bounds` are those of a calendar window, and hold `now`.
+    /// The state as a charge of `asked` hits finds it at `now`. `bounds` are the boundaries of a calendar window that
+    /// holds `now`.
     fn observe(&self, stored: Option<&Self::State>, asked: Hits, bounds: Option<Bounds>, now: Micros)
     -> Self::Observed;
 
-    /// Whether a state has to be stored as it was observed, even if nothing is charged. [tm-3]
+    /// Whether the observed state must be stored even if nothing is charged. [tm-3]
     ///
-    /// The clock stepped back by so much that the state is no longer believed: it would be met ahead again and again, and
-    /// stay silent until the clock has caught up. Or another limit wrote a debt: it would go on draining at the old rate.
+    /// Either the clock stepped back so far that the state is no longer believed: every charge would find it ahead
+    /// until the clock has caught up. Or another limit wrote a debt: it would still drain at the old rate.
     fn is_stale(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> bool;
 
-    /// What an effect in plain hits makes of an observation. None for a summary, which leaves out what it takes.
+    /// The observation after an effect in plain hits. None for a summary, which does not have the single parts.
     fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed>;
 
-    /// What an effect in plain hits leaves of the state, as a charge of `asked` hits would find it. `before` is what such a
-    /// charge observed.
+    /// The state after an effect in plain hits, as a charge of `asked` hits would find it. `before` is the observation
+    /// of such a charge.
     fn left_of(
         &self,
         stored: Option<&Self::State>,
@@ -114,7 +116,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         now: Micros,
     ) -> Self::Observed;
 
-    /// Applies an effect in plain hits. The state stays in its place if it can be long.
+    /// Applies an effect in plain hits. A state that can be long changes in place.
     fn apply(
         &self,
         stored: Option<&mut Self::State>,
@@ -124,7 +126,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         now: Micros,
     ) -> Written<Self::State>;
 
-    /// Takes back the one charge that the receipt proves, as far as it still stands. [un-1]
+    /// Takes back the charge that the receipt proves, as far as it still counts. [un-1]
     fn undo(
         &self,
         stored: Option<&mut Self::State>,
@@ -134,15 +136,15 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         now: Micros,
     ) -> Written<Self::State>;
 
-    /// An observation under another limit of the same shape, as a charge under this one would make it.
+    /// The observation that a charge under this limit would make, from one under another limit of the same shape.
     fn reobserved(&self, found: Self::Observed, _now: Micros) -> Self::Observed {
         found
     }
 
-    /// An earlier observation as it is at `now`, if no charge came since. [dn-3]
+    /// An earlier observation at `now`, if no charge came since. [dn-3]
     fn later(&self, found: Self::Observed, now: Micros) -> Self::Observed;
 
-    /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
+    /// A state that was written at `now`, not yet cut to the most that a limit believes at the next charge.
     fn as_written(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> Self::Observed {
         self.observe(Some(stored), 0, bounds, now)
     }
@@ -150,14 +152,14 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The largest number of hits that would be admitted.
     fn remaining(&self, observed: &Self::Observed, now: Micros) -> Hits;
 
-    /// The wait in microseconds, rounded up, until `hits` that do not fit would; `hits` is at most the capacity, and those
-    /// that were asked for if the observation is a summary.
+    /// The wait in microseconds, rounded up, until `hits` would fit that do not fit now. `hits` is at most the
+    /// capacity. If the observation is a summary, `hits` are the hits that were asked for.
     fn retry_after(&self, observed: &Self::Observed, hits: Hits, now: Micros) -> Micros;
 
-    /// The microseconds, rounded up, after which the state equals an empty one if no charge comes.
+    /// The microseconds, rounded up, until the state equals an empty one if no charge comes.
     fn reset_after(&self, observed: &Self::Observed, now: Micros) -> Micros;
 
-    /// Whether more has been taken than the limit holds. [dc-6]
+    /// Whether more hits are charged than the limit holds. [dc-6]
     fn is_past(&self, observed: &Self::Observed, now: Micros) -> bool;
 
     /// The wait of an admitted request until its turn, in microseconds. [lb-2]
@@ -165,10 +167,10 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         0
     }
 
-    /// Whether the state is worth nothing, so that its key can go.
+    /// Whether the state equals an empty one, so the store can delete its key.
     fn is_empty(observed: &Self::Observed, now: Micros) -> bool;
 
-    /// Which part of the state a charge goes to, for its receipt. [un-1]
+    /// The part of the state that a charge goes to, for its receipt. [un-1]
     fn mark(observed: &Self::Observed) -> u64;
 
     /// The number of a receipt by which a script finds the charge.
@@ -179,17 +181,17 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The numbers of a charge, in the order in which its script reads them.
     fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Self::Numbers;
 
-    /// What a script returned for one charge: the state before it, and the state after it if that is a summary. None if
-    /// these are not numbers of this kind.
+    /// The numbers that a script returned for one charge: the state before it, and the state after it if that is a
+    /// summary. None if they are not of this kind.
     fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Self::Observed, Option<Self::Observed>)>;
 
-    /// A state out of the numbers that Redis stores. None if these are not numbers of this kind.
+    /// A state from the numbers that Redis stores. None if they are not of this kind.
     fn read_stored(numbers: &[u64]) -> Option<Self::State>;
 }
 
 /// An array of numbers, with its length.
 pub trait ScriptNumbers: AsRef<[u64]> {
-    /// How many they are.
+    /// The length of the array.
     const COUNT: usize;
 }
 
@@ -197,7 +199,8 @@ impl<const N: usize> ScriptNumbers for [u64; N] {
     const COUNT: usize = N;
 }
 
-/// The effects on a state that is observed whole, by the functions `added`, `refunded`, `undone` and `stored` of its file.
+/// The effects on a state that is observed whole. The file has the functions `added`, `refunded`, `undone` and
+/// `stored`.
 macro_rules! small_state {
     () => {
         fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed> {
@@ -245,8 +248,8 @@ macro_rules! small_state {
     };
 }
 
-/// The effects on a long state that is observed as a [`Summary`], by the functions `summary`, `change`, `take_back` and
-/// `holds_nothing` of its file; and what follows from a summary.
+/// The effects on a long state that is observed as a [`Summary`], and what follows from the summary. The file has the
+/// functions `summary`, `change`, `take_back` and `holds_nothing`.
 macro_rules! long_state {
     () => {
         const IS_SUMMARY: bool = true;
@@ -311,7 +314,7 @@ macro_rules! long_state {
             }
         }
 
-        /// What is used stays as it was until none of it counts: a summary does not hold when each part goes.
+        /// Used hits stay until none of them counts: a summary does not have the time at which each part leaves.
         fn later(&self, found: Summary, now: Micros) -> Summary {
             if now < found.empty_at { found } else { Summary { used: 0, fits_at: 0, empty_at: 0, mark: found.mark } }
         }
@@ -346,21 +349,21 @@ macro_rules! long_state {
     };
 }
 
-/// What matters of a state that keeps hits apart by their time, for a charge of so many hits.
+/// A summary, for a charge of some hits, of a state that keeps hits by their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The hits that still count, at most 2^32 - 1.
     pub used: Hits,
-    /// When the charge's hits would fit, all else equal: 0 where they do, or never will.
+    /// When the charge's hits would fit if no other request came. 0 if they fit now, and if they never fit.
     pub fits_at: Micros,
-    /// When the last of the hits stops counting; 0 where none counts.
+    /// When the last of the hits stops counting; 0 if none counts.
     pub empty_at: Micros,
-    /// What a receipt would name: the newest bucket, or the sum of the newest entry.
+    /// The part that a receipt would name: the newest bucket, or the sum of the newest entry.
     pub mark: u64,
 }
 
 impl Summary {
-    /// Two summaries in the numbers of a script's reply: before the charge, and after it.
+    /// Two summaries from the numbers of a script's reply: before the charge, and after it.
     pub(super) fn read_reply(numbers: &[u64]) -> Option<(Self, Option<Self>)> {
         let &[used, fits_at, empty_at, mark, used_after, fits_at_after, empty_at_after, mark_after] = numbers else {
             return None;
@@ -377,18 +380,18 @@ impl Summary {
 pub enum Effect {
     /// Nothing.
     Nothing,
-    /// Adds hits, whether or not they fit.
+    /// Adds hits, even if they do not fit.
     Add(Hits),
     /// Gives hits back, never below empty.
     Refund(Hits),
-    /// Adds all that is left.
+    /// Adds all remaining hits.
     Drain,
-    /// Stores what was observed, though nothing is charged: see [`Counting::is_stale`].
+    /// Stores the observed state, although nothing is charged: see [`Counting::is_stale`].
     Rewrite,
 }
 
 impl Effect {
-    /// The effect in plain hits: never a drain, and nothing if nothing would change.
+    /// The effect in plain hits: never a drain, and nothing if nothing changes.
     pub(super) fn on<C: Counting>(self, counting: &C, before: &C::Observed, now: Micros) -> Self {
         match self {
             Self::Drain => match counting.remaining(before, now) {
@@ -402,21 +405,21 @@ impl Effect {
     }
 }
 
-/// What an algorithm made of a stored state.
+/// The result of an algorithm on a stored state.
 #[derive(Debug)]
 pub enum Written<S> {
     /// It stays as it was.
     Kept,
-    /// It was changed in its place.
+    /// It was changed in place.
     InPlace,
-    /// It is this from now on.
+    /// The key has this state now.
     Put(S),
     /// It is empty.
     Gone,
 }
 
 impl<S> Written<S> {
-    /// That of a state that is observed whole.
+    /// The result for a state that is observed whole.
     pub(super) fn of(is_same: bool, is_empty: bool, state: S) -> Self {
         match (is_same, is_empty) {
             (true, _) => Self::Kept,
@@ -426,42 +429,42 @@ impl<S> Written<S> {
     }
 }
 
-/// What was done to a state in its place.
+/// The result of a change of a state in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing: it stays as it was, rolled or not; so does the time at which it expires.
+    /// It stays as it was, with its expiry, even if the charge saw it rolled.
     Kept,
-    /// It was written, so that it expires at another time.
+    /// It was written, and expires at another time.
     Put,
-    /// It is empty, so that its key can go.
+    /// It is empty, so the store can delete its key.
     Gone,
 }
 
-/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un-1]
+/// Proof of one charge, to take it back. Valid for the key and the limit of the charge. [un-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// What was added to the state, in hits.
+    /// The hits that were added to the state.
     pub hits: Hits,
-    /// The time at which it was added.
+    /// The time at which they were added.
     pub at: Micros,
-    /// Which part of the state it was added to: the window, where the state has windows.
+    /// The part of the state that they were added to: the window, if the state has windows.
     pub mark: u64,
 }
 
-/// The form in which Redis stores a state, and how its numbers are read from that.
+/// The form in which Redis stores a state, and how its numbers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum StoredFormat {
     /// One decimal integer.
     Integer,
     /// Little-endian doubles.
     Doubles,
-    /// A byte for the width of a count, a little-endian double, and counts of this many bytes.
+    /// A byte with the width of a count, a little-endian double, and counts of that many bytes.
     Counts,
     /// A sorted set of members `<a>:<b>`: a, b and the score of each, oldest first.
     SortedSet,
 }
 
-impl Format {
+impl StoredFormat {
     /// Whether the state can be long.
     #[must_use]
     pub const fn is_list(self) -> bool {
@@ -474,12 +477,12 @@ impl Format {
 pub enum UndoScript {
     /// The list, by the `undo` of the kind's fragment.
     List,
-    /// lua/undo_log.lua: each charge after it is written anew, so that it is a call of its own.
+    /// lua/undo_log.lua: it writes each later charge again, so it is a call of its own.
     Log,
 }
 
-/// The numbers that go to a script, each below 2^53. [ar-2]
-pub type Numbers = SmallVec<[u64; 8]>;
+/// The numbers that a script gets, each below 2^53. [ar-2]
+pub type StateNumbers = SmallVec<[u64; 8]>;
 
 /// A number of a script that is a count.
 pub(super) fn small(number: u64) -> Option<u32> {

@@ -1,13 +1,13 @@
-//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw-1]
+//! Fixed windows, aligned to the clock: quotas that people understand, with the least work. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
-use super::counting::{CountedWindow, Counting, Effect, Format, Receipt, Written, is_believed};
+use super::counting::{CountedWindow, Counting, Effect, Receipt, StoredFormat, Written, is_believed};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// Window numbers are stored modulo this, so that number and count fit 53 bits together. [fw-2]
+/// Window numbers are stored modulo this, so number and count together fit into 53 bits. [fw-2]
 pub const WINDOW_NUMBERS: u64 = 1 << 21;
 /// One more than the largest count. [fw-2]
 const COUNTS: u64 = 1 << 32;
@@ -22,7 +22,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The counter out of the one integer, below 2^53, that scripts keep.
+    /// The counter from the one integer, below 2^53, that scripts keep.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
     pub const fn unpacked(packed: u64) -> Self {
@@ -30,7 +30,7 @@ impl Counter {
     }
 }
 
-/// So many hits in each window of the clock.
+/// A number of hits in each window of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     requests: u32,
@@ -52,7 +52,7 @@ impl FixedWindow {
         Counter { window: before.window, count: before.count.saturating_sub(hits) }
     }
 
-    /// The counter without one charge, if its window is still the receipt's. [un-2]
+    /// The counter without one charge, if its window is the window of the receipt. [un-2]
     fn undone(&self, before: Counter, receipt: Receipt, now: Micros) -> Counter {
         if u64::from(before.window) == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
@@ -74,7 +74,7 @@ impl Counting for FixedWindow {
     type Numbers = [u64; 2];
 
     const COUNTS_DENIED: bool = true;
-    const FORMAT: Format = Format::Integer;
+    const FORMAT: StoredFormat = StoredFormat::Integer;
     const REPLY: usize = 1;
 
     small_state!();
@@ -103,7 +103,7 @@ impl Counting for FixedWindow {
         if self.is_stale(&stored, bounds, now) { Counter { window: here, count: stored.count } } else { stored }
     }
 
-    /// Whether the clock has stepped back by so much that the window is not believed any more. [fw-5] [tm-2]
+    /// Whether the clock has stepped back too far for the window to be believed. [fw-5] [tm-2]
     fn is_stale(&self, stored: &Counter, _bounds: Option<Bounds>, now: Micros) -> bool {
         let window_us = self.window.us();
         let ahead = windows_ahead(stored.window, window_here(now, window_us));
@@ -114,12 +114,12 @@ impl Counting for FixedWindow {
         !is_believed(ahead_us, window_us)
     }
 
-    /// Up to 2^20 windows later, as everywhere.
+    /// A window up to 2^20 windows ahead counts as later.
     fn later(&self, found: Counter, now: Micros) -> Counter {
         self.observe(Some(&found), 0, None, now)
     }
 
-    /// What is left of the limit as it is now: the counter holds what was used. [fw-4] [fw-7]
+    /// What remains of the limit as it is now: the counter has the used hits. [fw-4] [fw-7]
     fn remaining(&self, observed: &Counter, _now: Micros) -> Hits {
         self.requests.saturating_sub(observed.count)
     }

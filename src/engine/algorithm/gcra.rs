@@ -1,16 +1,17 @@
 //! The generic cell rate algorithm: a steady rate with a burst. [pc-3]
 //!
-//! Known from ATM networks (ITU-T I.371) and redis-cell. The state is a debt in time, kept as the instant at which it is
-//! paid (the theoretical arrival time): each hit costs `P / L` microseconds, the debt drains by one microsecond in each,
-//! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
-//! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
+//! Known from ATM networks (ITU-T I.371) and redis-cell. The state is a debt in time, stored as the instant at which it
+//! is paid (the theoretical arrival time). Each hit costs `P / L` microseconds. The debt drains by one microsecond in
+//! each microsecond, and hits fit while the debt is at most that of a full burst. Debts are exact: whole microseconds
+//! and a fraction over `L`, so a rate such as 7 per second has no rounding error. [ex-1] Its Lua twin is
+//! lua/algorithms/gcra.lua.
 
-use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, small};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, small};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
+/// If the limit changes, a debt above this many hits becomes the largest debt. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 
 /// A debt as stored. [pc-9]
@@ -18,9 +19,9 @@ const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 pub struct Debt {
     /// The instant at which the whole microseconds of the debt are paid.
     pub tat: Micros,
-    /// The rest of the debt: `fraction / requests` microseconds.
+    /// The fraction of a microsecond: `fraction / requests`.
     pub fraction: u32,
-    /// The limit's hits per period when the debt was written: what the fraction is over.
+    /// The limit's hits per period when the debt was written: the denominator of the fraction.
     pub requests: u32,
 }
 
@@ -42,7 +43,7 @@ pub struct Pacing {
     requests: u32,
     period: Window,
     burst: u32,
-    /// The debt at which it is full. [pc-2]
+    /// The debt of a full burst. [pc-2]
     full: Span,
     post_paid: bool,
     pace: Pace,
@@ -52,7 +53,7 @@ pub struct Pacing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BurstError {
     Zero,
-    /// It would take so many microseconds to drain: more than 2^48.
+    /// It would take this many microseconds to drain: more than 2^48.
     TooLong(u64),
 }
 
@@ -63,7 +64,7 @@ impl Pacing {
         Ok(Self { requests, period, burst: if requests == 0 { 0 } else { burst }, full, post_paid: false, pace })
     }
 
-    /// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1] [pc-7]
+    /// The cost of hits: at most 2^48 us. None for a limit of 0, which keeps no state. [pc-1] [pc-7]
     fn cost(&self, hits: Hits) -> Span {
         if self.requests == 0 {
             return (0, 0);
@@ -71,23 +72,23 @@ impl Pacing {
         mul_div(u64::from(hits), self.period.us(), u64::from(self.requests)).min((DEBT_US_MAX, 0))
     }
 
-    /// A stored debt above this counts as this: full, or for post-paid limits the largest debt of all. [pc-5]
+    /// The largest debt that is believed: a full one, or for post-paid limits the largest of all. [pc-5]
     const fn ceiling(&self) -> Span {
         if self.post_paid { (DEBT_US_MAX, 0) } else { self.full }
     }
 
-    /// The debt with the cost of hits on top; it stops at 2^48 us. [pc-3]
+    /// The debt plus the cost of hits; it stops at 2^48 us. [pc-3]
     fn added(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
         let debt = self.plus(span(&before, now), self.cost(hits));
         self.made(debt.min((DEBT_US_MAX, 0)), now)
     }
 
-    /// The debt less the cost of hits, never below none. [pc-8]
+    /// The debt less the cost of hits, never below zero. [pc-8]
     fn refunded(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
         self.made(self.minus(span(&before, now), self.cost(hits)), now)
     }
 
-    /// The debt without one charge: its cost less what has drained since, so that no idle time is banked. [un-3]
+    /// The debt without one charge: its cost less what has drained since, so an undo never saves idle time. [un-3]
     fn undone(&self, before: Debt, receipt: Receipt, now: Micros) -> Debt {
         let drained = (now.saturating_sub(receipt.at), 0);
         let left = self.minus(self.cost(receipt.hits), drained);
@@ -98,11 +99,11 @@ impl Pacing {
         left
     }
 
-    /// A debt over another limit's requests as the same hits' debt over this one's; exact. [pc-6]
+    /// A debt under another limit's requests as the debt of the same hits under this limit's requests; exact. [pc-6]
     fn converted(&self, debt: Span, stored_requests: u32) -> Span {
         let (period, requests) = (self.period.us(), u64::from(self.requests));
         let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
-        // mul_div stops at the largest u64, and so do these sums: that is more than any bound below.
+        // mul_div and these sums stop at the largest u64, which is more than any bound below.
         let (hits, rest) = (hits.saturating_add((rest + debt.1) / period), (rest + debt.1) % period);
         let (hits_max, rest_max) = if self.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(self.burst), 0) };
         if (hits, rest) > (hits_max, rest_max) {
@@ -124,7 +125,7 @@ impl Pacing {
         if fraction >= requests && requests > 0 { (a.0 + b.0 + 1, fraction - requests) } else { (a.0 + b.0, fraction) }
     }
 
-    /// `a - b`, or nothing where b is more.
+    /// `a - b`, or zero if b is more.
     fn minus(&self, a: Span, b: Span) -> Span {
         if a <= b {
             return (0, 0);
@@ -138,7 +139,7 @@ impl Counting for Pacing {
     type Observed = Debt;
     type Numbers = [u64; 8];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();
@@ -178,8 +179,8 @@ impl Counting for Pacing {
         self.made(debt.min(self.ceiling()), now)
     }
 
-    /// Whether the debt has to be stored as it was observed: another limit wrote it, or it lies so far past the largest
-    /// that is believed that the difference is no flicker of the clock. [tm-3]
+    /// Whether the debt must be stored as observed. Either another limit wrote it, or it is so far past the largest
+    /// believed debt that the clock did not only jump back and forth. [tm-3]
     fn is_stale(&self, stored: &Debt, _bounds: Option<Bounds>, now: Micros) -> bool {
         let foreign = stored.requests != self.requests;
         let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
@@ -198,7 +199,7 @@ impl Counting for Pacing {
         *stored
     }
 
-    /// How many hits fit: what is missing to a full debt, in hits, rounded down. [pc-4]
+    /// How many hits fit: the gap to a full debt, in hits, rounded down. [pc-4]
     fn remaining(&self, observed: &Debt, now: Micros) -> Hits {
         let debt = span(observed, now);
         if debt >= self.full {

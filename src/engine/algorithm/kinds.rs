@@ -2,7 +2,7 @@
 //!
 //! Not here: the rows (algorithm.rs), and what a kind does (counting.rs).
 
-/// Makes [`StateKind`], [`State`] and [`Observed`] out of the rows, and what a limit asks of its kind.
+/// Makes [`StateKind`], [`State`] and [`Observed`] from the rows, and the dispatch to each kind.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
         /// A kind of state, with the numbers of one limit.
@@ -11,7 +11,7 @@ macro_rules! kinds {
             $($(#[$doc])* $Kind($Counting),)*
         }
 
-        /// What a key stores. Its kind follows from the limit's shape, which is part of the key.
+        /// The state that a key stores. Its kind follows from the limit's shape, which is part of the key.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum State {
             $($(#[$doc])* $Kind(<$Counting as Counting>::State),)*
@@ -51,7 +51,7 @@ macro_rules! kinds {
         })*
 
         impl Observed {
-            /// Whether the state is worth nothing, so that its key can go.
+            /// Whether the state equals an empty one, so the store can delete its key.
             #[must_use]
             pub fn is_empty(&self, now: Micros) -> bool {
                 match self {
@@ -59,7 +59,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Which part of the state a charge went to, for its receipt. [un-1]
+            /// The part of the state that a charge went to, for its receipt. [un-1]
             #[must_use]
             pub fn mark(&self) -> u64 {
                 match self {
@@ -69,7 +69,8 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// How many numbers the scripts get of a limit and a charge, by the number of the kind. None for no kind.
+            /// How many numbers of a limit and a charge the scripts get, by the number of the kind. None for an unknown
+            /// number.
             #[must_use]
             pub const fn numbers_of(number: u8) -> Option<usize> {
                 match number {
@@ -78,7 +79,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The number by which scripts tell it from the others.
+            /// The number by which scripts distinguish the kinds.
             #[must_use]
             pub const fn number(&self) -> u8 {
                 match self {
@@ -102,7 +103,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The same for a limit whose usage is reported after the fact, or not. [dc-5]
+            /// The same limit, with usage reported after the fact or not. [dc-5]
             #[must_use]
             pub fn with_post_paid(self, post_paid: bool) -> Self {
                 match self {
@@ -118,7 +119,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What a charge that is no refund weighs. [dc-11]
+            /// The weight of a charge that is not a refund. [dc-11]
             #[must_use]
             pub fn weight(&self) -> u32 {
                 match self {
@@ -126,7 +127,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What a refund weighs.
+            /// The weight of a refund.
             #[must_use]
             pub fn weight_to_give(&self, hits: Hits) -> u32 {
                 match self {
@@ -134,7 +135,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What taking one charge back weighs.
+            /// The weight of undoing one charge.
             #[must_use]
             pub fn weight_to_undo(&self) -> u32 {
                 match self {
@@ -150,7 +151,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether an observation says when the hits that were asked for would fit, and nothing of other hits.
+            /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
             #[must_use]
             pub const fn is_summary(&self) -> bool {
                 match self {
@@ -160,7 +161,7 @@ macro_rules! kinds {
 
             /// The state as a charge of `asked` hits finds it at `now`.
             ///
-            /// `bounds` are those of a calendar window, and hold `now`; none for every other limit.
+            /// `bounds` are the boundaries of a calendar window that holds `now`; none for every other limit.
             #[must_use]
             pub fn observe(
                 &self,
@@ -177,8 +178,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether each decision about a state has to store it as observed, even if it charges nothing.
-            /// [tm-3]
+            /// Whether each decision about a state must store it as observed, even if it charges nothing. [tm-3]
             #[must_use]
             pub fn is_stale(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> bool {
                 if self.is_stateless() {
@@ -189,7 +189,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What an effect makes of an observation. None for a summary, which leaves out what it takes.
+            /// The observation after an effect. None for a summary, which does not have the single parts.
             #[must_use]
             pub fn left(&self, before: &Observed, effect: Effect, now: Micros) -> Option<Observed> {
                 match self {
@@ -200,7 +200,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What an effect leaves of the state, as the same charge of `asked` hits would find it.
+            /// The state after an effect, as the same charge of `asked` hits would find it.
             #[must_use]
             pub fn left_of(
                 &self,
@@ -220,8 +220,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// What an effect makes of a key, whose state stays in its place: it can be long, and a store that would have to
-            /// take it out could lose it.
+            /// The result of an effect on a key. The state changes in place: it can be long, and a store that takes it
+            /// out first could lose it.
             #[must_use]
             pub fn apply_in_place(
                 &self,
@@ -238,7 +238,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// The state without the one charge that the receipt proves, as far as it still stands; in its place. [un-1]
+            /// The state, changed in place, without the charge that the receipt proves, as far as that still counts.
+            /// [un-1]
             #[must_use]
             pub fn undo_in_place(
                 &self,
@@ -255,7 +256,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// An observation under another limit of the same shape, as a charge under this one would make it.
+            /// The observation that a charge under this limit would make, from one under another limit of the same
+            /// shape.
             #[must_use]
             pub fn reobserved(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
@@ -265,7 +267,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// An earlier observation as it is at `now`, if no charge came since. [dn-3]
+            /// An earlier observation at `now`, if no charge came since. [dn-3]
             #[must_use]
             pub fn later(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
@@ -275,7 +277,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
+            /// A state that was written at `now`, not yet cut to the most that a limit believes at the next charge.
             #[must_use]
             pub fn as_written(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
                 match self {
@@ -293,10 +295,11 @@ macro_rules! kinds {
                 }
             }
 
-            /// The wait in microseconds, rounded up, until `hits` that do not fit now would, all else equal.
+            /// The wait in microseconds, rounded up, until `hits` would fit that do not fit now, if no other request
+            /// comes.
             ///
-            /// `hits` is at most the capacity, since more would wait for ever; a summary knows only the hits that it was
-            /// made for.
+            /// `hits` is at most the capacity, because more would never fit. A summary has only the wait of the hits
+            /// that it was made for.
             #[must_use]
             pub fn retry_after(&self, observed: &Observed, hits: Hits, now: Micros) -> Micros {
                 match self {
@@ -306,7 +309,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The microseconds, rounded up, after which the state equals an empty one if no charge comes.
+            /// The microseconds, rounded up, until the state equals an empty one if no charge comes.
             #[must_use]
             pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
                 match self {
@@ -314,7 +317,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether more has been taken than the limit holds: what a peek of independent charging goes by. [dc-6]
+            /// Whether more hits are charged than the limit holds: the rule for a peek of independent charging. [dc-6]
             #[must_use]
             pub fn is_past(&self, observed: &Observed, now: Micros) -> bool {
                 match self {
@@ -332,7 +335,7 @@ macro_rules! kinds {
 
             /// The form in which Redis stores the state.
             #[must_use]
-            pub const fn format(&self) -> Format {
+            pub const fn format(&self) -> StoredFormat {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
                 }
@@ -364,14 +367,14 @@ macro_rules! kinds {
 
             /// The numbers of a charge, in the order in which its script reads them.
             #[must_use]
-            pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers {
+            pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> StateNumbers {
                 match self {
-                    $(Self::$Kind(counting) => Numbers::from_slice(&counting.script_numbers(hits, bounds)),)*
+                    $(Self::$Kind(counting) => StateNumbers::from_slice(&counting.script_numbers(hits, bounds)),)*
                 }
             }
 
-            /// What a script returned for one charge: the state before it, and the state after it if that is a summary. None
-            /// if these are not numbers of this kind.
+            /// The numbers that a script returned for one charge: the state before it, and the state after it if that
+            /// is a summary. None if they are not of this kind.
             #[must_use]
             pub fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Observed, Option<Observed>)> {
                 match self {
@@ -382,7 +385,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// A state out of the numbers that Redis stores. None if these are not numbers of this kind.
+            /// A state from the numbers that Redis stores. None if they are not of this kind.
             #[must_use]
             pub fn read_stored(&self, numbers: &[u64]) -> Option<State> {
                 match self {

@@ -1,14 +1,15 @@
-//! The macro that makes the enum of all algorithms out of one row for each: its name in policies, and its parameters.
+//! The macro that makes the enum of all algorithms from one row for each: its name in policies, and its parameters.
 //!
 //! Not here: the rows (algorithm.rs), and the types of parameters (parameters.rs).
 
-/// Makes [`Algorithm`] out of the rows, and what follows from a row alone. A parameter is a field of [`Parameters`] too.
+/// Makes [`Algorithm`] from the rows, and everything that depends only on a row. A parameter is a field of
+/// [`Parameters`] too.
 macro_rules! algorithms {
     ($(
         $(#[$doc:meta])*
         $Variant:ident $({ $($(#[$field_doc:meta])* $field:ident: $Type:ty,)* })? = $name:literal,
     )*) => {
-        /// How a limit counts. The parameters that are not here (hits, window) are the limit's own.
+        /// How a limit counts. The other numbers of a limit (hits, window) are in the limit itself.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Algorithm {
             $($(#[$doc])* $Variant $({ $($(#[$field_doc])* $field: $Type,)* })?,)*
@@ -18,7 +19,7 @@ macro_rules! algorithms {
             /// The names of all algorithms, as policies write them.
             pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
 
-            /// Every algorithm, each with those of the parameters that it has.
+            /// Every algorithm, each with its own parameters out of these.
             #[must_use]
             pub const fn all(with: &Parameters) -> [Self; Self::NAMES.len()] {
                 [$(Self::$Variant $({ $($field: with.$field,)* })?),*]

@@ -1,4 +1,4 @@
-//! The parameters that tell the variants of an algorithm apart.
+//! The parameters that distinguish the variants of an algorithm.
 
 use crate::time::CalendarUnit;
 
@@ -25,7 +25,7 @@ pub enum Refill {
 /// The length of a sub-bucket in microseconds; not 0.
 pub type Precision = std::num::NonZeroU64;
 
-/// What every parameter of any algorithm is set to, for those that have it.
+/// A value for every parameter of any algorithm; an algorithm uses those that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Where windows begin.
@@ -39,7 +39,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The least of each.
+    /// The smallest value of each.
     pub const LEAST: Self =
         Self { anchor: Anchor::Clock, precision: Precision::MIN, burst: 1, refill: Refill::Continuous };
 }
@@ -49,13 +49,13 @@ impl Parameters {
 pub struct Parameter {
     /// Its key in a policy.
     pub name: &'static str,
-    /// What it is set to.
+    /// Its value.
     pub value: ParameterValue,
-    /// Whether a policy has it if it does not set it.
+    /// Whether the policy has this value if it does not set the parameter.
     pub is_default: bool,
 }
 
-/// What a parameter is set to.
+/// The value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterValue {
     /// A number of hits.

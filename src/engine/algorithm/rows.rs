@@ -1,11 +1,11 @@
 //! The table of the kinds of state.
 //!
-//! Everything that has to know all kinds makes it out of these rows: the enums and the dispatch (kinds.rs), the assembly of
-//! the scripts when weir is built (lua/assemble.rs), and their texts (src/store/redis/scripts/library.rs).
+//! All code for every kind is made from these rows: the enums and the dispatch (kinds.rs), the assembly of the scripts
+//! when weir is built (lua/assemble.rs), and their texts (src/store/redis/scripts/library.rs).
 
-/// Calls a macro with all rows. A row is a variant, the type that implements `Counting`, the name, which is that of the
-/// fragment in lua/algorithms too, and the number by which scripts tell the kind from the others. Scripts test for the kinds
-/// in the order of the rows.
+/// Calls a macro with all rows. A row is a variant, the type that implements `Counting`, the name (also that of the
+/// fragment in lua/algorithms), and the number by which scripts distinguish the kinds. Scripts test for the kinds in
+/// the order of the rows.
 #[macro_export]
 macro_rules! kind_rows {
     ($make:ident) => {
@@ -18,7 +18,7 @@ macro_rules! kind_rows {
             AnchoredWindow(anchored_window::AnchoredWindow, "anchored_window", 3),
             /// Hits counted in this window and in the one before.
             SlidingWindowCounter(sliding_window_counter::SlidingWindowCounter, "sliding_window_counter", 4),
-            /// Hits used of a bucket that is refilled in steps.
+            /// Used hits of a bucket that is refilled in steps.
             TokenBucket(token_bucket::TokenBucket, "token_bucket", 7),
             /// Hits counted in the sub-buckets of a window.
             SlidingWindow(sliding_window::SlidingWindow, "sliding_window", 5),

@@ -1,38 +1,44 @@
 //! A sliding window in sub-buckets of `precision`: a hard bound in any window, at bounded memory. [sw-1]
 //!
-//! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so that no
-//! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
-//! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
+//! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so no span
+//! as long as the window admits more than the limit. The price: an even stream at the nominal rate gets n / (n + 1) of
+//! it, where n is the number of buckets. `concurrency` counts in the same way: a hit is a permit, which its receipt takes
+//! out of its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
 
 mod buckets;
 
 use std::borrow::Borrow;
+use std::ops::RangeInclusive;
 
 pub use self::buckets::Buckets;
-use super::counting::{Counting, Effect, Format, Receipt, Summary, Written, is_believed, small};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, Written, is_believed, small};
 use super::parameters::Precision;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Duration, Micros, Window};
 
+/// The shortest and the longest time that a request with a permit may take, in microseconds. [cc-2]
+pub const PERMIT_US: RangeInclusive<u64> = 1_000_000..=3_600_000_000;
+/// What the window of permits is a multiple of, in microseconds: 50 sub-buckets or more divide it. [cc-2]
+const PERMIT_STEP_US: u64 = 1_000;
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
-/// The numbers of all buckets of a stored state are below 2^53 with a first one below this.
+/// If the first bucket's number is below this, the numbers of all buckets of a stored state are below 2^53.
 const FIRST_END: u64 = (1 << 53) - (BUCKETS_MAX + 1);
 
 /// The window over the buckets at one instant.
-struct Live<'a> {
+struct LiveBuckets<'a> {
     stored: Option<&'a Buckets>,
     /// How many of the oldest buckets do not count.
     dead: usize,
-    /// The hits of those that count.
+    /// The hits of the buckets that count.
     used: u64,
     /// The bucket that new hits go to.
     here: u64,
-    /// The hits of all buckets, moved here because the clock has stepped back too far to believe them. [tm-2]
+    /// The hits of all buckets, moved to now because the clock has stepped back too far. [tm-2]
     rebased: Option<u32>,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveBuckets<'a> {
     fn of(counting: &SlidingWindow, stored: Option<&'a Buckets>, now: Micros) -> Self {
         let precision = counting.precision.get();
         let here = now / precision;
@@ -64,7 +70,15 @@ impl<'a> Live<'a> {
     }
 }
 
-/// So many hits in any window, by sub-buckets.
+/// The algorithms that share this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Hits,
+    /// Each request in flight holds one. [cc-1]
+    Permits,
+}
+
+/// A number of hits in any window, by sub-buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     requests: u32,
@@ -72,6 +86,7 @@ pub struct SlidingWindow {
     buckets: u32,
     window: Window,
     precision: Precision,
+    counted: Counted,
 }
 
 impl SlidingWindow {
@@ -80,11 +95,18 @@ impl SlidingWindow {
         let (us, window_us) = (precision.get(), window.us());
         let is_divided = window_us.is_multiple_of(us) && window_us / us <= BUCKETS_MAX;
         let buckets = u32::try_from(window_us / us).ok()?;
-        is_divided.then_some(Self { requests, buckets, window, precision })
+        is_divided.then_some(Self { requests, buckets, window, precision, counted: Counted::Hits })
     }
 
-    /// The oldest bucket that counts: at `now`, or at the start of the newest bucket where the clock has stepped back
-    /// before it. [sw-2] [sw-6]
+    /// Permits of requests that take a window at most. None for a window out of its bounds. [cc-2]
+    pub(super) fn of_permits(requests: u32, window: Window, precision: Precision) -> Option<Self> {
+        let is_fitting = PERMIT_US.contains(&window.us()) && window.us().is_multiple_of(PERMIT_STEP_US);
+        let sliding = is_fitting.then(|| Self::new(requests, window, precision))?;
+        Some(Self { counted: Counted::Permits, ..sliding? })
+    }
+
+    /// The oldest bucket that counts at `now`. If the clock has stepped back before the newest bucket, the time is the
+    /// start of that bucket. [sw-2] [sw-6]
     fn oldest(&self, newest: u64, now: Micros) -> u64 {
         let precision = self.precision.get();
         let at = now.max(newest.saturating_mul(precision));
@@ -96,16 +118,17 @@ impl SlidingWindow {
         (number + 1) * self.precision.get()
     }
 
-    /// Whether a state with this newest bucket counts as it is: the clock has not stepped back far before it. [tm-2]
+    /// Whether a state with this newest bucket is believed: the clock has stepped back only a little. [tm-2]
     fn believes(&self, newest: u64, now: Micros) -> bool {
         let start = u128::from(newest) * u128::from(self.precision.get());
         is_believed(start.saturating_sub(now.into()), self.window.us())
     }
 
-    /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
+    /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sw-2] [sw-3]
+    /// [sw-7] [cc-6]
     fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
-        let live = Live::of(self, stored, now);
+        let live = LiveBuckets::of(self, stored, now);
         let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
         let found = live.used;
         let (added, mut given) = match effect {
@@ -143,9 +166,9 @@ impl SlidingWindow {
         }
     }
 
-    /// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
+    /// Makes it the next state, without buckets if nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveBuckets::of(self, Some(stored), now);
         let (here, dead, rebased) = (live.here, live.dead, live.rebased);
         stored.drop_oldest(dead);
         if let Some(hits) = rebased.filter(|&hits| hits > 0) {
@@ -158,9 +181,9 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
+    /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2] [cc-5]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveBuckets::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
             return false;
         }
@@ -183,7 +206,7 @@ impl Counting for SlidingWindow {
     type Observed = Summary;
     type Numbers = [u64; 3];
 
-    const FORMAT: Format = Format::Counts;
+    const FORMAT: StoredFormat = StoredFormat::Counts;
 
     long_state!();
 
@@ -192,7 +215,10 @@ impl Counting for SlidingWindow {
     }
 
     fn id(&self, _zone: &str) -> String {
-        format!("w{}/{}", self.window, Duration(self.precision.get()))
+        match self.counted {
+            Counted::Hits => format!("w{}/{}", self.window, Duration(self.precision.get())),
+            Counted::Permits => format!("p{}", self.window),
+        }
     }
 
     /// Each sub-bucket is read, added up and written.
@@ -200,7 +226,7 @@ impl Counting for SlidingWindow {
         4 + self.buckets.div_ceil(20)
     }
 
-    /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
+    /// Whether the clock has stepped back so far that all counted hits move to now. [sw-6] [tm-2]
     fn is_stale(&self, stored: &Buckets, _bounds: Option<Bounds>, now: Micros) -> bool {
         stored.newest().is_some_and(|newest| !self.believes(newest, now))
     }

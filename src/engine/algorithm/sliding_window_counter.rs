@@ -1,17 +1,17 @@
 //! Two windows of the clock, the earlier one weighted by how much of it the sliding window still covers. [sc-1]
 //!
-//! Known from Cloudflare. No burst at the edge of a window on average; over one span as long as the window it can still
-//! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
-//! is lua/algorithms/sliding_window_counter.lua.
+//! Known from Cloudflare. On average it has no burst at the edge of a window; but over one span as long as the window
+//! it can admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its
+//! Lua twin is lua/algorithms/sliding_window_counter.lua.
 
-use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
 /// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct WindowCounts {
     /// When the later window began: a multiple of its length.
     pub start: Micros,
     /// The hits of the earlier window, at most 2^32 - 1.
@@ -20,8 +20,8 @@ pub struct Counts {
     pub count: u32,
 }
 
-impl Counts {
-    /// The time since the later window began: none where the clock has stepped back before it.
+impl WindowCounts {
+    /// The time since the later window began; zero if the clock has stepped back before it.
     fn elapsed(&self, now: Micros) -> Micros {
         now.saturating_sub(self.start)
     }
@@ -32,7 +32,7 @@ impl Counts {
     }
 }
 
-/// So many hits per window, by two windows.
+/// A number of hits per window, by two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowCounter {
     requests: u32,
@@ -44,47 +44,47 @@ impl SlidingWindowCounter {
         Self { requests, window }
     }
 
-    fn used(&self, observed: &Counts, now: Micros) -> u64 {
+    fn used(&self, observed: &WindowCounts, now: Micros) -> u64 {
         u64::from(observed.count) + observed.weighted(self.window.us(), now)
     }
 
     /// The counts with hits added; they stop at 2^32 - 1. [sc-3]
-    const fn added(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
-        Counts { count: before.count.saturating_add(hits), ..before }
+    const fn added(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
+        WindowCounts { count: before.count.saturating_add(hits), ..before }
     }
 
-    /// The counts with hits given back: to the later window first, then to the earlier. [sc-5]
-    const fn refunded(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
+    /// The counts with hits given back: from the later window first, then from the earlier. [sc-5]
+    const fn refunded(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
         let rest = hits.saturating_sub(before.count);
-        Counts {
+        WindowCounts {
             start: before.start,
             previous: before.previous.saturating_sub(rest),
             count: before.count.saturating_sub(hits),
         }
     }
 
-    /// The counts without one charge, if one of the two windows is still the receipt's. [un-2]
-    fn undone(&self, before: Counts, receipt: Receipt, _now: Micros) -> Counts {
+    /// The counts without one charge, if one of the two windows is the window of the receipt. [un-2]
+    fn undone(&self, before: WindowCounts, receipt: Receipt, _now: Micros) -> WindowCounts {
         if before.start == receipt.mark {
-            Counts { count: before.count.saturating_sub(receipt.hits), ..before }
+            WindowCounts { count: before.count.saturating_sub(receipt.hits), ..before }
         } else if before.start == receipt.mark + self.window.us() {
-            Counts { previous: before.previous.saturating_sub(receipt.hits), ..before }
+            WindowCounts { previous: before.previous.saturating_sub(receipt.hits), ..before }
         } else {
             before
         }
     }
 
-    const fn stored(left: Counts) -> Counts {
+    const fn stored(left: WindowCounts) -> WindowCounts {
         left
     }
 }
 
 impl Counting for SlidingWindowCounter {
-    type State = Counts;
-    type Observed = Counts;
+    type State = WindowCounts;
+    type Observed = WindowCounts;
     type Numbers = [u64; 2];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
 
     small_state!();
@@ -98,36 +98,42 @@ impl Counting for SlidingWindowCounter {
     }
 
     /// The counts as they are at `now`. [sc-2] [sc-7] [tm-2]
-    fn observe(&self, stored: Option<&Counts>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Counts {
+    fn observe(
+        &self,
+        stored: Option<&WindowCounts>,
+        _asked: Hits,
+        bounds: Option<Bounds>,
+        now: Micros,
+    ) -> WindowCounts {
         let window_us = self.window.us();
         let start = now - now % window_us;
-        let nothing = Counts { start, previous: 0, count: 0 };
+        let nothing = WindowCounts { start, previous: 0, count: 0 };
         let Some(&stored) = stored else { return nothing };
         if stored.start >= start {
-            // Of this window, or of one ahead of a clock that has stepped back.
-            if self.is_stale(&stored, bounds, now) { Counts { start, ..stored } } else { stored }
+            // The state is of this window, or of one ahead of a clock that has stepped back.
+            if self.is_stale(&stored, bounds, now) { WindowCounts { start, ..stored } } else { stored }
         } else if stored.start + window_us == start {
-            Counts { previous: stored.count, ..nothing }
+            WindowCounts { previous: stored.count, ..nothing }
         } else {
             nothing
         }
     }
 
-    fn is_stale(&self, stored: &Counts, _bounds: Option<Bounds>, now: Micros) -> bool {
+    fn is_stale(&self, stored: &WindowCounts, _bounds: Option<Bounds>, now: Micros) -> bool {
         !is_believed(u128::from(stored.start.saturating_sub(now)), self.window.us())
     }
 
-    fn later(&self, found: Counts, now: Micros) -> Counts {
+    fn later(&self, found: WindowCounts, now: Micros) -> WindowCounts {
         self.observe(Some(&found), 0, None, now)
     }
 
-    /// What is left of the limit as it is now: the counts hold what was used. [sc-4] [sc-8]
-    fn remaining(&self, observed: &Counts, now: Micros) -> Hits {
+    /// What remains of the limit as it is now: the counts have the used hits. [sc-4] [sc-8]
+    fn remaining(&self, observed: &WindowCounts, now: Micros) -> Hits {
         self.requests.saturating_sub(u32::try_from(self.used(observed, now)).unwrap_or(u32::MAX))
     }
 
-    /// The wait until enough of the earlier window's hits have faded, in this window or in the next. [sc-4]
-    fn retry_after(&self, observed: &Counts, hits: Hits, now: Micros) -> Micros {
+    /// The wait until enough of the earlier window's hits no longer count, in this window or in the next. [sc-4]
+    fn retry_after(&self, observed: &WindowCounts, hits: Hits, now: Micros) -> Micros {
         let (window_us, count) = (self.window.us(), u64::from(observed.count));
         let room = u64::from(self.requests.saturating_sub(hits));
         let fits_at = if room >= count {
@@ -138,21 +144,21 @@ impl Counting for SlidingWindowCounter {
         observed.start + fits_at - now
     }
 
-    fn reset_after(&self, observed: &Counts, now: Micros) -> Micros {
+    fn reset_after(&self, observed: &WindowCounts, now: Micros) -> Micros {
         let window_us = self.window.us();
         let end = observed.start + window_us + if observed.count > 0 { window_us } else { 0 };
         end - now
     }
 
-    fn is_past(&self, observed: &Counts, now: Micros) -> bool {
+    fn is_past(&self, observed: &WindowCounts, now: Micros) -> bool {
         self.used(observed, now) > u64::from(self.requests)
     }
 
-    fn is_empty(observed: &Counts, _now: Micros) -> bool {
+    fn is_empty(observed: &WindowCounts, _now: Micros) -> bool {
         observed.count == 0 && observed.previous == 0
     }
 
-    fn mark(observed: &Counts) -> u64 {
+    fn mark(observed: &WindowCounts) -> u64 {
         observed.start
     }
 
@@ -160,13 +166,13 @@ impl Counting for SlidingWindowCounter {
         [self.window.us(), u64::from(self.requests)]
     }
 
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counts, Option<Counts>)> {
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(WindowCounts, Option<WindowCounts>)> {
         Some((Self::read_stored(numbers)?, None))
     }
 
-    fn read_stored(numbers: &[u64]) -> Option<Counts> {
+    fn read_stored(numbers: &[u64]) -> Option<WindowCounts> {
         match *numbers {
-            [start, previous, count] => Some(Counts { start, previous: small(previous)?, count: small(count)? }),
+            [start, previous, count] => Some(WindowCounts { start, previous: small(previous)?, count: small(count)? }),
             _ => None,
         }
     }

@@ -1,25 +1,25 @@
 //! A log of every admitted charge: the exact bound in any window, for small limits. [sl-1]
 //!
-//! Known from sorted-set limiters. Entries carry the sum of all hits up to them, so that a sum over the window is one
-//! subtraction and the wait for room is a bisection; entries at one instant stay apart. Its Lua twin is
+//! Known from sorted-set limiters. Each entry has the sum of all hits up to it. So the sum over the window is one
+//! subtraction, and bisection finds the wait. Entries of one instant stay separate. Its Lua twin is
 //! lua/algorithms/sliding_window_log.lua.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 
-use super::counting::{Counting, Effect, Format, Receipt, Summary, UndoScript, Written, is_believed};
+use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, UndoScript, Written, is_believed};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
+/// The largest limit of a log. It is also the most entries, because each has at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
 
 /// One charge of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// When it was made.
     pub at: Micros,
-    /// The hits of the log up to and with this entry.
+    /// The hits of the log up to this entry, with its own.
     pub sum: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Log {
     /// The sum before the oldest entry.
     pub base: u64,
     /// The entries.
-    pub entries: VecDeque<Entry>,
+    pub entries: VecDeque<LogEntry>,
 }
 
 impl Log {
@@ -46,20 +46,20 @@ impl Log {
 }
 
 /// The window over the log at one instant.
-struct Live {
+struct LiveEntries {
     /// The index of the oldest entry that counts.
     first: usize,
     /// The sum before it.
     base: u64,
     /// The hits that count.
     used: u64,
-    /// The time of the next charge: now, or the newest entry's time where the clock has stepped back. [tm-2]
+    /// The time of the next charge: now, or the newest entry's time if the clock has stepped back. [tm-2]
     at: Micros,
-    /// The clock has stepped back too far: what counts moves to now, as one entry. [tm-2]
+    /// The clock has stepped back too far: all counted hits move to now, as one entry. [tm-2]
     rebased: bool,
 }
 
-impl Live {
+impl LiveEntries {
     fn of(counting: &SlidingWindowLog, log: Option<&Log>, now: Micros) -> Self {
         let window_us = counting.window.us();
         let nothing = Self { first: 0, base: 0, used: 0, at: now, rebased: false };
@@ -78,7 +78,7 @@ impl Live {
     }
 }
 
-/// So many hits in any window, by a log.
+/// A number of hits in any window, by a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowLog {
     requests: u32,
@@ -91,12 +91,13 @@ impl SlidingWindowLog {
         (requests <= REQUESTS_MAX).then_some(Self { requests, window })
     }
 
-    /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sl-2] [sl-3] [sl-7]
+    /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sl-2] [sl-3]
+    /// [sl-7]
     fn summary(&self, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let window_us = self.window.us();
-        let live = Live::of(self, log, now);
+        let live = LiveEntries::of(self, log, now);
         let entries = log.map(|log| &log.entries);
-        // Where nothing counts, the log begins anew. [sl-2]
+        // If nothing counts, the log starts from zero. [sl-2]
         let sum = if live.used > 0 { live.base + live.used } else { 0 };
         let (used, newest, mark) = match effect {
             Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
@@ -109,7 +110,7 @@ impl SlidingWindowLog {
             }
             Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
         };
-        // Where nothing is added, the newest entry itself, which may be older than now.
+        // If nothing is added, this is the newest entry itself, which may be older than now.
         let newest = match (effect, entries.and_then(VecDeque::back)) {
             (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
             _ => newest,
@@ -131,14 +132,14 @@ impl SlidingWindowLog {
         }
     }
 
-    /// Makes it the next state; without entries where nothing counts any more. [sl-2] [sl-4]
+    /// Makes it the next state, without entries if nothing counts any more. [sl-2] [sl-4]
     fn change(&self, log: &mut Log, effect: Effect, now: Micros) {
-        let live = Live::of(self, Some(log), now);
+        let live = LiveEntries::of(self, Some(log), now);
         if live.used == 0 {
             *log = Log::default();
         } else if live.rebased {
             let sum = live.base + live.used;
-            *log = Log { base: live.base, entries: VecDeque::from([Entry { at: live.at, sum }]) };
+            *log = Log { base: live.base, entries: VecDeque::from([LogEntry { at: live.at, sum }]) };
         } else {
             log.entries.drain(..live.first);
             log.base = live.base;
@@ -147,17 +148,17 @@ impl SlidingWindowLog {
             Effect::Add(hits) => {
                 let sum = log.sum() + u64::from(hits);
                 if log.entries.is_empty() {
-                    // Many keys never have more than one, and room for four would double what they take.
+                    // Many keys never have more than one entry, and space for four would double their memory.
                     log.entries.reserve_exact(1);
                 }
-                log.entries.push_back(Entry { at: live.at, sum });
+                log.entries.push_back(LogEntry { at: live.at, sum });
             }
             Effect::Refund(hits) => {
-                // Newest first; the last one that is touched keeps the rest of its hits.
+                // Newest first. The last entry that changes keeps the rest of its hits.
                 let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
                 let whole = log.entries.partition_point(|entry| entry.sum <= left);
                 let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
-                let split = log.entries.get(whole).map(|entry| Entry { at: entry.at, sum: left });
+                let split = log.entries.get(whole).map(|entry| LogEntry { at: entry.at, sum: left });
                 log.entries.truncate(whole);
                 log.entries.extend(split.filter(|_| kept < left));
             }
@@ -165,12 +166,12 @@ impl SlidingWindowLog {
         }
     }
 
-    /// Takes one charge out of the state, if it still counts: its entry goes, and the sums after it are lowered. Returns
-    /// whether it does. [un-4]
+    /// Takes one charge back, if it still counts: removes its entry and lowers the later sums. Returns whether it still
+    /// counted. [un-4]
     fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
-        let live = Live::of(self, Some(log), now);
+        let live = LiveEntries::of(self, Some(log), now);
         let hits = u64::from(receipt.hits);
-        // The sum is no more than it was: charges before this one may have been undone meanwhile.
+        // The sum can be lower than in the receipt, because earlier charges may have been undone meanwhile.
         let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
         let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
         let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
@@ -197,7 +198,7 @@ impl Counting for SlidingWindowLog {
     type Observed = Summary;
     type Numbers = [u64; 2];
 
-    const FORMAT: Format = Format::SortedSet;
+    const FORMAT: StoredFormat = StoredFormat::SortedSet;
     const UNDO: UndoScript = UndoScript::Log;
 
     long_state!();
@@ -210,24 +211,24 @@ impl Counting for SlidingWindowLog {
         format!("l{}", self.window)
     }
 
-    /// Two binary searches, and the charges that are dropped.
+    /// Two binary searches, and the dropped charges.
     fn weight(&self) -> u32 {
         14 + 2 * (u32::BITS - self.requests.leading_zeros())
     }
 
-    /// Giving back drops as many charges as it takes.
+    /// A refund drops up to as many charges as it has hits.
     fn weight_to_give(&self, hits: Hits) -> u32 {
         self.weight() + hits.min(self.requests).div_ceil(16)
     }
 
-    /// Each charge after it is written anew.
+    /// Each later charge is written again.
     fn weight_to_undo(&self) -> u32 {
         self.weight() + self.requests / 2
     }
 
-    /// Whether the clock has stepped back by so much that what counts moves to now. [sl-6] [tm-2]
+    /// Whether the clock has stepped back so far that all counted hits move to now. [sl-6] [tm-2]
     fn is_stale(&self, stored: &Box<Log>, _bounds: Option<Bounds>, now: Micros) -> bool {
-        let live = Live::of(self, Some(stored), now);
+        let live = LiveEntries::of(self, Some(stored), now);
         live.rebased && live.used > 0
     }
 
@@ -244,7 +245,7 @@ impl Counting for SlidingWindowLog {
             if log.entries.is_empty() {
                 log.base = sum.checked_sub(hits)?;
             }
-            log.entries.push_back(Entry { at, sum });
+            log.entries.push_back(LogEntry { at, sum });
         }
         Some(Box::new(log))
     }

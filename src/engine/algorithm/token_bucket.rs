@@ -1,22 +1,23 @@
 //! A bucket that is refilled in steps: `requests` tokens at the end of each period. [tb-1]
 //!
-//! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
-//! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
+//! Known from AWS' and Stripe's limiters. The state is the used tokens, never the remaining ones, so it stays right if
+//! the limit or the burst changes. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is
+//! lua/algorithms/token_bucket.lua.
 
-use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, is_believed, small};
+use super::counting::{Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// What has been used of a bucket. [tb-5]
+/// The used tokens of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// When the running period began.
     pub anchor: Micros,
-    /// The tokens used and not yet refilled, at most 2^32 - 1.
+    /// The used tokens that are not yet refilled, at most 2^32 - 1.
     pub used: u32,
 }
 
-/// A bucket of `burst` tokens that gets `requests` of them at the end of each period.
+/// A bucket of `burst` tokens that gets `requests` tokens at the end of each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     requests: u32,
@@ -31,14 +32,14 @@ impl TokenBucket {
         Self { requests, period, burst: if requests == 0 { 0 } else { burst }, post_paid: false }
     }
 
-    /// The most tokens that can be used at all: those that are refilled within 2^48 us, and a burst in any case. [tb-3]
+    /// The most used tokens: those that are refilled within 2^48 us, and at least a burst. [tb-3]
     fn most(&self) -> Hits {
         let periods = DEBT_US_MAX / self.period.us();
         let tokens = periods.saturating_mul(u64::from(self.requests));
         u32::try_from(tokens).unwrap_or(Hits::MAX).max(self.burst)
     }
 
-    /// A stored count of used tokens above this counts as this: a burst, or for post-paid limits the most of all. [tb-2]
+    /// The most used tokens that are believed: a burst, or for post-paid limits the most of all. [tb-2]
     fn ceiling(&self) -> Hits {
         if self.post_paid { self.most() } else { self.burst }
     }
@@ -52,17 +53,17 @@ impl TokenBucket {
         observed.anchor + periods * self.period.us() - now
     }
 
-    /// The bucket with tokens taken; it stops at [`TokenBucket::most`]. [tb-3]
+    /// The bucket with more tokens used; it stops at [`TokenBucket::most`]. [tb-3]
     fn added(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
         Bucket { anchor: before.anchor, used: before.used.saturating_add(hits).min(self.most()) }
     }
 
-    /// The bucket with tokens put back. [tb-4]
+    /// The bucket with tokens given back. [tb-4]
     const fn refunded(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
         Bucket { anchor: before.anchor, used: before.used.saturating_sub(hits) }
     }
 
-    /// The bucket without one charge, less what has been refilled since. [un-5]
+    /// The bucket without one charge, less the tokens that were refilled since. [un-5]
     fn undone(&self, before: Bucket, receipt: Receipt, now: Micros) -> Bucket {
         let periods = before.anchor.saturating_sub(receipt.mark) / self.period.us();
         let refilled = periods.saturating_mul(u64::from(self.requests));
@@ -80,7 +81,7 @@ impl Counting for TokenBucket {
     type Observed = Bucket;
     type Numbers = [u64; 5];
 
-    const FORMAT: Format = Format::Doubles;
+    const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
 
     small_state!();
@@ -101,7 +102,7 @@ impl Counting for TokenBucket {
         format!("i{}", self.period)
     }
 
-    /// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2]
+    /// The bucket at `now`, refilled by each period that has ended. An empty bucket begins its period now. [tb-2]
     /// [tb-6] [tb-7]
     fn observe(&self, stored: Option<&Bucket>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Bucket {
         let (period, requests) = (self.period.us(), u64::from(self.requests));
@@ -122,7 +123,7 @@ impl Counting for TokenBucket {
         let refilled = periods * requests;
         Bucket {
             anchor: stored.anchor + periods * period,
-            // Fewer periods than it takes to refill all, so that something is left of 32 bits.
+            // These are fewer periods than a full refill needs, so the rest fits 32 bits.
             used: believed - u32::try_from(refilled).unwrap_or(believed),
         }
     }

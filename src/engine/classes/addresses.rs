@@ -1,34 +1,36 @@
-//! Texts that can be an address or a network: in which of some networks an address of IPv4 is follows from its text, byte by byte.
+//! Texts that can be an address or a network. For IPv4, the text shows byte by byte in which of some networks the
+//! address is.
 //!
-//! Addresses of IPv6 and networks have several texts each, which is not followed: what such a text is in remains open here.
+//! Addresses of IPv6 and networks have several texts each, so this file does not find out in which network such a text
+//! is.
 
 use hashbrown::HashMap;
 
 use crate::network::Network;
 
-/// Networks, and which of them is the smallest around each.
+/// Networks, and the smallest network around each.
 #[derive(Debug, Default)]
 pub(super) struct Lattice {
-    /// In order: a network comes before those within it.
+    /// In order: a network comes before the networks in it.
     networks: Vec<Network>,
     around: Vec<Option<u32>>,
     v4: HashMap<(u32, u8), u32>,
 }
 
-/// What a whole text is.
+/// The meaning of a whole text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Spelled {
-    /// No address and no network.
+    /// Neither an address nor a network.
     Neither,
-    /// An address of IPv4 in this network and in none within it, or in none at all.
+    /// An IPv4 address in this network and in no smaller one, or in no network.
     Address(Option<u32>),
-    /// Perhaps a network that begins with such an address: it is in the same network, in one around it, or in none.
+    /// Perhaps a network that begins with such an address. It is in the same network, in a larger one, or in none.
     Cut(Option<u32>),
     /// Perhaps an address or a network of IPv6, or one of IPv4 within IPv6.
     V6,
 }
 
-/// What is known of the beginning of a text.
+/// The state after the beginning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Spelling {
     v4: V4,
@@ -37,9 +39,9 @@ pub(super) struct Spelling {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum V4 {
-    /// Not one.
+    /// Not an IPv4 address.
     Not,
-    /// After so many whole numbers.
+    /// After this many whole numbers.
     In { numbers: u8, at: At, number: Option<u8> },
     /// After an address in this network and a slash: the length so far.
     Slash { within: Option<u32>, length: Option<u8> },
@@ -48,17 +50,17 @@ enum V4 {
 /// Where the whole numbers of an address lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
-    /// Into this network and into none within it, or into none at all.
+    /// Into this network and no smaller one, or into no network.
     Settled(Option<u32>),
-    /// To these first bits, with networks within them.
+    /// To these first bits, with networks in them.
     Open(u32),
 }
 
-/// An address of IPv6, as far as its form goes.
+/// The form of an IPv6 address so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum V6 {
     Not,
-    /// So many colons, and so many digits after the last of them.
+    /// The number of colons, and of digits after the last colon.
     In {
         colons: u8,
         digits: u8,
@@ -90,7 +92,7 @@ impl Lattice {
         self.networks.is_empty()
     }
 
-    /// In which networks a text may be, none of them for none at all.
+    /// The networks in which a text may be; none stands for no network.
     pub(super) fn possible(&self, spelled: Spelled) -> Vec<Option<&Network>> {
         let mut at = match spelled {
             Spelled::Neither => return vec![None],
@@ -106,7 +108,7 @@ impl Lattice {
         possible
     }
 
-    /// The networks, each with those directly within it.
+    /// The networks, each with the networks directly in it.
     pub(super) fn with_inner(&self) -> Vec<(&Network, Vec<Network>)> {
         let mut inner: Vec<Vec<Network>> = vec![Vec::new(); self.networks.len()];
         for (network, around) in self.networks.iter().zip(&self.around) {
@@ -136,7 +138,7 @@ impl Lattice {
         }
     }
 
-    /// The class of a byte: bytes of one class are read alike.
+    /// The class of a byte. Bytes of one class have the same effect.
     pub(super) fn byte_class(byte: u8) -> u8 {
         match byte {
             b'0'..=b'9' | b':' | b'.' | b'/' => byte,
@@ -170,7 +172,7 @@ impl Lattice {
         }
     }
 
-    /// The smallest network around a whole address, whose last number this is.
+    /// The smallest network around a whole address; this is its last number.
     fn whole(&self, at: At, number: u8) -> Option<u32> {
         match self.further(at, 3, number) {
             At::Settled(network) => network,
@@ -186,7 +188,7 @@ impl Lattice {
         }
     }
 
-    /// Where the first bits lead, of which so many are known.
+    /// Where the first bits lead; this many bits are known.
     fn at(&self, bits: u32, length: u8) -> At {
         let last = bits | u32::MAX.checked_shr(length.into()).unwrap_or(0);
         let before = |bits: u32, length: u8| {
@@ -202,7 +204,7 @@ impl Lattice {
     }
 }
 
-/// A number as far as it is of any consequence: where it leads, or only which digits can follow it.
+/// The part of a number that matters: where it leads, or only which digits can follow it.
 fn told(at: At, number: u8) -> u8 {
     match (at, number) {
         (At::Open(_), _) | (_, 0..=2 | 25) => number,

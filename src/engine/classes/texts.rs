@@ -1,22 +1,22 @@
-//! What is known of the beginning of a text besides the patterns: whether it is UTF-8, whether it is one of some texts, and where it can be
-//! cut into a key and a value.
+//! The state after the beginning of a text, besides the patterns: whether it is UTF-8, whether it is one of some texts,
+//! and where it can be cut into a key and a value.
 
 use hashbrown::HashMap;
 
-/// Where the bytes of a character stand.
+/// The position within the bytes of a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Utf8 {
     /// Between two characters.
     #[default]
     Between,
-    /// So many bytes of 80 to bf follow.
+    /// This many bytes of 80 to bf follow.
     More(u8),
-    /// One byte in this range follows, and then so many of 80 to bf.
+    /// One byte in this range follows, and then this many of 80 to bf.
     Next(u8, u8, u8),
 }
 
 impl Utf8 {
-    /// One byte further; none where this is no UTF-8.
+    /// The position after one more byte; none if this is not UTF-8.
     pub(super) fn read(self, byte: u8) -> Option<Self> {
         let left = |more: u8| if more == 0 { Self::Between } else { Self::More(more) };
         Some(match (self, byte) {
@@ -34,7 +34,7 @@ impl Utf8 {
         })
     }
 
-    /// The class of a byte: bytes of one class are read alike.
+    /// The class of a byte. Bytes of one class have the same effect.
     pub(super) fn byte_class(byte: u8) -> u8 {
         let firsts = [0x80, 0x90, 0xa0, 0xc0, 0xc2, 0xe0, 0xe1, 0xed, 0xee, 0xf0, 0xf1, 0xf4, 0xf5];
         let class = firsts.iter().take_while(|first| byte >= **first).count();
@@ -56,7 +56,7 @@ impl Default for Texts {
     }
 }
 
-/// The beginning of a text: a place among the texts; none where no text begins so.
+/// The beginning of a text: a position among the texts; none if no text begins like this.
 pub(super) type Beginning = Option<u32>;
 
 /// Where each text begins.
@@ -100,10 +100,10 @@ impl Texts {
     }
 }
 
-/// Whether a text can be cut at a `_` into a key that is none of some texts, and a value.
+/// Whether a text can be cut at a `_` into a value and a key that is not one of some texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cut {
-    /// Not so far.
+    /// Not yet.
     Not(Beginning),
     /// Yes, for every continuation.
     Is,

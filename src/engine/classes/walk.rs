@@ -1,5 +1,5 @@
-//! A walk through several automata at once, byte by byte and breadth first: which of their patterns texts match first, with a shortest text for
-//! each combination.
+//! A walk through several automata at once, byte by byte and breadth first. It finds which of their patterns texts
+//! match first, with a shortest text for each combination.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::automaton::{Automaton, Progress};
 
 /// The most states of one walk.
 pub const STATES_MAX: usize = 50_000;
-/// The most steps of all walks of one comparison: a step reads one byte in one state.
+/// The most steps of all walks of one comparison. A step reads one byte in one state.
 pub const STEPS_MAX: u64 = 10_000_000;
 
-/// How many steps are left.
+/// The remaining steps.
 #[derive(Debug)]
 pub struct Budget(u64);
 
@@ -34,28 +34,28 @@ impl Budget {
         Self(steps)
     }
 
-    /// How many steps are left.
+    /// The number of remaining steps.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.0
     }
 
-    /// Takes steps.
+    /// Uses steps.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// When fewer remain.
     pub fn take(&mut self, steps: u64) -> Result<(), GivenUp> {
         self.0 = self.0.checked_sub(steps).ok_or(GivenUp::Steps)?;
         Ok(())
     }
 }
 
-/// Why classes are not known.
+/// Why there are no classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GivenUp {
     /// The patterns together have more states than [`STATES_MAX`].
     States,
-    /// The comparison has taken all of its steps.
+    /// The comparison has used all of its steps.
     Steps,
     /// An automaton would be too large.
     Automaton,
@@ -71,7 +71,7 @@ impl fmt::Display for GivenUp {
     }
 }
 
-/// For each automaton, which of its patterns a text matches first.
+/// For each automaton, the pattern that a text matches first.
 pub(super) type Firsts = SmallVec<[Option<usize>; 4]>;
 
 /// Texts that match the same patterns first.
@@ -79,17 +79,18 @@ pub(super) type Firsts = SmallVec<[Option<usize>; 4]>;
 pub(super) struct Region {
     pub(super) firsts: Firsts,
     pub(super) spelled: Spelled,
-    /// A shortest one.
+    /// A shortest text.
     pub(super) text: String,
 }
 
-/// Of which values there are classes.
+/// The values that get classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
-    /// Of all.
+    /// All values.
     #[default]
     All,
-    /// Of those without ASCII control characters, such as line breaks, which `.` of a regular expression does not match.
+    /// Values without ASCII control characters, such as line breaks: `.` of a regular expression does not match a line
+    /// break.
     Printable,
 }
 
@@ -99,14 +100,14 @@ impl Values {
     }
 }
 
-/// Which texts are read, and what separates them.
+/// The texts that a walk reads, and what distinguishes them.
 #[derive(Default)]
 pub(super) struct Walk<'a> {
-    /// Each with what it has read already.
+    /// The automata, each with the state after what it has read.
     pub(super) automata: SmallVec<[(&'a Automaton, Progress); 4]>,
-    /// Texts that do not count.
+    /// Texts to ignore.
     pub(super) without: Texts,
-    /// Only texts that can be cut into a key and a value; keys that do not count.
+    /// If set, only texts that can be cut into a key and a value; it has the keys to ignore.
     pub(super) keys: Option<Texts>,
     pub(super) networks: Option<&'a Lattice>,
     pub(super) values: Values,
@@ -149,7 +150,7 @@ impl Walk<'_> {
             spelling: self.networks.map(Lattice::begin),
         };
         let mut known: HashMap<State, u32> = HashMap::from([(begin.clone(), 0)]);
-        // How each state was reached first: from which state, and by which byte.
+        // How the walk first reached each state: from which state, and by which byte.
         let mut ways: Vec<(u32, u8)> = vec![(0, 0)];
         let mut waiting = VecDeque::from([(begin.clone(), 0_u32)]);
         let mut regions: HashMap<(Firsts, Spelled), u32> = HashMap::new();
@@ -166,7 +167,7 @@ impl Walk<'_> {
             if number > 0 {
                 note(&state, number);
             }
-            // Behind the beginning of a text that does not count, each byte can be another one.
+            // After the beginning of an ignored text, each byte can lead elsewhere.
             let bytes = if state.listed.is_some() && !self.without.is_empty() { &all_bytes } else { &alphabet };
             budget.take(bytes.len() as u64)?;
             for &byte in bytes {
@@ -188,7 +189,7 @@ impl Walk<'_> {
         Ok(found.into_iter().map(region).collect())
     }
 
-    /// What a text that ends here matches; none where it does not count.
+    /// The match of a text that ends here; none for an ignored text.
     fn label(&self, state: &State) -> Option<(Firsts, Spelled)> {
         let counts = state.utf8 == Utf8::Between
             && !self.without.has(state.listed)
@@ -214,7 +215,7 @@ impl Walk<'_> {
         })
     }
 
-    /// One byte of each kind that is read alike in all states, letters and digits before others.
+    /// One byte of each class over all automata, letters and digits before others.
     fn alphabet(&self) -> Vec<u8> {
         let mut seen: HashMap<SmallVec<[u8; 8]>, u8> = HashMap::new();
         let mut alphabet = Vec::new();

@@ -1,6 +1,6 @@
-//! Whose answers change: the same traffic through the policies before and through those now, each with an empty store.
+//! Changed answers: the same traffic through the old and the new policies, each with an empty store.
 //!
-//! Not here: traffic and the limiter under its clock (simulation).
+//! Not here: traffic, and the limiter with its clock (simulation).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::simulation::world::World;
 
 /// The most requests of one comparison.
 pub const REQUESTS_MAX: u64 = 100_000_000;
-/// The most descriptors that are counted one by one; those that come later are counted together.
+/// The most descriptors that are counted separately; later ones are counted together.
 pub const KEYS_MAX: usize = 100_000;
 /// The longest descriptor that is counted by its text, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
-/// The most kinds of descriptors with several rules that are counted one by one.
+/// The most kinds of descriptors with several possible rules that are counted separately.
 pub const UNKNOWN_MAX: usize = 1_000;
-/// How many domains that neither side has are named.
+/// The most unknown domains that are named.
 const STRANGERS_MAX: usize = 8;
 
-/// Why traffic has no answers.
+/// Why the answers of traffic could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswersError {
     /// It cannot be read.
@@ -37,7 +37,7 @@ pub enum AnswersError {
     /// There is too much of it.
     #[error("the traffic has more than {REQUESTS_MAX} requests")]
     TooMany,
-    /// Values are hidden only from some line on.
+    /// Values are hidden in a part of the record only.
     #[error("a record with hidden values comes behind one with shown values: compare each by itself")]
     Mixed,
 }
@@ -49,7 +49,7 @@ pub struct Changed {
     pub now_denied: u64,
     /// They were denied before, and pass now.
     pub now_passed: u64,
-    /// They get an error on one side only, such as for a request whose limits are too heavy.
+    /// They get an error on one side only, for example because their limits are too heavy.
     pub errors: u64,
 }
 
@@ -76,9 +76,9 @@ enum Flip {
     Error,
 }
 
-/// What a descriptor met before and meets now, by the paths of the rules.
+/// The old and the new rule of a descriptor, by path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Met {
+pub struct MetRules {
     /// The domain.
     pub domain: String,
     /// The rule before.
@@ -94,42 +94,42 @@ pub struct Answers {
     pub traffic: String,
     /// How many requests there were.
     pub requests: u64,
-    /// How many of them a server refuses, as they have no domain or no descriptor.
+    /// The requests that a server refuses, because they have no domain or no descriptor.
     pub refused: u64,
     /// Those whose answer changed.
     pub changed: Changed,
-    /// The same by what the descriptors meet that are over a limit on one side only, most changes first.
-    pub rules: Vec<(Met, Changed)>,
-    /// The same by domain and descriptor, most changes first.
+    /// Changes by the rules of the descriptors that are over a limit on one side only, most changes first.
+    pub rules: Vec<(MetRules, Changed)>,
+    /// Changes by domain and descriptor, most changes first.
     pub keys: Vec<(String, String, Changed)>,
-    /// The changes of descriptors that came after so many others.
+    /// Changes of descriptors past [`KEYS_MAX`].
     pub other_keys: Changed,
-    /// Requests that were sent to neither side, since hidden values can meet several rules.
+    /// Requests that were sent to neither side, because their hidden values can meet several rules.
     pub unknown: Unknown,
-    /// What a reader must know of the traffic.
+    /// Notes about the traffic.
     pub notes: Vec<String>,
 }
 
-/// Requests whose answers may or may not change: it cannot be told.
+/// Requests for which it is unknown whether their answers change.
 #[derive(Debug, Default)]
 pub struct Unknown {
     /// How many.
     pub requests: u64,
     /// By the first of their descriptors with several rules, most requests first.
     pub rules: Vec<(MayMeet, u64)>,
-    /// The requests of those that came after so many others.
+    /// Requests of kinds past [`UNKNOWN_MAX`].
     pub other: u64,
 }
 
 /// Sends traffic through both.
 ///
 /// # Errors
-/// When the traffic cannot be read on, or is too much.
+/// If the traffic cannot be read, or has too many requests.
 pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
     let settings = traffic.settings().clone();
     let bounds = configured::bounds(&settings.limits);
     let world = |policies: Arc<PolicySet>| World::new(policies, &settings, Arc::new(Silent));
-    // Hidden values match nothing: their descriptors are sent by the rules that they meet.
+    // Hidden values match no policy, so their descriptors are replaced by entries for the rules that they meet.
     let mut hidden = traffic.hides_values().then(|| Hidden::new(old, new));
     let (before, now) = match hidden {
         Some(_) => (world(Arc::new(by_rule(old))), world(Arc::new(by_rule(new)))),
@@ -161,10 +161,11 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
             continue;
         };
         counts.note_stranger(query.domain);
-        before.set_now(request.time);
-        now.set_now(request.time);
+        before.go_on(request.time, |_| {});
+        now.go_on(request.time, |_| {});
         let Some(hidden) = &mut hidden else {
-            counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query), None);
+            let (before, now) = (before.decide_lasting(request, &query), now.decide_lasting(request, &query));
+            counts.compare(&query, &before, &now, None);
             continue;
         };
         match resolved(hidden, &query, &request.rules) {
@@ -184,12 +185,12 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     Ok(answers)
 }
 
-/// The rules of all descriptors, or of the first that can meet several what it may meet.
+/// The rules of all descriptors, or the possible rules of the first ambiguous descriptor.
 fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<String>]) -> Result<Vec<Rules>, MayMeet> {
     let descriptors = query.descriptors.iter().enumerate();
     let of_one = |(number, descriptor): (usize, &DescriptorRequest<'_>)| {
         if descriptor.limit.is_some() {
-            // It stands in place of the rules.
+            // The limit of the request replaces the rules.
             return Ok(Rules::default());
         }
         let recorded = recorded.get(number).and_then(Option::as_deref);
@@ -201,7 +202,7 @@ fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<Strin
     descriptors.map(of_one).collect()
 }
 
-/// The entry by which each descriptor is sent; none for one that brings its own limit.
+/// The entry that replaces each descriptor; none for a descriptor with a limit of the request.
 fn sent_by_rule(
     set: &PolicySet,
     query: &Query<'_>,
@@ -213,11 +214,11 @@ fn sent_by_rule(
     query.descriptors.iter().zip(rules).map(of_one).collect()
 }
 
-/// Decides a request whose descriptors are sent by other entries.
+/// Decides a request with other entries in place of its descriptors.
 fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -> Result<Answer, Undecided> {
     let entries: Vec<Option<[Entry<'_>; 1]>> =
         sent.iter().map(|sent| sent.as_ref().map(|(key, value)| [Entry { key, value }])).collect();
-    let mut by_rule = Query { domain: query.domain, descriptors: Default::default() };
+    let mut by_rule = Query { domain: query.domain, descriptors: Default::default(), settle: None };
     for (descriptor, own) in query.descriptors.iter().zip(&entries) {
         let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
         by_rule.descriptors.push(DescriptorRequest {
@@ -234,21 +235,21 @@ struct Counts<'c> {
     new: &'c PolicySet,
     unknown: HashMap<MayMeet, u64>,
     answers: Answers,
-    rules: HashMap<Met, Changed>,
+    rules: HashMap<MetRules, Changed>,
     keys: HashMap<(String, String), Changed>,
-    /// Some domains that neither side has, and how many requests all such domains have.
+    /// Some domains that neither side has, and the number of requests of all such domains.
     strangers: BTreeSet<String>,
     of_strangers: u64,
 }
 
 impl Counts<'_> {
-    /// A domain that neither side has is probably misspelled: its requests pass on both.
+    /// Notes a domain that neither side has. It is probably misspelled: its requests pass on both.
     fn note_stranger(&mut self, domain: &str) {
         if self.old.domain(domain).is_some() || self.new.domain(domain).is_some() {
             return;
         }
         self.of_strangers += 1;
-        // One more than are named, so that there is a sign of more.
+        // One more than are named, which shows that there are more.
         if self.strangers.len() <= STRANGERS_MAX && !self.strangers.contains(domain) {
             self.strangers.insert(domain.to_owned());
         }
@@ -264,7 +265,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Counts a request. `rules` are those of its descriptors, where the values of these do not say them.
+    /// Counts a request. `rules` are those of descriptors with hidden values.
     fn compare(
         &mut self,
         query: &Query<'_>,
@@ -302,8 +303,8 @@ impl Counts<'_> {
     fn count(&mut self, domain: &str, entries: &[Entry<'_>], rules: Rules, flip: Flip) {
         let path = |set: &PolicySet, rule: Option<u32>| Some(set.rules()[rule? as usize].path.to_string());
         let (old, new) = (path(self.old, rules.old), path(self.new, rules.new));
-        let met = Met { domain: domain.to_owned(), old, new };
-        // As many as there are pairs of rules at most.
+        let met = MetRules { domain: domain.to_owned(), old, new };
+        // There are at most as many entries as pairs of rules.
         self.rules.entry(met).or_default().add(flip);
         let key = (domain.to_owned(), spell_entries(entries.iter().copied()));
         let has_room = self.keys.len() < KEYS_MAX && key.1.len() <= KEY_BYTES_MAX;

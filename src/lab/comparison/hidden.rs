@@ -1,8 +1,8 @@
-//! Records with hidden values: which rule each descriptor meets before and now, where that can be known.
+//! Records with hidden values: which rule each descriptor meets before and now, if that can be determined.
 //!
-//! The rule that a descriptor met is in the record, and says what is known of its hidden values: the policies before are taken for those
-//! of the recording. A value that met a wildcard meets the same one now, unless one that can have the value stands before it. What
-//! remains open is counted and never decided. Not here: reading records (simulation), and counting answers (answers.rs).
+//! A record has the rule that each descriptor met, under policies that are assumed to be the old ones. This restricts the hidden
+//! values. A value that met a wildcard meets the same one now, unless an earlier one can match the value. Ambiguous requests
+//! are counted and not decided. Not here: reading records (simulation), and counting answers (answers.rs).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -12,23 +12,24 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::{DomainSpec, Lead, NodeSpec, Place, RuleKind, RuleSpec};
 use weir_engine::{Domain, Entry, Matcher, PolicySet, Rule};
 
-/// How many places of both trees are looked at for one kind of descriptor; what needs more is not known.
+/// The most places of both trees that are visited for one kind of descriptor. If more are needed, the rule is unknown.
 const STEPS_MAX: usize = 10_000;
-/// How many kinds of descriptors are remembered: those with the same keys, shown values and rule are one.
+/// The most kinds of descriptors in the cache. A kind has the same keys, shown values and rule.
 const KINDS_MAX: usize = 100_000;
-/// How many rules are named that a descriptor may meet.
+/// The most possible rules of a descriptor that are named.
 pub const NAMED_MAX: usize = 8;
-/// What stands for every hidden value in the name of a kind. As a value it would be hidden itself.
+/// In place of each hidden value in the name of a kind. A real value of this form would be hidden too.
 const ANY_HIDDEN: &str = "~";
 
-/// What a descriptor with hidden values may meet; empty where the record does not fit the policies before, or the search ends.
+/// The rules that a descriptor with hidden values may meet; empty if the record does not fit the old policies, or if the search
+/// took too long.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MayMeet {
     /// The domain.
     pub domain: String,
-    /// The rule of the record; none where no rule was met.
+    /// The rule in the record, if any.
     pub recorded: Option<String>,
-    /// Rules now, in file order; none for no rule. At most some of them.
+    /// New rules, in file order, at most [`NAMED_MAX`]; none for no rule.
     pub now: Vec<Option<String>>,
 }
 
@@ -39,25 +40,25 @@ pub(super) struct Rules {
     pub(super) new: Option<u32>,
 }
 
-/// The rules of one descriptor, if they can be known.
+/// The rules of one descriptor, if they can be determined.
 #[derive(Clone, Debug)]
 pub(super) enum Resolved {
     Known(Rules),
     Unknown(MayMeet),
 }
 
-/// How a hidden value is met in the policies before.
+/// The class of a hidden value in the old policies.
 struct Class<'p> {
     place: Place<'p>,
     leads: Leads<'p>,
-    /// The lead, by its number; none where no lead has the value.
+    /// The index of the lead that it meets, if any.
     met: Option<usize>,
 }
 
 type Leads<'p> = Rc<[(Lead<'p>, Place<'p>)]>;
 
-/// A way through the policies before: what is known of hidden values, by the number of their entry.
-struct Walk<'p> {
+/// A path through the old policies: the classes of hidden values, by the index of their entry.
+struct OldPath<'p> {
     classes: HashMap<usize, Rc<Class<'p>>>,
     rule: Option<u32>,
 }
@@ -68,14 +69,14 @@ enum Meets {
     Maybe,
 }
 
-/// The search went on for too long, or goes by keys with wildcards.
+/// The search took too long, or met keys with wildcards.
 struct GivenUp;
 
 /// Finds the rules of descriptors with hidden values.
 pub(super) struct Hidden<'p> {
     old: &'p PolicySet,
     new: &'p PolicySet,
-    /// Domain, key and value of all that the policies before name: a tap shows these.
+    /// Domain, key and value of all texts in the old policies: a tap shows these values.
     named: HashSet<(&'p str, &'p str, &'p str)>,
     leads: HashMap<(usize, String), Option<Leads<'p>>>,
     known: HashMap<String, Resolved>,
@@ -99,7 +100,7 @@ impl<'p> Hidden<'p> {
         Self { old, new, named, leads: HashMap::new(), known: HashMap::new(), steps: 0 }
     }
 
-    /// The rules that a descriptor of a record meets, of which it met `recorded`.
+    /// The rules of a descriptor of a record, which met the rule `recorded`.
     pub(super) fn resolve(&mut self, domain: &str, entries: &[Entry<'_>], recorded: Option<&str>) -> Resolved {
         if !entries.iter().any(|entry| is_hidden(entry.value)) {
             let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.id);
@@ -137,7 +138,7 @@ impl<'p> Hidden<'p> {
         })
     }
 
-    /// The rules that a descriptor may meet now. Answers the one that it met before; none where the record fits no rule.
+    /// Adds the rules that a descriptor may meet now. Returns the rule that it met before; none if the record fits no rule.
     fn rules_now(
         &mut self,
         domain: &str,
@@ -148,7 +149,7 @@ impl<'p> Hidden<'p> {
         let mut walks = Vec::new();
         match self.old.domain(domain) {
             Some(domain) => self.walk(domain.top(), domain.name.as_ref(), entries, 0, &mut Vec::new(), &mut walks)?,
-            None => walks.push(Walk { classes: HashMap::new(), rule: None }),
+            None => walks.push(OldPath { classes: HashMap::new(), rule: None }),
         }
         let path = |rule: Option<u32>| rule.map(|rule| &*self.old.rules()[rule as usize].path);
         walks.retain(|walk| path(walk.rule) == recorded);
@@ -161,7 +162,7 @@ impl<'p> Hidden<'p> {
         Ok(walks.first().map(|walk| walk.rule))
     }
 
-    /// All ways that a descriptor can take through the policies before.
+    /// All paths that a descriptor can take through the old policies.
     fn walk(
         &mut self,
         place: Place<'p>,
@@ -169,10 +170,11 @@ impl<'p> Hidden<'p> {
         entries: &[Entry<'_>],
         at: usize,
         classes: &mut Vec<(usize, Rc<Class<'p>>)>,
-        walks: &mut Vec<Walk<'p>>,
+        walks: &mut Vec<OldPath<'p>>,
     ) -> Result<(), GivenUp> {
         self.step()?;
-        let end = |classes: &[(usize, Rc<Class<'p>>)], rule| Walk { classes: classes.iter().cloned().collect(), rule };
+        let end =
+            |classes: &[(usize, Rc<Class<'p>>)], rule| OldPath { classes: classes.iter().cloned().collect(), rule };
         let Some(entry) = entries.get(at) else {
             walks.push(end(classes, place.rule()));
             return Ok(());
@@ -201,14 +203,14 @@ impl<'p> Hidden<'p> {
         Ok(())
     }
 
-    /// The rules that a descriptor may meet now, which went that way before.
+    /// Adds the rules that a descriptor of this path may meet now.
     fn meet(
         &mut self,
         place: Place<'p>,
         domain: &str,
         entries: &[Entry<'_>],
         at: usize,
-        walk: &Walk<'p>,
+        walk: &OldPath<'p>,
         now: &mut BTreeSet<Option<u32>>,
     ) -> Result<(), GivenUp> {
         self.step()?;
@@ -218,7 +220,7 @@ impl<'p> Hidden<'p> {
         };
         let class = walk.classes.get(&at).map(|class| &**class);
         let shown = match class.and_then(|class| Some(class.leads[class.met?].0)) {
-            // A descriptor without a rule has a value that no tap shows: on this way, the hidden value is that one.
+            // A tap hides a text of a descriptor without a rule. On this path, the hidden value is that text.
             Some(Lead::Text(value)) => Entry { key: entry.key, value },
             _ => *entry,
         };
@@ -247,7 +249,7 @@ impl<'p> Hidden<'p> {
         if self.steps > STEPS_MAX { Err(GivenUp) } else { Ok(()) }
     }
 
-    /// What can lead a hidden value on from a place.
+    /// The leads from a place for a hidden value.
     fn leads(&mut self, place: Place<'p>, domain: &str, key: &str) -> Result<Leads<'p>, GivenUp> {
         let named = &self.named;
         let is_possible = |lead: &Lead<'p>| match lead {
@@ -259,7 +261,7 @@ impl<'p> Hidden<'p> {
     }
 }
 
-/// Whether a value that was met so before is led on so now, if no lead before this one has it.
+/// Whether a value of this class meets a lead, if no earlier lead takes it.
 fn meets(lead: Lead<'_>, key: &str, class: Option<&Class<'_>>) -> Meets {
     if is_of_all(lead) {
         return Meets::Yes;
@@ -274,7 +276,7 @@ fn meets(lead: Lead<'_>, key: &str, class: Option<&Class<'_>>) -> Meets {
         };
         return if is_same { Meets::Maybe } else { Meets::No };
     }
-    // A value meets the first lead that has it.
+    // A value meets the first lead that matches it.
     let before = leads.iter().position(|(known, _)| *known == lead);
     match (before, met) {
         (Some(number), Some(met)) if number == *met => return Meets::Yes,
@@ -293,9 +295,9 @@ fn meets(lead: Lead<'_>, key: &str, class: Option<&Class<'_>>) -> Meets {
     }
 }
 
-/// Whether what matches one wildcard matches another.
+/// Whether values of one wildcard match another one.
 fn of_wildcards(met: &Pattern, other: &Pattern) -> Meets {
-    // A star of the first is taken by a star of the other: each text in its place is too.
+    // If the other wildcard matches the text of the first one, it matches each of its values.
     if other.matches(met.as_str()) {
         return Meets::Yes;
     }
@@ -316,7 +318,7 @@ fn wildcard(matcher: &Matcher) -> Option<Pattern> {
     }
 }
 
-/// Whether each value meets it that comes so far.
+/// Whether the lead matches every value.
 fn is_of_all(lead: Lead<'_>) -> bool {
     match lead {
         Lead::KeyAlone => true,
@@ -331,7 +333,7 @@ fn is_hidden(value: &str) -> bool {
     value.strip_prefix('~').is_some_and(|hash| hash.len() == 12 && hash.bytes().all(is_digit))
 }
 
-/// The same rules, each by its id as the key of the only entry, so that hidden values need not match.
+/// The same rules, each with one entry whose key is its id, so hidden values need not match.
 pub(super) fn by_rule(set: &PolicySet) -> PolicySet {
     let mut nodes: HashMap<&str, Vec<NodeSpec>> = HashMap::new();
     for rule in set.rules() {
@@ -360,7 +362,7 @@ fn key_of(rule: Option<u32>) -> String {
     rule.map_or_else(|| "none".to_owned(), |rule| rule.to_string())
 }
 
-/// The entry that meets the rule in [`by_rule`], with a value for each state: the values of the descriptor but those that share one.
+/// The entry that meets a rule in [`by_rule`]. Its value identifies the state: the values of the descriptor without shared ones.
 pub(super) fn entry_by_rule(set: &PolicySet, rule: Option<u32>, entries: &[Entry<'_>]) -> (String, String) {
     let levels = rule.map_or(&[][..], |rule| &set.rules()[rule as usize].levels);
     let is_shared = |number: usize| {
@@ -378,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers that follow from a seed.
+    /// Pseudo-random numbers.
     struct Numbers(u64);
 
     impl Numbers {
@@ -430,7 +432,7 @@ mod tests {
         set.find(set.domain("shop")?, entries).rule.map(|rule| rule.id)
     }
 
-    /// The policies now: those before in another order, with a descriptor more or less.
+    /// New policies: the old ones in another order, with a descriptor more or less.
     fn changed(numbers: &mut Numbers, mut specs: Vec<NodeSpec>) -> Vec<NodeSpec> {
         for _ in 0..=numbers.below(2) {
             match numbers.below(3) {

@@ -1,33 +1,33 @@
-//! Which of two rules lets more pass, and by which of its limits.
+//! Compares two rules and their limits: which one admits more.
 
 use std::cmp::Ordering;
 
 use weir_engine::policy::Level;
 use weir_engine::{Algorithm, Limit, Role, Rule, Term};
 
-use super::{Effect, Tend, What};
+use super::{Direction, Effect, Subject};
 
-/// Whether other descriptors of a request can have quotas, before and now.
+/// Whether other descriptors of a request can have quotas, on each side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OtherQuotas {
     pub(super) before: bool,
     pub(super) now: bool,
 }
 
-/// How a rule works on the answer of a request. [dc-3]
+/// The effect of a rule on the answer of a request. [dc-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// Not at all.
+enum RuleEffect {
+    /// None.
     None,
     /// Its limits deny.
     Enforced,
     /// Its limits deny together with all other quotas.
     Quota,
-    /// It keeps quotas from denying.
+    /// It prevents quotas from denying.
     OpenQuota,
 }
 
-impl Part {
+impl RuleEffect {
     fn of(rule: Option<&Rule>) -> Self {
         let is_charged = charged(rule).iter().any(|limit| !limit.shadow);
         match rule {
@@ -42,44 +42,44 @@ impl Part {
     }
 }
 
-/// What is otherwise for a descriptor that met the one rule and meets the other, alone in a request.
+/// The differences for a descriptor that met the old rule and meets the new one, alone in a request.
 pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
     effects_beside(old, new, OtherQuotas::default())
 }
 
-/// The same in requests that can have other quotas.
+/// [`effects`] in requests that can have other quotas.
 pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, others: OtherQuotas) -> Vec<Effect<'p>> {
     let mut effects = Vec::new();
-    // A limit that denies nothing, before and after, lets everything pass with any numbers.
+    // A rule that never denies admits everything, with any limits.
     let is_felt = is_felt(old) || is_felt(new);
-    let parts = (Part::of(old), Part::of(new));
+    let parts = (RuleEffect::of(old), RuleEffect::of(new));
     for (before, after) in paired(&charged(old), &charged(new)) {
-        let Some(tend) = of_limits(before, after) else { continue };
-        let tend = match (is_felt, parts) {
-            (false, _) => Tend::Neither,
-            (true, (Part::Quota, Part::Quota)) => of_quotas(before, after, tend),
-            (true, _) => tend,
+        let Some(direction) = of_limits(before, after) else { continue };
+        let direction = match (is_felt, parts) {
+            (false, _) => Direction::Neither,
+            (true, (RuleEffect::Quota, RuleEffect::Quota)) => of_quotas(before, after, direction),
+            (true, _) => direction,
         };
-        effects.push(Effect { tend, what: What::Limit(before, after) });
+        effects.push(Effect { direction, subject: Subject::Limit(before, after) });
     }
     add_roles(old, new, &mut effects);
-    let tend = match parts {
-        (Part::Enforced, Part::Quota) => Tend::Looser,
-        (Part::Quota, Part::Enforced) => Tend::Stricter,
-        (Part::None, Part::Quota | Part::OpenQuota) if others.before => Tend::Looser,
-        (Part::Quota | Part::OpenQuota, Part::None) if others.now => Tend::Stricter,
-        _ => Tend::Neither,
+    let direction = match parts {
+        (RuleEffect::Enforced, RuleEffect::Quota) => Direction::Looser,
+        (RuleEffect::Quota, RuleEffect::Enforced) => Direction::Stricter,
+        (RuleEffect::None, RuleEffect::Quota | RuleEffect::OpenQuota) if others.before => Direction::Looser,
+        (RuleEffect::Quota | RuleEffect::OpenQuota, RuleEffect::None) if others.now => Direction::Stricter,
+        _ => Direction::Neither,
     };
     let is_quota = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.is_quota);
     let is_both = old.is_some() && new.is_some();
-    if tend != Tend::Neither || is_both && is_quota(old) != is_quota(new) {
+    if direction != Direction::Neither || is_both && is_quota(old) != is_quota(new) {
         let said = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.is_quota.to_string());
-        effects.push(Effect { tend, what: What::Key("quota_mode", said(old), said(new)) });
+        effects.push(Effect { direction, subject: Subject::Key("quota_mode", said(old), said(new)) });
     }
     effects
 }
 
-/// The limits of a rule that are ever charged: it can replace its own. [mt-5]
+/// The limits of a rule without those that the rule itself replaces. [mt-5]
 pub(super) fn charged(rule: Option<&Rule>) -> Vec<&Limit> {
     let Some(rule) = rule else { return Vec::new() };
     let is_replaced = |limit: &&Limit| limit.name.as_ref().is_some_and(|name| rule.replaces.contains(name));
@@ -91,23 +91,23 @@ pub(super) fn is_felt(rule: Option<&Rule>) -> bool {
     rule.is_some_and(|rule| rule.role != Role::Shadow && !rule.unlimited)
 }
 
-/// Where the change of a limit goes beside other quotas of one rule: they deny only together.
-fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, tend: Tend) -> Tend {
+/// The direction of a changed quota among quotas of the same rule, which deny only together.
+fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction) -> Direction {
     let (before, after) = (before.filter(|limit| !limit.shadow), after.filter(|limit| !limit.shadow));
     match (before, after) {
-        (None, Some(_)) => Tend::Looser,
-        (Some(_), None) => Tend::Stricter,
+        (None, Some(_)) => Direction::Looser,
+        (Some(_), None) => Direction::Stricter,
         // Outside of its term a limit is no quota.
-        (Some(before), Some(after)) if of_terms(before, after) != Tend::Neither => Tend::Both,
-        _ => tend,
+        (Some(before), Some(after)) if of_terms(before, after) != Direction::Neither => Direction::Both,
+        _ => direction,
     }
 }
 
-/// What is otherwise in a rule besides its limits and its values. None of it changes how much passes.
+/// Adds differences besides limits and values. They do not change how much is admitted.
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let mut key = |name, before: String, after: String| {
         if before != after {
-            effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
+            effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(name, before, after) });
         }
     };
     let named = |rule: &Rule| rule.unlimited_name.as_deref().unwrap_or("none").to_owned();
@@ -134,14 +134,16 @@ fn listed(names: &[Box<str>]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What the marks of two rules make of what passes.
+/// Adds differences of the roles of two rules.
 fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {
     let unlimited = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.unlimited);
     if unlimited(old) != unlimited(new) {
-        // The limits that come or go in its place tell how much passes.
+        // The added or removed limits have the direction.
         let is_unlimited = |rule| unlimited(rule).to_string();
-        effects
-            .push(Effect { tend: Tend::Neither, what: What::Key("unlimited", is_unlimited(old), is_unlimited(new)) });
+        effects.push(Effect {
+            direction: Direction::Neither,
+            subject: Subject::Key("unlimited", is_unlimited(old), is_unlimited(new)),
+        });
     }
     let (Some(old), Some(new)) = (old, new) else { return };
     if old.unlimited || new.unlimited {
@@ -149,34 +151,37 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
     }
     let shadow = |rule: &Rule| rule.role == Role::Shadow;
     if shadow(old) != shadow(new) {
-        let tend = if shadow(new) { Tend::Looser } else { Tend::Stricter };
-        // Nothing denies in shadow mode, so that the numbers do not matter beside it.
-        effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
-        effects.push(Effect { tend, what: What::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()) });
+        let direction = if shadow(new) { Direction::Looser } else { Direction::Stricter };
+        // In shadow mode nothing is denied, so limits do not matter.
+        effects.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
+        effects.push(Effect {
+            direction,
+            subject: Subject::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()),
+        });
     }
     for (before, after) in old.levels.iter().zip(&new.levels) {
         let (before, after) = (shared_by(before), shared_by(after));
         if before == after {
             continue;
         }
-        let tend = match (shadow(old) && shadow(new), &before, &after) {
-            (true, ..) => Tend::Neither,
-            (_, None, _) => Tend::Stricter,
-            (_, _, None) => Tend::Looser,
-            // With other values than before: fewer or more of them use what is left.
-            _ => Tend::Both,
+        let direction = match (shadow(old) && shadow(new), &before, &after) {
+            (true, ..) => Direction::Neither,
+            (_, None, _) => Direction::Stricter,
+            (_, _, None) => Direction::Looser,
+            // With other values than before: more or fewer of them share the limit.
+            _ => Direction::Both,
         };
-        // The name matters only where values share on both sides.
+        // The name matters only if values share a state on both sides.
         let told = |name: &Option<String>, other: &Option<String>| match (name, other) {
             (Some(name), Some(_)) => name.clone(),
             (name, _) => name.is_some().to_string(),
         };
-        let what = What::Key("share_threshold", told(&before, &after), told(&after, &before));
-        effects.push(Effect { tend, what });
+        let subject = Subject::Key("share_threshold", told(&before, &after), told(&after, &before));
+        effects.push(Effect { direction, subject });
     }
 }
 
-/// What stands for the values of a level that share one state.
+/// The name of the shared state of a level's values.
 fn shared_by(level: &Level) -> Option<String> {
     let is_key_pattern = level.key.contains('*') && level.value.as_ref().is_none_or(|value| value.exact().is_some());
     let matcher = level.value.as_ref().filter(|matcher| matcher.is_of_many());
@@ -185,8 +190,7 @@ fn shared_by(level: &Level) -> Option<String> {
     name.filter(|_| level.share_threshold)
 }
 
-/// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by
-/// either of the two, then by their order.
+/// Pairs the limits of two lists: first by shape, then by algorithm and window, then by either of the two, then by order.
 pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'p Limit>, Option<&'p Limit>)> {
     let kind = |one: &Limit, other: &Limit| one.algorithm().name() == other.algorithm().name();
     let window = |one: &Limit, other: &Limit| one.window() == other.window();
@@ -210,43 +214,43 @@ pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'
     old.chain(left.into_iter().map(|limit| (None, Some(limit)))).collect()
 }
 
-/// Where the change of a limit goes; none if nothing is otherwise.
-fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
+/// The direction of a changed limit; none if it is the same.
+fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Direction> {
     if old == new {
         return None;
     }
-    // A limit on trial denies nothing, as if it were not there.
+    // A limit on trial denies nothing.
     let (old, new) = (old.filter(|limit| !limit.shadow), new.filter(|limit| !limit.shadow));
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
-        (None, Some(_)) => return Some(Tend::Stricter),
-        (Some(_), None) => return Some(Tend::Looser),
-        (None, None) => return Some(Tend::Neither),
+        (None, Some(_)) => return Some(Direction::Stricter),
+        (Some(_), None) => return Some(Direction::Looser),
+        (None, None) => return Some(Direction::Neither),
     };
     let of_terms = of_terms(old, new);
     if old.requests() == 0 || new.requests() == 0 {
-        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
+        return Some(Direction::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
     }
-    // How much passes over a long time, and at one instant.
-    let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
+    // Compares the long-term rate, and the amount at one instant.
+    let mut direction = Direction::of(rate(new, old)).and(Direction::of(new.capacity().cmp(&old.capacity())));
     if old.drain != new.drain {
-        tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
+        direction = direction.and(if new.drain { Direction::Stricter } else { Direction::Looser });
     }
-    Some(tend.and(of_terms))
+    Some(direction.and(of_terms))
 }
 
-/// Where it goes that a limit begins or ends at another time. Outside of its term it is not there.
-fn of_terms(old: &Limit, new: &Limit) -> Tend {
+/// The direction of a changed term. Outside of its term a limit does not exist.
+fn of_terms(old: &Limit, new: &Limit) -> Direction {
     let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
     let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
-    Tend::of(new_from.cmp(&old_from)).and(Tend::of(old_until.cmp(&new_until)))
+    Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until)))
 }
 
-/// Compares how many hits pass per time.
+/// Compares the rates of hits.
 fn rate(one: &Limit, other: &Limit) -> Ordering {
     let over = |limit: &Limit, window: &Limit| u128::from(limit.requests()) * u128::from(window.window().us());
     match (of_calendar(one), of_calendar(other)) {
-        // Windows of one calendar have one length.
+        // Windows of the same calendar unit have the same length.
         (true, true) if one.window() == other.window() => one.requests().cmp(&other.requests()),
         _ => over(one, other).cmp(&over(other, one)),
     }

@@ -1,7 +1,7 @@
-//! Which rule of the new policies is which of the old ones.
+//! Pairs old and new rules.
 //!
-//! Rules of one path in one domain belong together. Of those that are left, two are one rule with another name where it is clear
-//! which: in domains of the same content, with another key and all else equal, or with a list that has values in common.
+//! Rules with the same path and domain are a pair. Of the others, two are a renamed rule if that is unambiguous: in domains with
+//! the same content, with another key and everything else equal, or with lists that have common values.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use weir_engine::{Matcher, Rule};
 
 use super::Side;
 
-/// A rule before and now.
+/// An old and a new rule.
 pub(super) type Pair<'p> = (Option<&'p Rule>, Option<&'p Rule>);
 
 /// The rules of both sides, and the names of domains.
@@ -54,7 +54,7 @@ struct Left<'p> {
 }
 
 impl<'p> Left<'p> {
-    /// Takes the pairs out that have a sign in common which no other rule of their side has.
+    /// Removes and returns pairs with a common sign that no other rule of their side has.
     fn take_by(&mut self, signs: fn(&Rule) -> Vec<String>) -> Vec<Pair<'p>> {
         if self.old.is_empty() || self.new.is_empty() {
             return Vec::new();
@@ -93,7 +93,7 @@ fn kept<'p>(rules: &[&'p Rule], is_kept: impl Fn(usize) -> bool) -> Vec<&'p Rule
     rules.iter().enumerate().filter(|(number, _)| is_kept(*number)).map(|(_, rule)| *rule).collect()
 }
 
-/// A rule without one of its keys, for each of them.
+/// For each key of a rule: the rule without that key.
 fn other_keys(rule: &Rule) -> Vec<String> {
     let content = content(rule);
     (0..rule.levels.len())
@@ -101,7 +101,7 @@ fn other_keys(rule: &Rule) -> Vec<String> {
         .collect()
 }
 
-/// A rule with one value in place of a list, for each value of each list.
+/// For each value of each list of a rule: the rule with that value in place of the list.
 fn same_values(rule: &Rule) -> Vec<String> {
     let mut signs = Vec::new();
     for (number, level) in rule.levels.iter().enumerate() {
@@ -117,7 +117,7 @@ fn same_values(rule: &Rule) -> Vec<String> {
     signs
 }
 
-/// The path of a rule with something else at one level: no value, or no key.
+/// The path of a rule without the value, or without the key, of one level.
 fn path(rule: &Rule, without: usize, has_key: bool) -> String {
     let mut path = String::new();
     for (number, level) in rule.levels.iter().enumerate() {
@@ -130,14 +130,14 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
     path
 }
 
-/// All that a rule says, but for the descriptors that it is for.
+/// The content of a rule without its descriptors.
 fn content(rule: &Rule) -> String {
     let Rule { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, .. } = rule;
     let shared: Vec<bool> = rule.levels.iter().map(|level| level.share_threshold).collect();
     format!("{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{shared:?}")
 }
 
-/// The old names of domains by the new ones, where the content is the same and no other domain has it.
+/// The old names of renamed domains by the new ones: the content is the same, and no other domain has it.
 fn renamed_domains<'p>(old: &Side<'p>, new: &Side<'p>) -> BTreeMap<&'p str, &'p str> {
     let (gone, added) = (contents(old, new), contents(new, old));
     let single = |(content, names): (String, Vec<&'p str>)| (names.len() == 1).then(|| (content, names[0]));
@@ -145,7 +145,7 @@ fn renamed_domains<'p>(old: &Side<'p>, new: &Side<'p>) -> BTreeMap<&'p str, &'p 
     added.into_iter().filter_map(single).filter_map(|(content, name)| Some((name, *gone.get(&content)?))).collect()
 }
 
-/// The domains of one side that the other one does not have, by their rules.
+/// The domains that only one side has, by their rules.
 fn contents<'p>(of: &Side<'p>, other: &Side<'p>) -> HashMap<String, Vec<&'p str>> {
     let mut rules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for rule in of.set.rules().iter().filter(|rule| other.set.domain(&rule.domain).is_none()) {

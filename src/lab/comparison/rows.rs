@@ -1,7 +1,7 @@
-//! The changes of rules in a report: each transition of descriptors belongs to the change of one rule.
+//! The changes of rules in a report. Each transition of descriptors belongs to the change of one rule.
 //!
-//! The change of a new rule has what its descriptors met before, and that of a removed rule what they meet now. Where a rule is written for
-//! other values, its change has those values. Every other transition is a rule that moved.
+//! The change of a new rule includes the rules that its descriptors met before. That of a removed rule includes the rules that they
+//! meet now. If the values of a rule differ, its change includes them. Every other transition is a moved rule.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,12 +10,12 @@ use weir_engine::{Role, Rule};
 use super::limits::{self, OtherQuotas};
 use super::pairs::Pair;
 use super::walk::{Observed, Transition};
-use super::{CouldNotTell, Effect, Kind, RuleChange, Tend, What, states, together, values};
+use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, together, values};
 
-/// The most examples of one change. The others still count for where the change goes.
+/// The most examples of one change. The others still count for its direction.
 const EXAMPLES_MAX: usize = 8;
 
-/// Changes of rules, and how many rules are as they were.
+/// Changes of rules, and the number of unchanged rules.
 pub(super) struct Rows<'p> {
     pub(super) changes: Vec<RuleChange<'p>>,
     pub(super) same: usize,
@@ -36,18 +36,18 @@ pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<
     rows
 }
 
-/// Which change each transition belongs to.
+/// The change of each transition.
 struct Placed<'o, 'p> {
     transitions: &'o [Transition<'p>],
-    /// What descriptors do to each other, by transition.
+    /// Effects of descriptors on each other, by transition.
     together: BTreeMap<usize, Vec<Effect<'p>>>,
     quotas: HashMap<&'p str, OtherQuotas>,
-    /// Domains in which something could not be told.
+    /// Domains with unknown effects.
     unknown: HashSet<&'p str>,
     /// By pair: the transition from the one rule to the other, and the other transitions of the same change.
     kept: HashMap<usize, usize>,
     with: HashMap<usize, Vec<usize>>,
-    /// The first transition from each rule that is gone.
+    /// The first transition from each removed rule.
     of_gone: HashMap<u32, usize>,
     /// Transitions that are a change of their own, and their rules.
     moved: Vec<usize>,
@@ -134,10 +134,10 @@ impl<'o, 'p> Placed<'o, 'p> {
         };
         let Some((first, others)) = with.split_first() else {
             if let Some(number) = self.of_gone.get(&rule.id).copied().filter(|_| kind == Kind::Removed) {
-                // The change of a new rule has the same transition.
+                // The change of the new rule has this transition too.
                 return vec![self.of_transition(number, kind)];
             }
-            // Nothing meets it, or it is not known what does.
+            // No descriptor meets it, or none is known.
             let mut change = change(kind, pair.0, pair.1, limits::effects(pair.0, pair.1));
             change.is_met = self.unknown.contains(&*rule.domain);
             if !change.is_met {
@@ -150,7 +150,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         changes
     }
 
-    /// A rule that is on both sides.
+    /// The change of a rule that both sides have.
     fn of_both(&mut self, number: usize, one: &'p Rule, other: &'p Rule, with: &[usize]) -> Option<RuleChange<'p>> {
         let kind = if is_renamed(one, other) { Kind::Renamed } else { Kind::Changed };
         let kept = self.kept.get(&number).copied();
@@ -158,7 +158,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         let is_met = is_kept || !with.is_empty() || self.has_moved((Some(one), Some(other)));
         let mut of_limits = self.effects(Some(one), Some(other));
         if !is_kept {
-            of_limits.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
+            of_limits.iter_mut().for_each(|effect| effect.direction = Direction::Neither);
         }
         let mut change = change(kind, Some(one), Some(other), of_limits);
         limits::add_marks(one, other, &mut change.effects);
@@ -171,17 +171,17 @@ impl<'o, 'p> Placed<'o, 'p> {
         change.effects.extend(kept.and_then(|kept| self.together.remove(&kept)).unwrap_or_default());
         for number in with {
             let Transition { old, new, example } = &self.transitions[*number];
-            let tend = tend_of(&self.effects(*old, *new));
+            let direction = tend_of(&self.effects(*old, *new));
             let mut example = example.clone();
             if one.domain != other.domain {
                 let domain = new.or(*old).map_or("", |rule| &*rule.domain);
                 example = format!("{example} in domain {domain}");
             }
-            let what = What::Met { example, old: *old, new: *new };
-            change.effects.push(Effect { tend, what });
+            let subject = Subject::Met { example, old: *old, new: *new };
+            change.effects.push(Effect { direction, subject });
             change.effects.extend(self.together.remove(number).unwrap_or_default());
         }
-        change.tend = tend_of(&change.effects);
+        change.direction = tend_of(&change.effects);
         shorten(&mut change.effects);
         (kind == Kind::Renamed || !change.effects.is_empty()).then_some(change)
     }
@@ -190,8 +190,8 @@ impl<'o, 'p> Placed<'o, 'p> {
         let Transition { old, new, example } = &self.transitions[number];
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
-            // The kind of the change has this already.
-            effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
+            // The kind of the change shows this already.
+            effects.retain(|effect| !matches!(effect.subject, Subject::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());
         let mut change = change(kind, *old, *new, effects);
@@ -207,24 +207,24 @@ impl<'o, 'p> Placed<'o, 'p> {
 }
 
 fn change<'p>(kind: Kind, old: Option<&'p Rule>, new: Option<&'p Rule>, effects: Vec<Effect<'p>>) -> RuleChange<'p> {
-    let tend = tend_of(&effects);
-    RuleChange { kind, old, new, example: None, is_met: true, effects, tend, states: states::changes(old, new) }
+    let direction = tend_of(&effects);
+    RuleChange { kind, old, new, example: None, is_met: true, effects, direction, states: states::changes(old, new) }
 }
 
-fn tend_of(effects: &[Effect<'_>]) -> Tend {
-    effects.iter().fold(Tend::Neither, |tend, effect| tend.and(effect.tend))
+fn tend_of(effects: &[Effect<'_>]) -> Direction {
+    effects.iter().fold(Direction::Neither, |direction, effect| direction.and(effect.direction))
 }
 
 /// Keeps the first examples.
 fn shorten(effects: &mut Vec<Effect<'_>>) {
     let mut examples = 0;
     effects.retain(|effect| {
-        let is_example = matches!(effect.what, What::Met { .. } | What::Together { .. });
+        let is_example = matches!(effect.subject, Subject::Met { .. } | Subject::Together { .. });
         examples += usize::from(is_example);
         !is_example || examples <= EXAMPLES_MAX
     });
     if examples > EXAMPLES_MAX {
-        effects.push(Effect { tend: Tend::Neither, what: What::MoreExamples(examples - EXAMPLES_MAX) });
+        effects.push(Effect { direction: Direction::Neither, subject: Subject::MoreExamples(examples - EXAMPLES_MAX) });
     }
 }
 
@@ -232,7 +232,7 @@ fn is_renamed(one: &Rule, other: &Rule) -> bool {
     one.domain != other.domain || one.path != other.path
 }
 
-/// The domains in which descriptors meet quotas that can be over.
+/// The domains in which descriptors meet quotas that can deny.
 fn quotas<'p>(transitions: &[Transition<'p>]) -> HashMap<&'p str, OtherQuotas> {
     let mut quotas: HashMap<&'p str, OtherQuotas> = HashMap::new();
     for Transition { old, new, .. } in transitions {

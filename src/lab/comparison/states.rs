@@ -1,7 +1,7 @@
-//! What becomes of states: which of those of the old limits the new ones find, and what they make of them.
+//! Which states of the old limits the new ones keep.
 //!
-//! A state belongs to a domain, a descriptor and the shape of a limit [ky-1], so that a new limit finds the state of an old one
-//! exactly where these three are the same, whichever rules the limits are of.
+//! A state belongs to a domain, a descriptor and the shape of a limit [ky-1]. A new limit keeps the state of an old one if these
+//! three are the same, even if their rules differ.
 
 use weir_engine::pattern::Pattern;
 use weir_engine::policy::Level;
@@ -9,16 +9,16 @@ use weir_engine::{Limit, Matcher, ParameterValue, Rule, StateKind};
 
 use super::limits::paired;
 
-/// What becomes of the states of a limit.
+/// The fate of the states of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// What was used counts under the new limit.
+    /// Used hits count under the new limit.
     Kept,
-    /// What was used counts under the new limit, and passes from its count at the new rate.
+    /// Used hits count under the new limit, and drain at the new rate.
     Rescaled,
-    /// No limit finds them any more. They end by themselves; until then a change back finds them.
+    /// No limit uses them any more. They expire; until then, a change back restores them.
     Forgotten(Vec<Cause>),
-    /// The limit is new, or its states have another key: it begins empty.
+    /// The limit is new, or its states have another key. It begins empty.
     Empty,
 }
 
@@ -35,18 +35,18 @@ impl Fate {
     }
 }
 
-/// A part of the key of a state that is another one.
+/// The part of a state's key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The domain has another name.
     Domain,
     /// An entry has another key.
     Key,
-    /// Values share a state that did not, or the reverse, or something else stands for them.
+    /// Values share a state on one side only, or under another name.
     Shared,
-    /// No rule, or an unlimited one, is for the descriptor.
+    /// The descriptor meets no rule, or an unlimited one.
     NoRule,
-    /// The limit is gone.
+    /// The limit was removed.
     NoLimit,
     /// Another algorithm.
     Algorithm,
@@ -56,12 +56,12 @@ pub enum Cause {
     Parameter,
     /// Another time zone.
     TimeZone,
-    /// Another name, by which a list tells limits of one shape apart.
+    /// Another name, which is in the keys of limits with the same shape.
     Name,
 }
 
 impl Cause {
-    /// What is otherwise.
+    /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,16 +79,16 @@ impl Cause {
     }
 }
 
-/// What becomes of the states of one limit.
+/// The fate of the states of one limit.
 #[derive(Debug)]
 pub struct StateChange<'p> {
     /// The old limit whose states they are, or a new one that begins empty.
     pub limit: &'p Limit,
-    /// What becomes of them.
+    /// Their fate.
     pub fate: Fate,
 }
 
-/// What becomes of the states of descriptors that met the one rule and meet the other. A limit of 0 has no states.
+/// The fate of the states of descriptors that met the old rule and meet the new one. A limit of 0 has no states.
 pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<StateChange<'p>> {
     let limits = |rule: Option<&'p Rule>| rule.map_or_else(Vec::new, |rule| rule.limits.iter().collect());
     let tag = match (old, new) {
@@ -126,7 +126,7 @@ fn fate(old: &Limit, new: &Limit, tag: &[Cause]) -> Fate {
     Fate::Forgotten(causes)
 }
 
-/// Which parts of the id of a limit are others. [ky-4]
+/// Which parts of the id of a limit differ. [ky-4]
 fn id_causes(old: &Limit, new: &Limit) -> Vec<Cause> {
     let is_other_algorithm = old.algorithm().name() != new.algorithm().name();
     // The burst is no part of a key.
@@ -147,7 +147,7 @@ fn id_causes(old: &Limit, new: &Limit) -> Vec<Cause> {
     found
 }
 
-/// Which parts of the tag of a descriptor's keys are others. [ky-1] [ky-2]
+/// Which parts of the tag of a descriptor's keys differ. [ky-1] [ky-2]
 fn tag_causes(old: &Rule, new: &Rule) -> Vec<Cause> {
     let mut causes = Vec::new();
     if old.domain != new.domain {
@@ -155,7 +155,7 @@ fn tag_causes(old: &Rule, new: &Rule) -> Vec<Cause> {
     }
     let levels = || old.levels.iter().zip(&new.levels);
     let is_pattern = |level: &Level| level.key.contains('*');
-    // To envoyproxy/ratelimit a key with a star is a pattern, and the tag has the key of the request.
+    // In a compatible dialect a key with a star is a pattern, and the tag has the key of the request.
     if levels().any(|(old, new)| old.key != new.key && !is_pattern(old) && !is_pattern(new)) {
         causes.push(Cause::Key);
     }
@@ -165,7 +165,7 @@ fn tag_causes(old: &Rule, new: &Rule) -> Vec<Cause> {
     causes
 }
 
-/// What stands for the values of a level in a key, where they share a state, and whether it is a wildcard.
+/// The name of the shared state of a level's values in a key, and whether it is a wildcard.
 fn shared_by(level: &Level) -> Option<(String, bool)> {
     if !level.share_threshold {
         return None;

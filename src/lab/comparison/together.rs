@@ -1,7 +1,7 @@
-//! What descriptors do to each other in one request: limits that one replaces for another one.
+//! Effects of descriptors on each other in one request: limits that one replaces for another one.
 //!
-//! Which limits are left out follows from the names that all rules of a request replace together, so that a request of two descriptors
-//! shows each change that a larger one has. Quotas are decided in limits.rs: only whether there are others is asked there.
+//! The replaced limits depend on the names in `replaces` of all rules of a request. A request of two descriptors therefore shows
+//! each change of a larger request. Not here: quotas (limits.rs).
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use weir_engine::{Limit, Role, Rule};
 
 use super::limits::{charged, is_felt, paired};
 use super::walk::Transition;
-use super::{Effect, Tend, What};
+use super::{Direction, Effect, Subject};
 
-/// How many pairs of descriptors are looked at.
+/// The most pairs of descriptors that are compared.
 pub(super) const PAIRS_MAX: usize = 5_000_000;
 
 /// More than [`PAIRS_MAX`] pairs.
 pub(super) struct TooMany;
 
-/// What changes for pairs of descriptors and for none of the two alone, by the number of the transition that it comes from.
+/// Changes for pairs of descriptors that neither descriptor has alone, by the number of the transition that causes them.
 pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usize, Vec<Effect<'p>>>, TooMany> {
     let mut effects: BTreeMap<usize, Vec<Effect<'p>>> = BTreeMap::new();
     let mut pairs = 0;
@@ -37,19 +37,19 @@ pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usi
                     limit.is_some_and(|limit| limit.name.as_ref().is_some_and(|name| names.contains(name)))
                 };
                 let (was, is) = (has(before, old), has(now, new));
-                // Where the limit itself is new or gone, the change of its rule has it.
+                // If the limit itself is new or removed, the change of its rule has that.
                 let (limit, is_replaced_now) = match (was, is, old, new) {
                     (true, false, _, Some(limit)) => (limit, false),
                     (false, true, Some(limit), _) => (limit, true),
                     _ => continue,
                 };
                 let rule = if is_replaced_now { of.old } else { of.new };
-                let tend = tend(rule, limit, is_replaced_now);
+                let direction = direction(rule, limit, is_replaced_now);
                 let example = format!("{} and {}", transitions[by].example, of.example);
-                // The change of the rule that is different.
+                // The change of the rule that differs.
                 let place = if before == now { number } else { by };
-                let what = What::Together { example, limit, is_replaced_now };
-                effects.entry(place).or_default().push(Effect { tend, what });
+                let subject = Subject::Together { example, limit, is_replaced_now };
+                effects.entry(place).or_default().push(Effect { direction, subject });
             }
         }
     }
@@ -64,7 +64,7 @@ fn replacing(transitions: &[Transition<'_>]) -> Vec<usize> {
         if before.is_empty() && now.is_empty() {
             continue;
         }
-        // Those that say something else are rows of their own in the report.
+        // Rules that differ have rows of their own in the report.
         let own = if before == now { None } else { Some(number) };
         kinds.entry((domain(transition), before, now, own)).or_insert(number);
     }
@@ -79,14 +79,14 @@ fn domain<'p>(transition: &Transition<'p>) -> Option<&'p str> {
     transition.new.or(transition.old).map(|rule| &*rule.domain)
 }
 
-fn tend(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Tend {
+fn direction(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Direction {
     let Some(rule) = rule.filter(|rule| !limit.shadow && (is_felt(Some(rule)) || rule.is_quota)) else {
-        return Tend::Neither;
+        return Direction::Neither;
     };
     match (rule.role, is_replaced_now) {
-        // Without it, other quotas deny alone.
-        (Role::Quota, _) => Tend::Both,
-        (Role::Shadow, true) | (Role::Enforced, false) => Tend::Stricter,
-        (Role::Shadow, false) | (Role::Enforced, true) => Tend::Looser,
+        // If it is replaced, other quotas deny alone.
+        (Role::Quota, _) => Direction::Both,
+        (Role::Shadow, true) | (Role::Enforced, false) => Direction::Stricter,
+        (Role::Shadow, false) | (Role::Enforced, true) => Direction::Looser,
     }
 }

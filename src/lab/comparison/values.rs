@@ -1,30 +1,30 @@
-//! Which values a rule is for that it was not for before, and the reverse.
+//! The values that a rule matches on one side only.
 
 use std::collections::HashSet;
 
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, Rule};
 
-use super::{Effect, Tend, What};
+use super::{Direction, Effect, Subject};
 
 /// The most values of a list in a report; it counts the rest.
 const VALUES_MAX: usize = 20;
 
-/// Whether both rules are for the same values, as they are written.
+/// Whether both rules have the same values, as written.
 pub(super) fn are_same(before: &Rule, after: &Rule) -> bool {
     let values = |rule: &Rule| rule.levels.iter().map(|level| level.value.clone()).collect::<Vec<_>>();
     before.levels.len() == after.levels.len() && values(before) == values(after)
 }
 
-/// Adds the values that only one of the rules is written for. Where it goes follows from what each of them meets.
+/// Adds the values that only one of the rules has. Their direction follows from the rules that they meet.
 pub(super) fn add_values<'p>(before: &'p Rule, after: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let levels = before.levels.iter().zip(&after.levels);
     let changed = levels.filter_map(|(before, after)| changed(before, after));
-    effects.extend(changed.map(|what| Effect { tend: Tend::Neither, what }));
+    effects.extend(changed.map(|subject| Effect { direction: Direction::Neither, subject }));
 }
 
-/// None if there are no such values: the order of a list means nothing but for its name.
-fn changed(before: &Level, after: &Level) -> Option<What<'static>> {
+/// None if there are no such values. The order of a list affects only its name.
+fn changed(before: &Level, after: &Level) -> Option<Subject<'static>> {
     if before.value == after.value {
         return None;
     }
@@ -34,7 +34,7 @@ fn changed(before: &Level, after: &Level) -> Option<What<'static>> {
         values.iter().filter(|value| !others.contains(value)).cloned().collect::<Vec<_>>()
     };
     let (added, gone) = (only(&after, &before), only(&before, &after));
-    (!added.is_empty() || !gone.is_empty()).then(|| What::Values(first(added), first(gone)))
+    (!added.is_empty() || !gone.is_empty()).then(|| Subject::Values(first(added), first(gone)))
 }
 
 fn first(mut values: Vec<String>) -> Vec<String> {

@@ -1,8 +1,8 @@
-//! What descriptors meet before and now: both trees of each domain, walked together, class by class.
+//! The rules that descriptors meet before and now: walks both trees of each domain together, by classes of values.
 //!
-//! Each pair of rules that some descriptor goes from and to is found once, with such a descriptor. Parts that are the same on both sides are
-//! left out. What a budget does not suffice for is reported, and never taken for the same. Not here: what the difference of two rules is
-//! (limits.rs), and what descriptors do to each other in one request (together.rs).
+//! Finds each pair of an old and a new rule of some descriptor once, with an example. Parts that are the same on both sides are
+//! skipped. Parts past the budget are reported as unknown. Not here: the differences of two rules (limits.rs), and effects of
+//! descriptors on each other (together.rs).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(super) struct Transition<'p> {
     pub(super) example: String,
 }
 
-/// All that was found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'p> {
-    /// Each pair of rules once. Rules that are the same are among them only in domains where a rule works on others.
+    /// Each pair of rules once. Pairs of equal rules are included only in domains in which rules affect each other.
     pub(super) transitions: Vec<Transition<'p>>,
-    /// What could not be told.
+    /// Unknown effects.
     pub(super) unknown: Vec<CouldNotTell<'p>>,
 }
 
@@ -71,22 +71,22 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
 struct Walk<'w, 'p> {
     sides: [&'p PolicySet; 2],
     domain: &'p str,
-    /// Rules that are the same are of interest too.
+    /// Whether pairs of equal rules are included.
     whole: bool,
     budget: &'w mut Budget,
-    /// Pairs of places of which it is known whether all below them is the same.
+    /// For pairs of places: whether everything below them is the same.
     same: HashMap<(usize, usize), bool>,
-    /// The same of levels, by their addresses.
+    /// For pairs of levels, by address: whether they are the same.
     same_levels: HashMap<(usize, usize), bool>,
     /// Pairs of places that were walked.
     walked: HashSet<[Option<usize>; 2]>,
     /// Pairs of rules that were found.
     known: HashSet<[Option<u32>; 2]>,
-    /// Pairs of places to which perhaps no value leads, and what leads there if one does.
+    /// Pairs of places that perhaps no value reaches, and the path to them.
     perhaps: Vec<(Places<'p>, String)>,
-    /// The descriptor that leads to where the walk is.
+    /// The descriptor of the present place.
     entries: Vec<(String, String)>,
-    /// The steps are used up, and the rest of the domain is not walked.
+    /// The budget is used up, and the rest of the domain is skipped.
     is_over: bool,
     observed: &'w mut Observed<'p>,
 }
@@ -100,7 +100,7 @@ impl<'p> Walk<'_, 'p> {
             [Some(old), Some(new)] => self.is_same(old, new),
             _ => false,
         };
-        // In a domain that is the same as a whole, rules work on others as they did.
+        // In an unchanged domain, rules affect each other as before.
         if is_same && (!self.whole || self.entries.is_empty()) {
             return;
         }
@@ -117,7 +117,7 @@ impl<'p> Walk<'_, 'p> {
         self.descend(&places, found, None);
     }
 
-    /// The classes of a key. Where both sides say the same about it, those of one side are those of the other.
+    /// The classes of a key. If both sides are the same, the classes of one side are used for both.
     fn classes(&mut self, places: &Places<'p>, key: &str, is_same: bool) -> Result<Vec<Class<'p, 2>>, GivenUp> {
         let &[Some(old), Some(new)] = places else { return classes(places, key, self.budget) };
         if !is_same || has_key_patterns(places) {
@@ -151,7 +151,7 @@ impl<'p> Walk<'_, 'p> {
         }
     }
 
-    /// Notes what the descriptor meets that ends here.
+    /// Notes the rules of a descriptor that ends here.
     fn note(&mut self, places: &Places<'p>) {
         let rules = places.map(|place| place.and_then(Place::rule));
         if rules == [None, None] || !self.known.insert(rules) {
@@ -196,7 +196,7 @@ impl<'p> Walk<'_, 'p> {
         self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
     }
 
-    /// Notes the pairs of places that were not reached by any value that is known.
+    /// Notes the pairs of places that no known value reached.
     fn note_unknown(&mut self) {
         for (places, why) in std::mem::take(&mut self.perhaps) {
             if !self.may_differ(places) || !self.walked.insert(addresses(&places)) {
@@ -208,7 +208,7 @@ impl<'p> Walk<'_, 'p> {
         }
     }
 
-    /// Whether descriptors that go from one place to the other can get another answer.
+    /// Whether descriptors of these places can get another answer.
     fn may_differ(&mut self, places: Places<'p>) -> bool {
         let is_same = matches!(places, [Some(old), Some(new)] if self.is_same(old, new));
         let is_leaf = places.iter().flatten().all(|place| place.keys().next().is_none());
@@ -218,7 +218,7 @@ impl<'p> Walk<'_, 'p> {
         !(is_same || is_leaf && is_known)
     }
 
-    /// Whether two places say the same, with all below them.
+    /// Whether two places are the same, with everything below them.
     fn is_same(&mut self, old: Place<'p>, new: Place<'p>) -> bool {
         let pair = (old.address(), new.address());
         if let Some(known) = self.same.get(&pair) {
@@ -230,7 +230,7 @@ impl<'p> Walk<'_, 'p> {
             (None, None) => true,
             _ => false,
         };
-        // Keys that are patterns have a place among those of other keys, so that such levels are walked.
+        // The order of patterns in keys matters, so such levels are walked.
         let both = |place: Place<'p>| place.keys().collect::<BTreeSet<&str>>();
         let is_same = is_same && !has_key_patterns(&[Some(old), Some(new)]) && {
             let keys = both(old);
@@ -240,20 +240,20 @@ impl<'p> Walk<'_, 'p> {
         is_same
     }
 
-    /// Whether two rules are for the same descriptors, as they are written.
+    /// Whether two rules have the same descriptors, as written.
     fn are_same_levels(&mut self, old: &'p Rule, new: &'p Rule) -> bool {
         let mut is_same = |(old, new): (&'p Arc<Level>, &'p Arc<Level>)| {
-            // Lists can be long, and many rules can be below one.
+            // Cached: lists can be long, and many rules can be below one.
             let pair = (Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr());
             *self.same_levels.entry(pair).or_insert_with(|| old == new)
         };
         old.levels.len() == new.levels.len() && old.levels.iter().zip(&new.levels).all(&mut is_same)
     }
 
-    /// The same of one key.
+    /// Whether one key is the same on both sides.
     fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str) -> bool {
         let (before, now) = (old.written(key), new.written(key));
-        // Only the order of patterns is of any consequence.
+        // Only the order of patterns matters.
         let is_pattern = |(lead, _): &(Lead<'p>, Place<'p>)| matches!(lead, Lead::Pattern(_));
         let (patterns, others): (Vec<_>, Vec<_>) = before.into_iter().partition(is_pattern);
         let (patterns_now, others_now): (Vec<_>, Vec<_>) = now.into_iter().partition(is_pattern);
@@ -269,7 +269,7 @@ impl<'p> Walk<'_, 'p> {
     }
 }
 
-/// What stands for a lead whose place among others means nothing.
+/// The identity of a lead whose order does not matter.
 fn unordered(lead: &Lead<'_>) -> String {
     match lead {
         Lead::Text(text) => format!("={text}"),

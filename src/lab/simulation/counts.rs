@@ -1,7 +1,7 @@
-//! What came of traffic under one set of policies, counted as decisions are made.
+//! Counts the decisions of one set of policies.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
@@ -13,28 +13,30 @@ use super::keys::{Count, Keys};
 use super::spread::{Spread, Times};
 use super::timeline::{Timeline, joined, slot_of};
 
-/// Over time, so many limits are counted by themselves: those that are met first.
+/// The most limits that are counted over time: those that are met first.
 const SERIES_MAX: usize = 64;
 
-/// What is counted, shared with the limiter that reports it.
+/// Counts, shared with the limiter's observer.
 #[derive(Clone)]
 pub(super) struct Counts(Arc<Shared>);
 
 struct Shared {
-    /// When the request at hand comes.
+    /// The time of the current request.
     now: AtomicU64,
+    /// A request at its end, which is no request of its own.
+    is_settle: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// Where the limits of each rule begin.
+    /// The index of the first limit of each rule.
     firsts: Vec<usize>,
-    /// Of all rules, and last those that requests bring along.
-    limits: Vec<Limit>,
+    /// The limits of all rules; the last one is for all limits of requests.
+    limits: Vec<LimitCounts>,
     series: usize,
     keys: Keys,
     timeline: Timeline,
-    /// Requests that passed, of which were delayed, and that were denied.
+    /// Admitted requests, delayed ones among them, and denied ones.
     slots: Vec<[u64; 3]>,
     totals: Totals,
     retry_after: Spread,
@@ -42,31 +44,31 @@ struct Inner {
 }
 
 #[derive(Clone, Default)]
-struct Limit {
+struct LimitCounts {
     count: Count,
-    /// Requests that it had room for, and those that it had not.
+    /// Requests within the limit, and over it.
     slots: Option<Vec<[u64; 2]>>,
 }
 
-/// Requests, by what came of them.
+/// Requests by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) passed: u64,
-    /// Of those that passed.
+    /// The delayed ones among the admitted.
     pub(super) delayed: u64,
     pub(super) denied: u64,
-    /// Of those that were denied, the ones that no wait helps.
+    /// The denied ones that no wait helps.
     pub(super) never: u64,
     /// Requests that got an error.
     pub(super) failed: u64,
     pub(super) unknown_domain: u64,
     /// Descriptors that met no rule.
     pub(super) unmatched: u64,
-    /// States that the memory store had no room for.
+    /// States that the memory store evicted.
     pub(super) evicted: u64,
 }
 
-/// All that was counted.
+/// All counts.
 pub(super) struct Counted {
     pub(super) totals: Totals,
     pub(super) retry_after: Times,
@@ -74,9 +76,9 @@ pub(super) struct Counted {
     pub(super) start: Micros,
     pub(super) width: Micros,
     pub(super) slots: Vec<[u64; 3]>,
-    /// By the position of the limit among all limits; the last is of those that requests bring along.
+    /// By the index of the limit; the last one is for all limits of requests.
     pub(super) limits: Vec<(Count, Option<Vec<[u64; 2]>>)>,
-    /// Keys of states, with the position of their limit.
+    /// Keys of states, with the index of their limit.
     pub(super) keys: Vec<(String, usize, Count)>,
     pub(super) keys_known: usize,
     pub(super) other_keys: Count,
@@ -92,7 +94,7 @@ impl Counts {
         }
         let inner = Inner {
             firsts,
-            limits: vec![Limit::default(); limits + 1],
+            limits: vec![LimitCounts::default(); limits + 1],
             series: 0,
             keys: Keys::default(),
             timeline: Timeline::default(),
@@ -101,20 +103,25 @@ impl Counts {
             retry_after: Spread::default(),
             delay: Spread::default(),
         };
-        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
+        Self(Arc::new(Shared { now: AtomicU64::new(0), is_settle: AtomicBool::new(false), inner: Mutex::new(inner) }))
     }
 
-    /// Slots begin here; else with the first request.
+    /// Sets the start of the slots. By default, they begin with the first request.
     pub(super) fn start(&self, start: Option<Micros>) {
         self.0.inner.lock().timeline.start_at(start);
     }
 
-    /// A request comes.
+    /// Begins a request.
     pub(super) fn begin(&self, now: Micros) {
         self.0.now.store(now, Relaxed);
     }
 
-    /// The request that came was answered, or got an error.
+    /// What is decided from now on is a settle, or not.
+    pub(super) fn settling(&self, is_settle: bool) {
+        self.0.is_settle.store(is_settle, Relaxed);
+    }
+
+    /// Counts the answer of the current request, or its error.
     pub(super) fn answered(&self, answer: Option<&Answer>) {
         let inner = &mut *self.0.inner.lock();
         inner.advance(self.0.now.load(Relaxed));
@@ -126,7 +133,7 @@ impl Counts {
                 inner.totals.denied += 1;
                 match answer.retry_after {
                     Some(wait) => inner.retry_after.add(wait),
-                    None => inner.totals.never += 1,
+                    None => inner.totals.never += u64::from(!waits_for_a_permit(answer)),
                 }
             }
             Some(answer) => {
@@ -141,7 +148,7 @@ impl Counts {
         }
     }
 
-    /// All of it, with so many keys.
+    /// All counts, with so many keys.
     pub(super) fn counted(&self, keys: usize) -> Counted {
         let inner = self.0.inner.lock();
         let top = inner.keys.top(keys).into_iter();
@@ -161,7 +168,7 @@ impl Counts {
 }
 
 impl Inner {
-    /// Goes on to the slot of an instant.
+    /// Advances to the slot of an instant.
     fn advance(&mut self, now: Micros) {
         let Self { timeline, slots, limits, .. } = self;
         timeline.advance(now, |count| {
@@ -213,14 +220,23 @@ impl Observer for Counts {
 
 impl Tally for Counts {
     fn charged(&self, charged: &Charged<'_>) {
+        if self.0.is_settle.load(Relaxed) {
+            return;
+        }
         let inner = &mut *self.0.inner.lock();
         inner.advance(self.0.now.load(Relaxed));
         inner.charged(charged);
     }
 
     fn decided(&self, _: &Domain, _: usize, _: DecisionResult, unmatched: u32) {
-        if unmatched > 0 {
+        if unmatched > 0 && !self.0.is_settle.load(Relaxed) {
             self.0.inner.lock().totals.unmatched += u64::from(unmatched);
         }
     }
+}
+
+/// Whether a denied request without a wait would fit when a permit comes back. [cc-4]
+fn waits_for_a_permit(answer: &Answer) -> bool {
+    let mut waits = answer.statuses.iter().filter_map(|status| status.detail?.fits_after);
+    waits.any(|wait| wait.is_bound)
 }

@@ -1,24 +1,24 @@
-//! Which keys ask and are denied most.
+//! The keys that send most requests and are denied most.
 //!
-//! Each key is counted from its first request on, up to a bound; keys that come after so many others are counted
-//! together. So what is shown of a key is exact, and what could be missing is known.
+//! Each key is counted from its first request, up to a bound of keys. Later keys are counted together. So the counts of a
+//! key are exact, and the total of all others is known.
 
 use hashbrown::HashMap;
 use serde::Serialize;
 
-/// The most keys that are counted one by one, for each set of policies.
+/// The most keys that are counted separately, for each set of policies.
 pub const KEYS_MAX: usize = 200_000;
 
-/// What was asked of one limit.
+/// The requests and hits of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Requests that charged it, or looked at it.
+    /// Requests that charged or looked.
     pub requests: u64,
-    /// Those of them that it had no room for.
+    /// Requests over the limit.
     pub over: u64,
-    /// Hits that they asked for.
+    /// Requested hits.
     pub hits: u64,
-    /// Hits that it had no room for.
+    /// Hits over the limit.
     pub hits_over: u64,
 }
 
@@ -37,7 +37,7 @@ impl Count {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     counts: HashMap<Box<str>, (u32, Count)>,
-    /// Keys that came later than the bound.
+    /// Keys past the bound.
     others: Count,
 }
 
@@ -62,7 +62,7 @@ impl Keys {
         self.others
     }
 
-    /// So many keys that were over their limits most, then those that asked most; of equals by their text.
+    /// The first keys in this order: most requests over the limit, most requests, text.
     pub(super) fn top(&self, most: usize) -> Vec<(&str, u32, Count)> {
         let mut all: Vec<(&str, u32, Count)> =
             self.counts.iter().map(|(key, (limit, count))| (&**key, *limit, *count)).collect();

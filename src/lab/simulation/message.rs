@@ -1,4 +1,4 @@
-//! The messages that callers send, from descriptors as files write them.
+//! The messages of callers, from the descriptors of files.
 
 use weir_policies::test_file::Descriptor;
 use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
@@ -25,7 +25,7 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
     }
 }
 
-/// A limit that a request brings along. A unit that the wire does not have becomes none, which is refused as on the wire.
+/// The limit of a request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
 #[must_use]
 pub fn limit(requests_per_unit: u32, unit: &str) -> RateLimitOverride {
     let unit = RateLimitUnit::from_str_name(&unit.to_uppercase()).unwrap_or_default();

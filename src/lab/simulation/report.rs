@@ -1,4 +1,4 @@
-//! The results of a simulation, as data: the JSON form is that of these types, in this order. docs/simulation.md has their meaning.
+//! The results of a simulation. These types, in this order, are their JSON form, which docs/simulation.md explains.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::traffic::{Request, Traffic};
 
 /// The version of the JSON form.
 const VERSION: u32 = 1;
-/// The rule of limits that requests bring along.
+/// In place of a rule, for limits of requests.
 const OF_REQUESTS: &str = "(request)";
 
 /// All results.
@@ -26,9 +26,9 @@ const OF_REQUESTS: &str = "(request)";
 pub struct Report {
     /// The version of this form, 1.
     pub weir_simulation: u32,
-    /// What was sent.
+    /// The traffic.
     pub traffic: TrafficReport,
-    /// What came of it, one for each set of policies.
+    /// The results, one for each set of policies.
     pub policies: Vec<PolicyReport>,
 }
 
@@ -37,34 +37,34 @@ pub struct Report {
 pub struct TrafficReport {
     /// The file.
     pub file: String,
-    /// What its random numbers follow from.
+    /// The seed of its random numbers.
     pub seed: Option<u64>,
-    /// When it begins; none where there is no request.
+    /// When it begins; none if there is no request.
     pub start: Option<String>,
     /// The time of the last request.
     pub end: Option<String>,
     /// How many requests.
     pub requests: u64,
-    /// How many of them every server refuses, because they are past a bound on input.
+    /// The requests that every server refuses, because they are past a bound on input.
     pub refused: u64,
     /// Recorded requests by their recorded answers: passed, over a limit, error.
     pub recorded: Option<[u64; 3]>,
-    /// What to know of it, a sentence each.
+    /// Notes about it, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// What came of the traffic under one set of policies.
+/// The results of one set of policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReport {
-    /// The policies as they were named.
+    /// The name of the policies, as given.
     pub name: String,
     /// Requests that passed.
     pub passed: u64,
-    /// Those of them that have to wait for their turn (`leaky_bucket`).
+    /// Admitted requests that wait for their turn (`leaky_bucket`).
     pub delayed: u64,
     /// Requests that were denied.
     pub denied: u64,
-    /// Those of them that no wait helps.
+    /// Denied requests that no wait helps.
     pub denied_for_ever: u64,
     /// Requests that got an error.
     pub failed: u64,
@@ -72,7 +72,7 @@ pub struct PolicyReport {
     pub unknown_domain: u64,
     /// Descriptors that met no rule.
     pub unmatched_descriptors: u64,
-    /// States that the memory store had no room for, although they still mattered.
+    /// States that the memory store evicted before their end.
     pub evicted: u64,
     /// When denied requests would have passed.
     pub retry_after: Times,
@@ -80,15 +80,15 @@ pub struct PolicyReport {
     pub delay: Times,
     /// Requests over time.
     pub over_time: OverTime,
-    /// The limits that were asked, in the order of the policies.
+    /// The limits with requests, in the order of the policies.
     pub limits: Vec<LimitReport>,
-    /// How many limits no request asked.
+    /// The number of limits without requests.
     pub limits_unasked: usize,
-    /// Keys of limits: those denied most first.
+    /// Keys of limits, most denied first.
     pub keys: Vec<KeyReport>,
-    /// How many keys were counted one by one.
+    /// The number of keys that were counted separately.
     pub keys_counted: usize,
-    /// What was asked of keys that came after as many as are counted one by one.
+    /// The counts of all keys past the bound.
     pub other_keys: Count,
 }
 
@@ -97,24 +97,24 @@ pub struct PolicyReport {
 pub struct OverTime {
     /// When the first slot begins.
     pub start: String,
-    /// The same, in microseconds since 1970.
+    /// When the first slot begins, in microseconds since 1970.
     pub start_us: Micros,
     /// The length of a slot, in microseconds.
     pub slot_us: Micros,
     /// Requests that passed, for each slot.
     pub passed: Vec<u64>,
-    /// Those of them that were delayed.
+    /// Admitted requests that were delayed.
     pub delayed: Vec<u64>,
     /// Requests that were denied.
     pub denied: Vec<u64>,
 }
 
-/// What was asked of one limit.
+/// The results of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
-    /// The domain; none for limits that requests bring along.
+    /// The domain; none for limits of requests.
     pub domain: Option<String>,
-    /// The path of the rule; `(request)` for limits that requests bring along.
+    /// The path of the rule; `(request)` for limits of requests.
     pub rule: String,
     /// The limit: `10 per minute`.
     pub limit: Option<String>,
@@ -122,30 +122,30 @@ pub struct LimitReport {
     pub name: Option<String>,
     /// Its algorithm.
     pub algorithm: Option<&'static str>,
-    /// What it does when it is over: `enforced`, `shadow` or `quota`.
+    /// Its role: `enforced`, `shadow` or `quota`.
     pub role: &'static str,
     /// Where its rule is written.
     pub place: Option<String>,
-    /// What was asked.
+    /// The counts.
     #[serde(flatten)]
     pub count: Count,
-    /// Requests over time, in the slots of all requests; none beyond the 64 limits that were asked first.
+    /// Requests over time, in the slots of all requests; only for the 64 limits that were met first.
     pub over_time: Option<LimitOverTime>,
 }
 
 /// Requests of one limit over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitOverTime {
-    /// Those that it had room for.
+    /// Requests within the limit.
     pub within: Vec<u64>,
-    /// Those that it had no room for.
+    /// Requests over the limit.
     pub over: Vec<u64>,
 }
 
-/// What was asked of one key of one limit.
+/// The results of one key of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyReport {
-    /// The descriptor, in the short form of `weir explain`. A wildcard or a name stands for values that share a state.
+    /// The descriptor, in the short form of `weir explain`. Values that share a state are shown as a wildcard or a name.
     pub key: String,
     /// The domain.
     pub domain: Option<String>,
@@ -153,7 +153,7 @@ pub struct KeyReport {
     pub rule: String,
     /// The limit.
     pub limit: Option<String>,
-    /// What was asked.
+    /// The counts.
     #[serde(flatten)]
     pub count: Count,
 }
@@ -230,7 +230,7 @@ impl PolicyReport {
                 denied: of_slots(2),
             },
             limits: limits.map(|(named, (count, slots))| named.report(*count, slots.as_deref(), length)).collect(),
-            // The last is not of the policies.
+            // The last one is for limits of requests.
             limits_unasked: counted.limits.iter().rev().skip(1).filter(|(count, _)| count.requests == 0).count(),
             keys: counted.keys.iter().map(|(key, limit, count)| named[*limit].key(key, *count)).collect(),
             keys_counted: counted.keys_known,
@@ -245,7 +245,7 @@ impl PolicyReport {
     }
 }
 
-/// A limit by its names.
+/// The names of a limit.
 struct Named {
     domain: Option<String>,
     rule: String,
@@ -317,14 +317,14 @@ impl Named {
     }
 }
 
-/// How many per how long: `3 per hour`, `3 per 1m30s`.
+/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`.
 fn amount(limit: &Limit) -> String {
     let window = limit.window();
     let length = || spell(Duration::from_micros(window.us()));
     format!("{} per {}", limit.requests(), window.unit().map_or_else(length, |unit| unit.name().to_owned()))
 }
 
-/// The descriptor of a key, as people type it. One that was cut ends in an ellipsis.
+/// The descriptor of a key, as people type it. A cut descriptor ends with an ellipsis.
 fn shown(text: &str) -> String {
     let Some(read) = key::parse(text) else { return text.to_owned() };
     let mut shown = spell_entries(read.entries.iter().map(|(key, value)| match value {

@@ -1,8 +1,8 @@
-//! How numbers are spread, in bounded memory: each is counted in a range of less than a hundredth of it.
+//! The distribution of numbers in bounded memory. The range of each count is less than a hundredth of its numbers.
 
 use serde::Serialize;
 
-/// Each power of two has so many ranges.
+/// The number of ranges for each power of two.
 const PARTS: usize = 128;
 const PARTS_LOG2: u32 = 7;
 /// Ranges for all numbers of 64 bits.
@@ -14,22 +14,22 @@ pub(super) struct Spread {
     count: u64,
     sum: u128,
     max: u64,
-    /// Of each range, how many numbers it has, and the largest.
+    /// For each range, the count of its numbers, and the largest one.
     ranges: Vec<(u64, u64)>,
 }
 
-/// How times are spread, in microseconds. Percentiles are less than a hundredth too large, and never above the largest.
+/// The distribution of times, in microseconds. Percentiles are less than a hundredth too large, and never above the largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Times {
-    /// How many there are.
+    /// The number of times.
     pub count: u64,
     /// Their mean, rounded down.
     pub mean_us: u64,
-    /// What half of them are at most.
+    /// The median.
     pub p50_us: u64,
-    /// What nine of ten are at most.
+    /// The 90th percentile.
     pub p90_us: u64,
-    /// What 99 of a hundred are at most.
+    /// The 99th percentile.
     pub p99_us: u64,
     /// The largest.
     pub max_us: u64,
@@ -62,7 +62,7 @@ impl Spread {
         }
     }
 
-    /// The largest number of the range in which so many of a hundred numbers are reached.
+    /// The largest number of the range that contains a percentile.
     fn percentile(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100);
         let mut counted = 0_u128;

@@ -1,4 +1,4 @@
-//! Time in slots of equal length, of which there are few: when traffic goes on, slots become longer and are added up.
+//! Time in a bounded number of slots of equal length. For longer traffic, slots are merged into longer ones.
 
 use weir_engine::Micros;
 
@@ -42,13 +42,13 @@ const WIDTHS: [Micros; 28] = [
     20_000 * D,
 ];
 
-/// Where slots begin and how long they are.
+/// The start and the length of slots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
     start: Option<Micros>,
     width: usize,
     slot: usize,
-    /// When the slot at hand ends.
+    /// When the current slot ends.
     until: Micros,
 }
 
@@ -69,7 +69,7 @@ impl Timeline {
         self.slot
     }
 
-    /// Goes on to an instant, which is not before the last one. Gives how many slots become one each time they do.
+    /// Advances to an instant, which is not before the last one. Calls `join` with the number of slots that become one.
     pub(super) fn advance(&mut self, now: Micros, mut join: impl FnMut(usize)) {
         if now < self.until {
             return;
@@ -86,13 +86,13 @@ impl Timeline {
     }
 }
 
-/// Adds up as many slots each.
+/// Merges so many slots into one.
 pub(super) fn joined<const N: usize>(slots: &[[u64; N]], count: usize) -> Vec<[u64; N]> {
     let sum = |slots: &[[u64; N]]| std::array::from_fn(|i| slots.iter().map(|slot| slot[i]).sum());
     slots.chunks(count.max(1)).map(sum).collect()
 }
 
-/// The slot of this number, which is added where it is not there yet.
+/// The slot of this number, which is added if it is missing.
 pub(super) fn slot_of<const N: usize>(slots: &mut Vec<[u64; N]>, number: usize) -> &mut [u64; N] {
     if slots.len() <= number {
         slots.resize(number + 1, [0; N]);

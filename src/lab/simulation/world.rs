@@ -1,5 +1,6 @@
-//! What simulations and tests of policies run in: a limiter with its store and policies, under a clock that they set.
+//! The environment of simulations and tests: a limiter with its store, its policies and a clock that they set.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,14 +9,18 @@ use weir_engine::observer::Observer;
 use weir_engine::{Micros, PolicySet};
 use weir_limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
 use weir_rls::configured;
+use weir_rls::convert::Bounds;
 use weir_settings::Settings;
 use weir_store::memory::Memory;
 use weir_store::{Clock, Store};
 
-/// How long a store outside of this process has for a decision.
+use super::traffic::Request;
+use crate::in_flight::InFlight;
+
+/// The time that a store outside of this process has for a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A clock that stands where it was put.
+/// A clock that only [`World::set_now`] changes.
 #[derive(Debug, Default)]
 struct VirtualClock(AtomicU64);
 
@@ -25,24 +30,26 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A limiter under a clock of its own.
+/// A limiter with its own clock.
 pub struct World {
     clock: Arc<VirtualClock>,
     policies: Arc<Policies>,
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     limiter: Limiter,
+    in_flight: RefCell<InFlight>,
+    bounds: Bounds,
     started: Instant,
 }
 
 impl World {
-    /// Policies, and an empty store in memory.
+    /// A limiter with these policies and an empty memory store.
     #[must_use]
     pub fn new(policies: Arc<PolicySet>, settings: &Arc<Settings>, observer: Arc<dyn Observer>) -> Self {
         Self::made(policies, settings, observer, None)
     }
 
-    /// Policies, and another store. Its clock is not set by [`World::set_now`].
+    /// A limiter with these policies and another store, whose clock [`World::set_now`] does not set.
     #[must_use]
     pub fn in_store(
         policies: Arc<PolicySet>,
@@ -63,12 +70,41 @@ impl World {
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
         let limiter = limiter(&policies, store, &clock, settings, &observer);
-        Self { clock, policies, settings: settings.clone(), observer, limiter, started: Instant::now() }
+        let bounds = configured::bounds(&settings.limits);
+        let (settings, in_flight, started) = (settings.clone(), RefCell::default(), Instant::now());
+        Self { clock, policies, settings, observer, limiter, in_flight, bounds, started }
     }
 
     /// Moves the clock.
     pub fn set_now(&self, now: Micros) {
         self.clock.0.store(now, Ordering::Relaxed);
+    }
+
+    /// Moves the clock. Requests that end until then settle at their time; `settling` gets true before each settle and false
+    /// after it.
+    pub fn go_on(&self, now: Micros, settling: impl Fn(bool)) {
+        loop {
+            let Some((at, ending)) = self.in_flight.borrow_mut().next_ended(now) else { break };
+            self.set_now(at);
+            settling(true);
+            // What it leaves is seen by later requests, and a store in memory does not fail.
+            ending.settle(&self.bounds, |query| self.decide_now(query).is_ok());
+            settling(false);
+        }
+        self.set_now(now);
+    }
+
+    /// Decides one request in memory, which settles when it ends.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub fn decide_lasting(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+        let answer = self.decide_now(query);
+        if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
+            let ends = request.time.saturating_add(lasts);
+            self.in_flight.borrow_mut().begin(ends, &request.message, answer.holds.clone());
+        }
+        answer
     }
 
     /// Makes the decisions.
@@ -77,21 +113,21 @@ impl World {
         &self.limiter
     }
 
-    /// Decides one request in memory.
+    /// Decides one request by the memory store.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
     pub fn decide_now(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
-        // A store in memory has no deadline, so that no request needs a start of its own.
+        // The memory store has no deadline, so the start of a request does not matter.
         self.limiter.decide_now(query, self.started, None)
     }
 
-    /// Puts other policies in force; states stay.
+    /// Puts other policies in force and keeps all states.
     pub fn swap(&self, policies: Arc<PolicySet>) {
         self.policies.replace(policies);
     }
 
-    /// Forgets all states in memory.
+    /// Removes all states from the memory store.
     pub fn forget(&mut self) {
         let store = memory(&self.clock, &self.settings, &self.observer);
         self.limiter = limiter(&self.policies, store, &self.clock, &self.settings, &self.observer);

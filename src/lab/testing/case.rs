@@ -1,5 +1,6 @@
 //! One case, step by step.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use tokio::runtime::Runtime;
@@ -8,8 +9,8 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Undecided};
 use weir_policies::Dialect;
+use weir_policies::Problems;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
-use weir_policies::{Position, Problems};
 use weir_rls::configured;
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
@@ -17,28 +18,30 @@ use weir_rls::request::Request;
 use weir_store::StoreError;
 use weir_store::redis::Endpoint;
 use weir_text::instant_text;
+use weir_text::yaml::Position;
 
-use super::compare::{Got, compare, count};
+use super::compare::{RequestResult, compare, count};
 use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
+use crate::in_flight::InFlight;
 use crate::simulation::message::message;
 
-/// How a case ended.
-pub(super) enum Ended {
+/// The end of a case.
+pub(super) enum CaseEnd {
     Passed,
     Failed {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run, and why, with the place in the file of tests.
+    /// It could not be run. Has the reason, with the place in the file of tests.
     Broken(String),
-    /// The store failed, and how.
+    /// The store failed.
     StoreFailed(StoreError),
 }
 
-/// Runs a case in a store of its own.
+/// Runs a case in its own store.
 pub(super) fn run(
     runtime: &Runtime,
     redis: Option<&Endpoint>,
@@ -47,31 +50,32 @@ pub(super) fn run(
     case: &Case,
     loads: &mut Loads,
     unmet: &mut Unmet,
-) -> Ended {
+) -> CaseEnd {
     let dialect = Dialect::of(&case.settings.policies);
     let load = match loads.get(&case.policies, dialect) {
         Ok(load) => load,
-        Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
+        Err(problems) => return CaseEnd::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
     let world = match World::new(runtime, redis, number, load, &case.settings) {
         Ok(world) => world,
-        Err(error) => return Ended::StoreFailed(error),
+        Err(error) => return CaseEnd::StoreFailed(error),
     };
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
-    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
+    let in_flight = InFlight::default();
+    let mut running = Running { file, case, world, in_flight, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
-    // Also after a failure: nothing stays in Redis.
+    // Also after a failure, so nothing remains in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
-        Err(Trouble::Policies(reason)) => Ended::Broken(reason),
-        Err(Trouble::Store(error)) => Ended::StoreFailed(error),
-        Ok(()) if running.failures.is_empty() => Ended::Passed,
-        Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
+        Err(Trouble::Policies(reason)) => CaseEnd::Broken(reason),
+        Err(Trouble::Store(error)) => CaseEnd::StoreFailed(error),
+        Ok(()) if running.failures.is_empty() => CaseEnd::Passed,
+        Ok(()) => CaseEnd::Failed { failures: running.failures, more: running.more },
     }
 }
 
-/// Why a case cannot go on.
+/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies are not valid; the text has the place.
     Policies(String),
@@ -82,6 +86,7 @@ struct Running<'a> {
     file: &'a TestFile,
     case: &'a Case,
     world: World<'a>,
+    in_flight: InFlight,
     bounds: Bounds,
     extras: Extras,
     failures: Vec<Failure>,
@@ -93,7 +98,7 @@ impl Running<'_> {
     fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
         let case = self.case;
         for step in &case.steps {
-            self.world.set_now(step.now);
+            self.go_on(step.now)?;
             match &step.action {
                 Action::Wait => {}
                 Action::Ask(ask) => self.ask(step, ask)?,
@@ -105,6 +110,18 @@ impl Running<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Moves the clock. Requests that end until then settle at their time.
+    fn go_on(&mut self, now: Micros) -> Result<(), Trouble> {
+        while let Some((at, ending)) = self.in_flight.next_ended(now) {
+            self.world.set_now(at);
+            if let Some(Err(Undecided::Store(error))) = ending.settle(&self.bounds, |query| self.world.decide(query)) {
+                return Err(Trouble::Store(error));
+            }
+        }
+        self.world.set_now(now);
         Ok(())
     }
 
@@ -137,7 +154,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends the requests of a step. Of those whose answers differ, the first is reported.
+    /// Sends the requests of a step. Reports the first unexpected answer, and the number of others.
     fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
@@ -146,13 +163,17 @@ impl Running<'_> {
         let mut may_be_unmet = ask.expect.holds_without_rule();
         for round in 0..ask.rounds {
             let now = step.now + round * ask.every;
-            self.world.set_now(now);
+            self.go_on(now)?;
             for caller in 1..=ask.callers {
                 let own = (ask.callers > 1).then(|| request(ask, caller));
                 let request = own.as_ref().unwrap_or(&first);
                 for _ in 0..ask.times {
                     sent += 1;
-                    let got = self.send(request)?;
+                    let mut got = self.send(request)?;
+                    if let (Some(lasts), RequestResult::Answer { answer, .. }) = (ask.lasts, &mut got) {
+                        let ending = with_used(request, ask.used);
+                        self.in_flight.begin(now + lasts, &ending, std::mem::take(&mut answer.holds));
+                    }
                     may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {
                         Some(Verdict::Ok) => passed += 1,
@@ -187,20 +208,20 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sends one request, on the way of a request from the network.
-    fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
+    /// Sends one request as if it came from the network.
+    fn send(&self, request: &RateLimitRequest) -> Result<RequestResult, Trouble> {
         let request = Request::of(request);
         let query = match convert::query(&request, &self.bounds) {
             Ok(query) => query,
-            Err(invalid) => return Ok(Got::Error(invalid.to_string())),
+            Err(invalid) => return Ok(RequestResult::Error(invalid.to_string())),
         };
         let (answer, trial): (Answer, _) = match self.world.decide(&query) {
             Ok(decided) => decided,
             Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
-            Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
+            Err(error @ Undecided::NoPolicies) => return Ok(RequestResult::Error(error.to_string())),
         };
         let rules = query.descriptors.iter().map(|descriptor| {
-            // A limit in the request stands in place of the rules.
+            // A limit of the request replaces the rules.
             let has_rule = descriptor.limit.is_none();
             if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
         });
@@ -209,7 +230,7 @@ impl Running<'_> {
             self.world.load.met(*rule);
         }
         let response = convert::response(&request, answer.clone(), &self.extras);
-        Ok(Got::Answer {
+        Ok(RequestResult::Answer {
             answer: Box::new(answer),
             response: Box::new(response),
             rules,
@@ -224,7 +245,7 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
     load.policies.find(domain, entries).rule.map(|rule| rule.id)
 }
 
-/// The message that a caller sends.
+/// The message of a caller.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
     let number = caller.to_string();
@@ -235,7 +256,7 @@ fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     message
 }
 
-/// A request for people: what was asked, which one of the step it was, and when.
+/// A request in words: its descriptors, its number in the step, and its time.
 fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
     let descriptors = request.descriptors.iter().map(|descriptor| {
         spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
@@ -252,8 +273,18 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-/// Why a case cannot be run whose policies are wrong, with the place that names them.
+/// Why a case with wrong policies cannot be run, with the place that names them.
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
+}
+
+/// The request with the hits that it has used in place of its own.
+fn with_used(request: &RateLimitRequest, used: Option<u32>) -> Cow<'_, RateLimitRequest> {
+    let Some(used) = used else { return Cow::Borrowed(request) };
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(u64::from(used).into());
+    }
+    Cow::Owned(request)
 }

@@ -1,4 +1,4 @@
-//! What was expected of an answer beside what came.
+//! Compares answers with expectations.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,30 +7,30 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_engine::{Micros, Rule, Window, metadata};
 use weir_limiter::{Answer, Status};
-use weir_policies::Position;
-use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
+use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Positioned, Range, Verdict};
 use weir_rls::proto::{HeaderValue, RateLimitResponse};
 use weir_text::spell;
+use weir_text::yaml::Position;
 
 use super::Difference;
 use super::coverage::Load;
 
-/// What a request got.
-pub(super) enum Got {
+/// The result of a request.
+pub(super) enum RequestResult {
     /// An answer, and the id of the rule that each descriptor met.
     Answer {
         answer: Box<Answer>,
         response: Box<RateLimitResponse>,
         rules: Vec<Option<u32>>,
         load: Rc<Load>,
-        /// What the limits on trial say; none where there are none.
+        /// The verdict of limits on trial, if there are any.
         trial: Option<Verdict>,
     },
-    /// An error in place of it.
+    /// An error.
     Error(String),
 }
 
-impl Got {
+impl RequestResult {
     /// Whether the request passes; none for an error.
     pub(super) const fn verdict(&self) -> Option<Verdict> {
         match self {
@@ -39,7 +39,7 @@ impl Got {
         }
     }
 
-    /// Whether the request was decided and no limit had a part in it. One that comes with the request is one.
+    /// Whether the request was decided without any limit. A limit of the request counts as one.
     pub(super) fn meets_no_rule(&self, ask: &Ask) -> bool {
         let Self::Answer { rules, .. } = self else { return false };
         rules.iter().all(Option::is_none) && ask.descriptors.iter().all(|descriptor| descriptor.limit.is_none())
@@ -50,26 +50,25 @@ pub(super) const fn verdict(is_over: bool) -> Verdict {
     if is_over { Verdict::Over } else { Verdict::Ok }
 }
 
-/// What stands for nothing, as in a test.
+/// The word for an absent value, as in tests.
 const NONE: &str = "none";
 
-/// What one answer has otherwise than expected. `step` is the place of a step that expects an answer by not saying
-/// otherwise.
-pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Difference> {
+/// The differences of one answer. `step` is the place for expectations that the step does not state.
+pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> Vec<Difference> {
     let mut found = Differences::default();
     match (got, &expect.error) {
-        (Got::Error(text), Some(error)) => {
+        (RequestResult::Error(text), Some(error)) => {
             found.check(error, "error", *text == error.value, Clone::clone, || text.clone());
         }
-        (Got::Error(text), None) => {
+        (RequestResult::Error(text), None) => {
             let position = expect.answer.as_ref().map_or(step, |answer| answer.position);
             found.add(position, "answer", "an answer".to_owned(), format!("the error {text:?}"));
         }
-        (Got::Answer { answer, .. }, Some(error)) => {
+        (RequestResult::Answer { answer, .. }, Some(error)) => {
             let got = format!("the answer {}", verdict(answer.denied).name());
             found.add(error.position, "error", format!("the error {:?}", error.value), got);
         }
-        (Got::Answer { answer, response, rules, load, trial }, None) => {
+        (RequestResult::Answer { answer, response, rules, load, trial }, None) => {
             found.answer(expect, answer, response);
             if let Some(expected) = &expect.trial {
                 let word = |trial: &Option<Verdict>| trial.map_or(NONE, Verdict::name).to_owned();
@@ -88,7 +87,7 @@ pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Differe
     found.list
 }
 
-/// What all requests of a step together have otherwise than expected.
+/// The differences of all requests of a step together.
 pub(super) fn count(expect: &Expect, passed: u64, denied: u64) -> Vec<Difference> {
     let mut found = Differences::default();
     for (what, expected, got) in [("passed", &expect.passed, passed), ("denied", &expect.denied, denied)] {
@@ -111,7 +110,7 @@ impl Differences {
 
     fn check<T>(
         &mut self,
-        expected: &Written<T>,
+        expected: &Positioned<T>,
         what: &str,
         is_met: bool,
         written: impl Fn(&T) -> String,
@@ -122,7 +121,7 @@ impl Differences {
         }
     }
 
-    /// The response as a whole.
+    /// Compares the response as a whole.
     fn answer(&mut self, expect: &Expect, answer: &Answer, response: &RateLimitResponse) {
         if let Some(expected) = &expect.answer {
             let got = verdict(answer.denied);
@@ -205,7 +204,7 @@ impl Differences {
         }
     }
 
-    fn time(&mut self, expected: &Written<Option<Range>>, what: &str, got: Option<Micros>) {
+    fn time(&mut self, expected: &Positioned<Option<Range>>, what: &str, got: Option<Micros>) {
         let is_met = match (&expected.value, got) {
             (Some(range), Some(got)) => range.has(got),
             (expected, got) => expected.is_none() && got.is_none(),
@@ -231,7 +230,7 @@ fn rate((requests, window): (u32, Window)) -> String {
     }
 }
 
-/// The limit that a status speaks of. One whose window is no unit is looked up in its rule.
+/// The limit of a status. A limit whose window is no unit is looked up in its rule.
 fn limit_of(status: &Status, rule: Option<&Rule>) -> Option<(u32, Window)> {
     let told = status.limit.as_ref()?;
     if let Some(unit) = told.unit {
@@ -246,7 +245,7 @@ fn limit_of(status: &Status, rule: Option<&Rule>) -> Option<(u32, Window)> {
     Some((limit.requests(), limit.window()))
 }
 
-/// Metadata as JSON has it, with all numbers as those of a protobuf struct.
+/// Metadata as JSON. All numbers are doubles, as in a protobuf struct.
 fn json_of_fields(fields: &metadata::Fields) -> Value {
     let map: BTreeMap<String, Value> = fields.iter().map(|(name, value)| (name.to_string(), json_of(value))).collect();
     Value::Object(map.into_iter().collect())

@@ -1,4 +1,4 @@
-//! Which policies were loaded for tests, and which of their rules were met.
+//! The policies that tests have loaded, and which of their rules were met.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -13,11 +13,11 @@ use weir_engine::words::tenths_of_percent;
 use weir_policies::test_file::Policies;
 use weir_policies::{Dialect, Loaded, Location, Problems, load_dir_with, parse_with};
 
-/// Policies as loaded, shared by all cases that use them.
+/// Loaded policies, shared by all cases that use them.
 pub(super) struct Load {
     pub(super) policies: Arc<PolicySet>,
     pub(super) places: Vec<Location>,
-    /// Which rules were met, by their id.
+    /// Which rules were met, by id.
     met: RefCell<Vec<bool>>,
 }
 
@@ -37,17 +37,17 @@ impl From<Loaded> for Load {
     }
 }
 
-/// What loading policies gave.
+/// The result of a load.
 type Loading = Result<Rc<Load>, Rc<Problems>>;
 
-/// The policies that were loaded from files; those in the text of a test are loaded for each case.
+/// All policies from files. Those in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
     kept: HashMap<(PathBuf, bool, bool), Loading>,
 }
 
 impl Loads {
-    /// Policies, loaded once, also where they are not valid.
+    /// Policies, or their problems, which are loaded once.
     pub(super) fn get(&mut self, policies: &Policies, dialect: Dialect) -> Loading {
         match policies {
             Policies::Texts(texts) => {
@@ -62,7 +62,7 @@ impl Loads {
         }
     }
 
-    /// The rules by their places: a file that is in two directories is one.
+    /// The rules by their places, so a file in two directories counts once.
     pub(super) fn coverage(&self) -> Coverage {
         let mut rules: BTreeMap<(String, u32, u32), CoveredRule> = BTreeMap::new();
         for load in self.kept.values().flatten() {
@@ -85,7 +85,7 @@ impl Loads {
     }
 }
 
-/// Which rules of policies were met by tests.
+/// The rules that tests have met.
 #[derive(Debug, Default)]
 pub struct Coverage {
     /// All rules, in the order of their places.
@@ -95,7 +95,7 @@ pub struct Coverage {
 /// One rule, and whether a request of a test met it.
 #[derive(Debug)]
 pub struct CoveredRule {
-    /// Where it is written.
+    /// Its place.
     pub place: Location,
     /// Its domain.
     pub domain: String,
@@ -106,7 +106,7 @@ pub struct CoveredRule {
 }
 
 impl Coverage {
-    /// How many rules were met.
+    /// The number of rules that were met.
     #[must_use]
     pub fn met(&self) -> usize {
         self.rules.iter().filter(|rule| rule.met).count()
@@ -117,14 +117,14 @@ impl Coverage {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// The share of rules that were met, in tenths of a percent; none where there are no rules.
+    /// The share of rules that were met, in tenths of a percent; none if there are no rules.
     #[must_use]
     pub fn tenths_of_percent(&self) -> Option<u64> {
         let (met, all) = (self.met() as u64, self.rules.len() as u64);
         (all > 0).then(|| tenths_of_percent(met, all))
     }
 
-    /// Whether at least this share of the rules was met. Nothing is rounded, and no rules are no share.
+    /// Whether at least this share of the rules was met, without rounding. False if there are no rules.
     #[must_use]
     pub fn reaches(&self, least: Percentage) -> bool {
         let (met, all) = (self.met() as u128, self.rules.len() as u128);
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn of(met: usize, all: usize) -> Coverage {
-        let position = weir_policies::Position { line: 1, column: 1 };
+        let position = weir_text::yaml::Position::START;
         let rule = |number| CoveredRule {
             place: Location { file: "a.yaml".into(), position },
             domain: "shop".to_owned(),

@@ -1,4 +1,4 @@
-//! How tests of policies ended, for people and for machines.
+//! Reports of tests, for people and for machines.
 
 pub mod json;
 pub mod junit;
@@ -7,51 +7,51 @@ pub mod text;
 use super::coverage::{Coverage, Percentage};
 use super::{FileReport, Outcome};
 
-/// Why no case was run.
+/// A reason why no case was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong: a path, an option, or a server.
+    /// The path, option or server that is wrong.
     pub subject: String,
-    /// Why, a line for each mistake, with its place where it has one.
+    /// A line for each mistake, with its place if it has one.
     pub text: String,
 }
 
-/// Which rules were met, and how many had to be.
+/// The coverage, and the required coverage.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered<'c> {
-    /// Those that were met, and the others.
+    /// The coverage.
     pub coverage: &'c Coverage,
-    /// The least percentage, by `--fail-under`.
+    /// The required percentage, from `--fail-under`.
     pub least: Option<Percentage>,
 }
 
 impl Covered<'_> {
-    /// Whether enough rules were met; none where any number is enough.
+    /// Whether enough rules were met; none if there is no requirement.
     #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.least.map(|least| self.coverage.reaches(least))
     }
 }
 
-/// How many cases ended how.
+/// The number of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// As expected.
+    /// Passed cases.
     pub passed: usize,
-    /// Otherwise.
+    /// Failed cases.
     pub failed: usize,
-    /// Not run.
+    /// Skipped cases.
     pub skipped: usize,
-    /// Could not be run.
+    /// Cases that could not be run.
     pub broken: usize,
-    /// Left out by the filter.
+    /// Cases that do not match the filter.
     pub filtered: usize,
     /// Steps that test nothing.
     pub warnings: usize,
 }
 
 impl Totals {
-    /// Those of files.
+    /// The totals of files.
     #[must_use]
     pub fn of<'a>(files: impl IntoIterator<Item = &'a FileReport>) -> Self {
         let mut totals = Self::default();

@@ -1,17 +1,17 @@
-//! Steps that test nothing: their requests meet no rule, and they expect that these pass.
+//! Steps that test nothing: their requests meet no rule, and they expect these requests to pass.
 //!
-//! Such a step passes with any policies; mostly a key or a domain is misspelled. Not here: which expectations every such
-//! request has (policies).
+//! Such a step passes with any policies. Usually a key or a domain is misspelled. Not here: which expectations any request
+//! without a rule meets (policies).
 
 use weir_engine::PolicySet;
-use weir_policies::Position;
 use weir_rls::proto::RateLimitRequest;
 use weir_text::nearest;
+use weir_text::yaml::Position;
 
 use super::coverage::Load;
 use super::{Difference, FAILURES_MAX, Failure, Outcome, Warning};
 
-/// The difference that a strict run finds: what it is about, and what was expected.
+/// The name and the expected value of the difference in a strict run.
 const WHAT: &str = "rule";
 const EXPECTED: &str = "a rule, or rule: none in the test (--strict)";
 
@@ -19,12 +19,12 @@ const EXPECTED: &str = "a rule, or rule: none in the test (--strict)";
 #[derive(Default)]
 pub(super) struct Unmet {
     pub(super) warnings: Vec<Warning>,
-    /// How many more there were.
+    /// The number of further such steps.
     pub(super) more: usize,
 }
 
 impl Unmet {
-    /// Notes a step whose requests met no rule, with one of them.
+    /// Adds a step whose requests met no rule, with one of its requests.
     pub(super) fn add(&mut self, position: Position, step: String, request: &RateLimitRequest, load: &Load) {
         if self.warnings.len() < FAILURES_MAX {
             self.warnings.push(Warning { position, step, reason: reason(request, &load.policies) });
@@ -33,7 +33,7 @@ impl Unmet {
         }
     }
 
-    /// How a case ends whose warnings are failures.
+    /// The outcome of a case if its warnings are failures.
     pub(super) fn into_failures(self, outcome: Outcome) -> Outcome {
         let (mut failures, mut more) = match outcome {
             Outcome::Passed if self.warnings.is_empty() => return Outcome::Passed,
@@ -54,7 +54,7 @@ impl Unmet {
     }
 }
 
-/// Why a request meets no rule, and what was probably meant.
+/// Why a request meets no rule, and its probable meaning.
 fn reason(request: &RateLimitRequest, policies: &PolicySet) -> String {
     let meant = |meant: Option<&str>| meant.map_or_else(String::new, |meant| format!(", did you mean {meant:?}?"));
     let domain = &*request.domain;

@@ -1,4 +1,4 @@
-//! What a case runs in: a limiter with its store, policies and clock.
+//! The environment of a case: a limiter with its store, policies and clock.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::compare::verdict;
 use super::coverage::Load;
 use crate::simulation::world::{self, TIMEOUT};
 
-/// How every key of a test in Redis begins.
+/// The prefix of all keys of tests in Redis.
 const PREFIX: &str = "weir-test";
 
-/// What the limits on trial said about the last request, which its answer does not tell.
+/// The verdict of limits on trial about the last request, which is not in its answer.
 #[derive(Clone, Default)]
 struct Trials(Arc<Trial>);
 
@@ -32,7 +32,7 @@ struct Trial {
 }
 
 impl Trials {
-    /// What was heard since it was last asked; none where no limit was on trial.
+    /// Takes the verdict of the last request; none if it met no limit on trial.
     fn take(&self) -> Option<Verdict> {
         let is_over = self.0.is_over.swap(false, Ordering::Relaxed);
         self.0.is_met.swap(false, Ordering::Relaxed).then(|| verdict(is_over))
@@ -54,7 +54,7 @@ impl Tally for Trial {
     }
 }
 
-/// A limiter, and what belongs to it.
+/// A limiter and its environment.
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
     redis: Option<Arc<Redis>>,
@@ -64,10 +64,10 @@ pub(super) struct World<'r> {
 }
 
 impl<'r> World<'r> {
-    /// An empty store under these policies. `number` is that of the case in this run: each has keys of its own in Redis.
+    /// A limiter with these policies and an empty store. `number` identifies the case: each case has its own keys in Redis.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) fn new(
         runtime: &'r Runtime,
         redis: Option<&Endpoint>,
@@ -96,7 +96,7 @@ impl<'r> World<'r> {
         }
     }
 
-    /// Decides one request. Also answers what the limits on trial say; none where the request meets none.
+    /// Decides one request. Also returns the verdict of limits on trial, if the request meets any.
     pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
         let answer = match self.redis {
             None => self.world.decide_now(query),
@@ -106,16 +106,16 @@ impl<'r> World<'r> {
         answer.map(|answer| (answer, trial))
     }
 
-    /// Puts other policies in force; states stay.
+    /// Puts other policies in force and keeps all states.
     pub(super) fn swap(&mut self, load: Rc<Load>) {
         self.world.swap(load.policies.clone());
         self.load = load;
     }
 
-    /// Forgets all states.
+    /// Removes all states.
     ///
     /// # Errors
-    /// When Redis does not answer.
+    /// If Redis does not answer.
     pub(super) fn forget(&mut self) -> Result<(), StoreError> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
@@ -127,24 +127,24 @@ impl<'r> World<'r> {
     }
 }
 
-/// A Redis that answers. `number` is that of the case.
+/// Connects to a Redis. `number` identifies the case.
 ///
 /// # Errors
-/// When it does not answer.
+/// If it does not answer.
 pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
-    // Starting spawns tasks.
+    // The store spawns tasks.
     let _entered = runtime.enter();
     let mut options = pipeline::Options::new(endpoint.clone());
     options.connections = 1;
     options.connect_timeout = TIMEOUT;
-    // Of another run at the same time too.
+    // Distinguishes runs at the same time.
     let run = format!("{}-{}", std::process::id(), SystemClock.now());
     let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
     runtime.block_on(redis.prepare(deadline()).get())?;
     Ok(redis)
 }
 
-/// Deletes all keys of the store, which has a prefix of its own.
+/// Deletes all keys with the prefix of the store.
 async fn delete_all(store: &dyn Store) -> Result<(), StoreError> {
     let mut next = Some(ScanPosition::default());
     while let Some(from) = next {

@@ -1,21 +1,21 @@
-//! Words of which one is probably a misspelling of another.
+//! Pairs of words in which one is probably a misspelling of the other.
 
-/// Shorter words are not compared: most of them differ by a letter.
+/// The shortest word that is compared: many shorter words differ by one letter.
 const LETTERS_MIN: usize = 5;
-/// A word of so many letters can have two of them exchanged.
+/// The shortest word in which two exchanged letters are a misspelling.
 const EXCHANGED_MIN: usize = 4;
-/// How many words are compared with each other.
+/// The most words that are compared with each other.
 const WORDS_MAX: usize = 1_000;
 /// The longest word that is compared, in bytes.
 const WORD_BYTES_MAX: usize = 64;
 
-/// Words that differ, prepared to be compared.
+/// Different words, prepared for comparison.
 pub(super) struct Words(Vec<Word>);
 
 struct Word {
-    /// What stands between `-`, `_` and `.`, in lower case.
+    /// The parts between `-`, `_` and `.`, in lower case.
     parts: Vec<Box<str>>,
-    /// The same without what stood between.
+    /// All parts together.
     joined: Box<str>,
 }
 
@@ -34,7 +34,7 @@ impl Word {
         Self { parts, joined }
     }
 
-    /// Whether they are the same but for case and what stands between their parts, or but for a mistake in one part.
+    /// Whether they differ only in case and separators, or by one mistake in one part.
     fn is_alike(&self, other: &Self) -> bool {
         if self.joined.len().abs_diff(other.joined.len()) > 1 || self.joined.is_empty() {
             return false;
@@ -51,7 +51,7 @@ impl Word {
     }
 }
 
-/// Pairs of words that are alike, each as its numbers, the smaller first; one at most for each word.
+/// Pairs of similar words by their indices, the smaller first; at most one pair for each word.
 pub(super) fn alike(words: &Words, comparisons_left: &mut usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (later, word) in words.0.iter().enumerate() {
@@ -63,7 +63,7 @@ pub(super) fn alike(words: &Words, comparisons_left: &mut usize) -> Vec<(usize, 
     found
 }
 
-/// Whether one of two words has a letter that is wrong, missing or too much, or two that are exchanged.
+/// Whether one letter of a word is wrong, missing or extra, or two letters are exchanged.
 fn is_mistake(one: &str, other: &str) -> bool {
     let (short, long) =
         if one.len() <= other.len() { (one.as_bytes(), other.as_bytes()) } else { (other.as_bytes(), one.as_bytes()) };
@@ -71,9 +71,9 @@ fn is_mistake(one: &str, other: &str) -> bool {
     let (short_rest, long_rest) = (&short[start..], &long[start..]);
     let end = short_rest.iter().rev().zip(long_rest.iter().rev()).take_while(|(a, b)| a == b).count();
     match (&short_rest[..short_rest.len() - end], &long_rest[..long_rest.len() - end]) {
-        // Numbers make words of their own, as in v1 and v2.
+        // Words that differ in a digit, such as v1 and v2, are different on purpose.
         ([a], [b]) => short.len() >= LETTERS_MIN && !a.is_ascii_digit() && !b.is_ascii_digit(),
-        // So do endings: hosts, router, cached.
+        // Words that differ in an ending, such as host and hosts, are too.
         ([], [b]) => {
             let is_ending = end == 0 && matches!(b, b's' | b'r' | b'd');
             short.len() >= LETTERS_MIN && !b.is_ascii_digit() && !is_ending

@@ -1,25 +1,25 @@
-//! Descriptors that take values from a wider one, and lack a limit that stands below the wider one.
+//! Descriptors that take values from a wider one but lack a limit that is below the wider one.
 //!
-//! weir never goes back to another branch [mt-1], so a new `plan=gold` takes (plan=gold, op=x) from `plan` and then `op`. Each warning has an
-//! example that was followed through the policies.
+//! weir never goes back to another branch [mt-1]: a new `plan=gold` takes (plan=gold, op=x) away from the limit of `op` below
+//! `plan`. The example in each warning was matched against the policies.
 
 use std::collections::BTreeMap;
 
 use weir_engine::Matcher;
 use weir_engine::descriptor::Entry;
 use weir_engine::policy::Place;
+use weir_text::escaped;
 
 use super::super::{Code, Outline};
-use super::{Found, has_limit, kind};
-use crate::shown;
+use super::{Findings, has_limit, kind};
 
-/// A limit below the wider descriptor, and the entries that lead to it there.
+/// A limit below the wider descriptor, and the entries that lead to it.
 struct Missing<'o> {
     limit: &'o Outline,
     entries: Vec<(&'o str, String)>,
 }
 
-impl<'l> Found<'l> {
+impl<'l> Findings<'l> {
     pub(super) fn hides_below(&mut self, level: &[&Outline], place: Place<'l>) {
         let mut by_key: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
         for outline in level {
@@ -37,7 +37,7 @@ impl<'l> Found<'l> {
         }
     }
 
-    /// The descriptors that take values from one, each by its number and with such a value.
+    /// The indices of the descriptors that take values from one, each with such a value.
     fn takers(&mut self, wide: &Outline, of_key: &[&Outline], place: Place<'l>) -> Vec<(usize, String)> {
         let mut takers = Vec::new();
         if !self.compare(of_key.len()) {
@@ -58,13 +58,13 @@ impl<'l> Found<'l> {
             let which = valued.iter().position(|(number, _)| std::ptr::eq(of_key[*number], wide));
             let taken = which.and_then(|which| self.taken(&matchers, which));
             let by = taken.into_iter().flat_map(|taken| taken.by);
-            // The text of a wildcard is no value that requests have.
+            // Requests do not have the text of a wildcard as a value.
             takers.extend(by.filter(|(_, value)| !value.contains('*')).map(|(at, value)| (valued[at].0, value)));
         }
         takers
     }
 
-    /// Warns where a value of both has no limit below one of them that it has below the other.
+    /// Warns if a value of both has a limit below `wide` and none below `narrow`.
     fn hides_of(&mut self, wide: &Outline, narrow: &Outline, value: &str, place: Place<'l>) -> bool {
         let entry = Entry { key: &narrow.key, value };
         let (Some(of_wide), Some(met)) = (place.descriptor(&wide.key, wide.value.as_ref()), place.child(entry)) else {
@@ -77,12 +77,13 @@ impl<'l> Found<'l> {
         let Some(Missing { limit, entries }) = self.missing(&wide.descriptors, of_wide, Some(met)) else {
             return false;
         };
-        let below: String = entries.iter().map(|(key, value)| format!(", {}={}", bare(key), bare(value))).collect();
+        let below: String =
+            entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
         self.add(&narrow.place(), Code::HidesBelow, || {
             format!(
                 "({}={}{below}) has no limit here, since the limit at {} is below the {} at {}",
-                bare(&narrow.key),
-                bare(value),
+                escaped(&narrow.key),
+                escaped(value),
                 limit.place(),
                 kind(wide),
                 wide.place()
@@ -91,7 +92,7 @@ impl<'l> Found<'l> {
         true
     }
 
-    /// The first limit below one place that another one lacks.
+    /// The first limit below one place that is missing below another.
     fn missing<'o>(&mut self, below: &'o [Outline], wide: Place<'l>, narrow: Option<Place<'l>>) -> Option<Missing<'o>> {
         for outline in below.iter().filter(|outline| has_limit(outline)) {
             if !self.compare(1) {
@@ -114,7 +115,7 @@ impl<'l> Found<'l> {
         None
     }
 
-    /// A value that meets a descriptor; none where none was found.
+    /// A value that meets a descriptor, if one was found.
     fn value_of(&mut self, outline: &Outline, place: Place<'l>) -> Option<String> {
         let own = place.descriptor(&outline.key, outline.value.as_ref())?.address();
         let tried = match &outline.value {
@@ -128,9 +129,4 @@ impl<'l> Found<'l> {
             |value: &String| place.child(Entry { key: &outline.key, value }).is_some_and(|met| met.address() == own);
         tried.into_iter().find(is_met)
     }
-}
-
-/// A text cut and escaped, without the quotes.
-fn bare(text: &str) -> String {
-    shown(text).replace('"', "")
 }

@@ -1,16 +1,15 @@
-//! Limits of one list of which one denies before the other can.
+//! Limits in a list that never deny, because another limit of the list denies first.
 //!
-//! In a request that is charged to all of its limits or to none, each limit of a list counts the same hits. So one that admits
-//! no more over any time in which the other counts keeps that other one from denying.
+//! A request is charged to all of its limits or to none, so each limit of a list counts the same hits. If one limit admits no
+//! more in any period of another limit, the other one never denies.
 
 use weir_engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // What is charged past a limit is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
-    // denies by itself.
-    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow;
-    // A first limit that begins or ends by itself leaves the other one alone at times.
+    // The bounds below do not hold for charges past a limit or given back. A limit on trial denies nothing. A second limit of 0 always denies.
+    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
+    // Outside of the term of the first limit, the second one is alone.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;
     }
@@ -22,7 +21,7 @@ pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
     most.is_some_and(|most| most <= u128::from(second.requests()))
 }
 
-/// The most hits that the first limit admits in a window of the second, where the windows of one fill those of the other.
+/// The most hits that the first limit admits in a window of the second, if its windows divide those of the second.
 fn on_its_clock(first: &Limit, second: &Limit) -> Option<u128> {
     let of_clock = |limit: &Limit| limit.algorithm() == Algorithm::FIXED_WINDOW;
     let (window, span) = (first.window().us(), second.window().us());
@@ -30,17 +29,17 @@ fn on_its_clock(first: &Limit, second: &Limit) -> Option<u128> {
     is_filled.then(|| u128::from(first.requests()) * u128::from(span / window))
 }
 
-/// The most hits that the limit admits over any time of this length, where there is such a bound. [ex-1]
+/// The most hits that the limit admits in any interval of this length, if that is bounded. [ex-1]
 fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     let (requests, window) = (u128::from(limit.requests()), u128::from(limit.window().us()));
     if requests == 0 {
         return Some(0);
     }
-    // At both ends of the time can be a part of a window.
+    // The interval can have a part of a window at both ends.
     let in_windows = requests * (span_us.div_ceil(window) + 1);
     Some(match limit.algorithm() {
-        // How long its windows are is up to the calendar.
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => return None,
+        // The windows of a calendar differ in length, and permits come back when requests end.
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } | Algorithm::Concurrency => return None,
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
         | Algorithm::SlidingWindow { .. }
@@ -52,15 +51,16 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     })
 }
 
-/// The longest time of which hits count together, where that is bounded.
+/// The longest time over which hits are counted together, if that is bounded.
 fn counted_us(limit: &Limit) -> Option<u128> {
     let window = u128::from(limit.window().us());
     match limit.algorithm() {
-        // A calendar's windows have other lengths, and a bucket has none.
+        // The windows of a calendar differ in length. A bucket has no window, and a permit ends with its request.
         Algorithm::FixedWindow { anchor: Anchor::Calendar(_) }
         | Algorithm::TokenBucket { .. }
         | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => None,
+        | Algorithm::Gcra { .. }
+        | Algorithm::Concurrency => None,
         Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowLog => Some(window),
         Algorithm::SlidingWindow { precision } => Some(window + u128::from(precision.get())),
         Algorithm::SlidingWindowCounter => Some(2 * window),

@@ -1,7 +1,7 @@
-//! Descriptors that no value meets, because others of their level take their values first.
+//! Descriptors that no value meets, because others of their level take all of their values first.
 //!
-//! The engine's classes answer it exactly. A value that is the text of a wildcard, stars included, meets that wildcard also behind
-//! others; such values do not count here. Not here: what is hidden a level below (below.rs).
+//! The engine's classes of values give an exact answer. The text of a wildcard as a value, stars included, always meets that
+//! wildcard; such values are ignored here. Not here: limits that are hidden a level below (below.rs).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,15 +13,15 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::Place;
 
 use super::super::{Code, Outline};
-use super::{Found, kind};
+use super::{Findings, kind};
 
-/// So many of the descriptors that hide one are named.
+/// The most descriptors that a warning names.
 const NAMED_MAX: usize = 3;
 
-/// What some values meet, by the addresses of places.
+/// The places that some values meet, by address.
 type Met = HashSet<usize>;
 
-impl<'l> Found<'l> {
+impl<'l> Findings<'l> {
     pub(super) fn never_met(&mut self, level: &[&Outline], place: Place<'l>) {
         let mut by_key: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
         for outline in level {
@@ -49,7 +49,7 @@ impl<'l> Found<'l> {
         place: Place<'l>,
         patterns: usize,
     ) {
-        // What has values of its own is always met: they are looked for first.
+        // A text is looked up first, so a descriptor of texts is always met.
         let candidates = of_key.iter().filter(|outline| outline.value.is_none() || is_pattern(outline));
         let candidates: Vec<(&Outline, usize)> =
             candidates.filter_map(|outline| Some((*outline, address(place, outline)?))).collect();
@@ -74,7 +74,7 @@ impl<'l> Found<'l> {
             }
             let is_met = address(place, outline).is_some_and(|at| all.contains(&at));
             if is_met && hiders.is_empty() {
-                // All of its values have control characters.
+                // All of its values have control characters, so there is no example to show.
                 continue;
             }
             let never = if is_met { "met by no value without control characters" } else { "never met" };
@@ -82,13 +82,13 @@ impl<'l> Found<'l> {
         }
     }
 
-    /// What the values of a key meet; none past the budget.
+    /// The places that the values of a key meet; none past the budget.
     fn met(&mut self, values: Values, key: &str, place: Place<'l>) -> Option<Met> {
         let classes = self.within(|budget| classes_of(values, &[Some(place)], key, budget))?;
         Some(addresses(&classes))
     }
 
-    /// Which descriptors take the values of one, and whether it has no values at all. None past the budget.
+    /// Which descriptors take the values of one, and whether it matches no value at all. None past the budget.
     fn hiders<'o>(
         &mut self,
         outline: &'o Outline,
@@ -105,11 +105,11 @@ impl<'l> Found<'l> {
         let which = if outline.value.is_none() { matchers.len() } else { before };
         matchers.insert(which, outline.value.as_ref().unwrap_or(&any));
         let taken = self.taken(&matchers, which)?;
-        // Of one that stands behind, its own text says nothing.
+        // A later descriptor does not take a value that is only its own wildcard text.
         let by = taken.by.iter().filter(|(at, value)| *at < which || !value.contains('*'));
         let by = by.filter_map(|(at, _)| others.get(if *at > which { at - 1 } else { *at }).copied());
         let mut hiders: Vec<&Outline> = by.collect();
-        // What the others of the key leave to it, a key with a star takes.
+        // A key with a star can take the remaining values.
         let met = taken.own.as_ref().and_then(|value| place.child(Entry { key: &outline.key, value }));
         let by_key = met.and_then(|met| level.iter().find(|other| address(place, other) == Some(met.address())));
         hiders.extend(by_key.filter(|other| !std::ptr::eq(**other, outline)).copied());
@@ -141,7 +141,7 @@ impl<'l> Found<'l> {
         }
     }
 
-    /// For more than there are classes of: wildcards that an earlier one hides by itself.
+    /// For patterns past the bound of classes: finds wildcards that a single earlier one hides.
     fn hidden_by_one_wildcard(&mut self, of_key: &[&Outline]) {
         self.is_whole = false;
         let mut earlier: Vec<(Pattern, &Outline)> = Vec::new();
@@ -151,7 +151,7 @@ impl<'l> Found<'l> {
             if !self.compare(earlier.len()) {
                 return;
             }
-            // A star stands for any text, so only a star takes it.
+            // A wildcard that matches the text of another one matches all of its values.
             if let Some((_, by)) = earlier.iter().find(|(other, _)| other.matches(text)) {
                 let by = [*by];
                 self.add(&outline.place(), Code::NeverMet, || format!("never met, since {}", taking(outline, &by)));
@@ -169,7 +169,7 @@ fn is_pattern(outline: &Outline) -> bool {
     }
 }
 
-/// Whether a descriptor stands before another one.
+/// Whether a descriptor is tried before another one.
 fn comes_before(one: &Outline, other: &Outline, all: &[&Outline]) -> bool {
     all.iter().find(|it| std::ptr::eq(**it, one) || std::ptr::eq(**it, other)).is_some_and(|it| std::ptr::eq(*it, one))
 }
@@ -178,7 +178,7 @@ fn address(place: Place<'_>, outline: &Outline) -> Option<usize> {
     place.descriptor(&outline.key, outline.value.as_ref()).map(Place::address)
 }
 
-/// Where values lead, but for those that are the text of a wildcard.
+/// The places that values lead to, without values that are the text of a wildcard.
 fn addresses(classes: &[Class<'_, 1>]) -> Met {
     let is_text_of_wildcard = |class: &&Class<'_, 1>| {
         class.kind == ClassKind::Text && class.witness.as_ref().is_some_and(|text| text.contains('*'))
@@ -187,7 +187,7 @@ fn addresses(classes: &[Class<'_, 1>]) -> Met {
     classes.flat_map(|class| class.met).flatten().map(Place::address).collect()
 }
 
-/// The pattern that a descriptor with a star in its key is.
+/// The pattern of a descriptor with a star in its key.
 fn joined(outline: &Outline) -> String {
     match &outline.value {
         Some(Matcher::Text(value)) => format!("{}_{value}", outline.key),
@@ -195,7 +195,7 @@ fn joined(outline: &Outline) -> String {
     }
 }
 
-/// Who takes the values of a descriptor.
+/// Names the descriptors that take the values of another one.
 fn taking(outline: &Outline, hiders: &[&Outline]) -> String {
     let named = hiders.iter().take(NAMED_MAX).map(|other| format!("the {} at {}", kind(other), other.place()));
     let mut named: Vec<String> = named.collect();

@@ -1,15 +1,15 @@
-//! A time between two limits of a rule in which none applies.
+//! A gap between the terms of a rule's limits.
 //!
-//! Not here: limits whose time is over (term.rs).
+//! Not here: limits whose term is over (term.rs).
 
 use weir_engine::{Micros, Rule, Term};
 use weir_text::instant_text;
 
 use super::super::{Code, Outline};
-use super::Found;
+use super::Findings;
 use crate::term::now;
 
-impl Found<'_> {
+impl Findings<'_> {
     /// Warns of the first gap that is not over.
     pub(super) fn term_gap(&mut self, outline: &Outline, rule: &Rule) {
         let always = Term::new(0, Term::NO_END);
@@ -22,7 +22,7 @@ impl Found<'_> {
     }
 }
 
-/// The first time between two terms that is in none.
+/// The first gap between two terms.
 fn gap(mut terms: Vec<Term>) -> Option<(Micros, Micros)> {
     terms.sort_unstable_by_key(Term::from);
     let (first, rest) = terms.split_first()?;

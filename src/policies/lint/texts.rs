@@ -1,12 +1,12 @@
-//! Values that are compared as text and look like something else.
+//! Values that are compared as text and look like a network or a pattern.
 
 use weir_engine::network::{Network, NetworkError};
 
-/// The key of Envoy's descriptors whose values are networks, and are compared as texts.
+/// The key of Envoy's descriptors whose values are networks that are compared as text.
 pub(super) const MASKED_ADDRESS: &str = "masked_remote_address";
 
-/// Whether it is a network with a length, or nearly so: as `10.0.0.1/8` and `10.0.0.0/255.0.0.0`, for which `cidr` says what to
-/// write. An address alone is a value that requests have.
+/// Whether it is a network with a prefix length, or nearly so: `10.0.0.1/8`, `10.0.0.0/255.0.0.0`. A single address is an
+/// ordinary value.
 pub(super) fn looks_like_network(text: &str) -> bool {
     let is_meant = |error: NetworkError| matches!(error, NetworkError::HostBits { .. } | NetworkError::Netmask { .. });
     text.contains('/')
@@ -19,8 +19,8 @@ pub(super) fn has_outer_blank(text: &str) -> bool {
     text.trim().len() < text.len()
 }
 
-/// Whether a regular expression seems to be meant for all values that begin so: it is plain text, or has an anchor or a slash at one
-/// end and nothing at the other.
+/// Whether a regular expression is probably meant as a prefix: plain text, or an anchor or a slash at one end and nothing at
+/// the other.
 pub(super) fn looks_like_prefix(regex: &str) -> bool {
     const MARKS: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '$'];
     let (is_anchored, text) = regex.strip_prefix('^').map_or((false, regex), |rest| (true, rest));
@@ -28,13 +28,13 @@ pub(super) fn looks_like_prefix(regex: &str) -> bool {
     !text.is_empty() && ends_open && (is_anchored || text.ends_with('/') || !text.contains(MARKS))
 }
 
-/// A value that begins with another one, as one of a path does.
+/// A longer value with this prefix.
 pub(super) fn longer(value: &str) -> String {
     let slash = if value.ends_with('/') { "" } else { "/" };
     format!("{value}{slash}x")
 }
 
-/// Whether it has signs that a value seldom has and a regular expression often.
+/// Whether it has characters that are frequent in regular expressions and rare in values.
 pub(super) fn looks_like_regex(text: &str) -> bool {
     const MARKS: &[u8] = b"\\[(^$+*";
     const SIGNS: [&str; 9] = ["[0-9", "[a-z", "[A-Z", "[^", "(?:", "/.*", ").*", ".+/", "\\."];
@@ -53,7 +53,7 @@ fn is_choice(text: &str) -> bool {
     inner.is_some_and(|(inner, _)| inner.contains('|'))
 }
 
-/// `\d`, `\w` or `\s`, and not the beginning of a word, as in the account `CORP\dave`.
+/// Whether it has `\d`, `\w` or `\s`, not followed by a letter as in the account `CORP\dave`.
 fn has_class(text: &str) -> bool {
     let mut parts = text.split('\\');
     parts.next();

@@ -11,7 +11,7 @@ pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
 
-/// The same, or nothing.
+/// A schema that also accepts null.
 pub(super) fn or_nothing(schema: &Value) -> Value {
     let nothing = json!({ "type": "null" });
     let is_choice = schema.as_object().is_some_and(|keywords| keywords.len() == 1);
@@ -24,7 +24,7 @@ pub(super) fn or_nothing(schema: &Value) -> Value {
     }
 }
 
-/// The value of a key, which may be nothing: what editors show of it stands beside.
+/// The value of a key, or null, with the description that editors show.
 pub(super) fn property(mut schema: Value, about: &str) -> Value {
     let default = schema.as_object_mut().and_then(|keywords| keywords.remove("default"));
     let mut property = or_nothing(&schema);
@@ -35,18 +35,18 @@ pub(super) fn property(mut schema: Value, about: &str) -> Value {
     property
 }
 
-/// What a key is without a value.
+/// Adds the default of a key.
 pub(super) fn or_default(mut schema: Value, default: impl Into<Value>) -> Value {
     schema["default"] = default.into();
     schema
 }
 
-/// A text; numbers and booleans are texts as written.
+/// A text. Unquoted numbers and booleans are accepted as text.
 pub(super) fn text() -> Value {
     json!({ "type": ["string", "number", "boolean"] })
 }
 
-/// A text of so many bytes. A schema counts characters, which are as many or fewer.
+/// A text of at most `max` bytes. A schema counts characters, so it accepts more.
 pub(super) fn bounded_text(min: usize, max: usize) -> Value {
     json!({ "type": ["string", "number", "boolean"], "minLength": min, "maxLength": max })
 }
@@ -56,7 +56,7 @@ pub(super) fn words(words: &[&str]) -> Value {
     json!({ "enum": words })
 }
 
-/// True or false, in the words of YAML 1.1, which editors take for texts.
+/// True or false in the words of YAML 1.1, some of which editors read as texts.
 pub(super) fn flag() -> Value {
     json!({
         "anyOf": [{ "type": "boolean" }, { "enum": ["yes", "no", "on", "off", "y", "n"] }],
@@ -64,7 +64,7 @@ pub(super) fn flag() -> Value {
     })
 }
 
-/// A whole number, also with `_` between its digits.
+/// A whole number, with or without `_` between its digits.
 pub(super) fn number(min: u64, max: u64) -> Value {
     json!({ "anyOf": [
         { "type": "integer", "minimum": min, "maximum": max },
@@ -77,7 +77,7 @@ pub(super) fn length() -> Value {
     json!({ "type": "string", "pattern": format!("^{}$", length_pattern()) })
 }
 
-/// The pattern of a length of time, without its ends.
+/// The pattern of a length of time, without `^` and `$`.
 pub(super) fn length_pattern() -> String {
     format!("([0-9]+({}))+", duration_units().collect::<Vec<_>>().join("|"))
 }
@@ -107,7 +107,7 @@ pub(super) fn list(items: &Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
-/// A list of so many.
+/// A list of `min` to `max` items.
 pub(super) fn bounded_list(items: &Value, min: usize, max: usize) -> Value {
     json!({ "type": "array", "items": items, "minItems": min, "maxItems": max })
 }

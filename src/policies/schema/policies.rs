@@ -75,7 +75,7 @@ fn descriptor_schema(kind: &Kind) -> Value {
     schema
 }
 
-/// Any value but nothing, which is the same as leaving the key out.
+/// Any value except null.
 fn given() -> Value {
     json!({ "not": { "type": "null" } })
 }
@@ -86,7 +86,7 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
         "value" => (bounded_text(0, VALUE_BYTES_MAX), "Its value; a * stands for any text. Without it, any value"),
         "values" => {
             let mut value = bounded_text(0, VALUE_BYTES_MAX);
-            // A wildcard is a descriptor of its own.
+            // A wildcard needs a descriptor of its own.
             value["pattern"] = "^[^*]*$".into();
             (bounded_list(&value, 1, VALUES_MAX), "Values, any of which matches; in place of value")
         }
@@ -166,6 +166,7 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
         "until" => (instant(), "When the limit ends; from then on it is not there"),
         "drain" => (flag(), "A denied request takes what is left"),
         "post_paid" => (flag(), "Hits are usage that has happened, and are always charged"),
+        "hold" => (flag(), "Hits are an estimate, which the caller settles by its receipt"),
         "alert_at" => {
             let percent = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")
@@ -182,14 +183,14 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
 }
 
 fn instant() -> Value {
-    // A date, a time of it with `Z` or an offset, and a time zone in place of that or beside it.
+    // A date, or a date and a time with `Z`, an offset, a time zone, or an offset and a time zone.
     let pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}($|.*[Zz\\]]$|[Tt ].*[+-][0-9:]+$)";
     json!({ "type": "string", "pattern": pattern, "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
 }
 
-/// That a key needs one of these algorithms.
+/// The condition that a key needs one of these algorithms.
 fn only(key: &str, algorithms: &[&str]) -> Value {
-    // A limit without an algorithm, or with nothing there, has this one.
+    // This is the algorithm of a limit that has none, or null.
     let has_default = algorithms.contains(&Algorithm::FIXED_WINDOW.name());
     let mut then = if has_default { json!({}) } else { json!({ "required": ["algorithm"] }) };
     let nothing = has_default.then_some(Value::Null);

@@ -20,7 +20,7 @@ pub(super) fn of_tests() -> Value {
     groups(SETTING_NAMES.into_iter(), &of_name)
 }
 
-/// Mappings by the parts of names; each name as a whole is a key at the top too.
+/// Nested mappings of dotted names. At the top, each whole name is a key too.
 fn groups<'n>(names: impl Iterator<Item = &'n str>, of_name: &dyn Fn(&str) -> Value) -> Value {
     let mut root = group();
     for name in names {
@@ -40,7 +40,7 @@ fn groups<'n>(names: impl Iterator<Item = &'n str>, of_name: &dyn Fn(&str) -> Va
     root
 }
 
-/// A group without settings is one with nothing set.
+/// A group of settings, which may be null.
 fn group() -> Value {
     json!({ "type": ["object", "null"], "properties": Map::new(), "additionalProperties": false })
 }
@@ -57,7 +57,7 @@ fn of_setting(setting: &Setting) -> Value {
     schema
 }
 
-/// What can be told of a kind of value by its text; weir checks more.
+/// The schema of a kind of value. weir checks more.
 fn of_kind(kind: &Kind) -> Value {
     match *kind {
         Kind::Switch => flag(),

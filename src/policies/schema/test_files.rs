@@ -11,7 +11,7 @@ use super::{document, mapping, settings};
 use crate::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, KINDS, STEPS_MAX, Verdict};
 use crate::{Kind, NAME_BYTES_MAX};
 
-/// A key has its schema and its description.
+/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {
@@ -77,6 +77,14 @@ fn of_step(key: &str) -> Option<Described> {
             (or_default(number(1, CALLERS_MAX.into()), 1), "How many callers send it; <n> is the number of the caller")
         }
         "every" => (length(), "How much later each round begins than the one before"),
+        "lasts" => (
+            length(),
+            "How long an admitted request takes until it settles its holds and permits. Without it, it never does",
+        ),
+        "used" => (
+            number(0, u32::MAX.into()),
+            "The hits that each descriptor has used when it settles. Without it, those that it asked for",
+        ),
         "for" => (length(), "How long all rounds take"),
         "expect" => (expect, "What the answers must be; refused after a swap"),
         "wait" => (length(), "How much time passes"),
@@ -89,7 +97,7 @@ fn of_step(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that a request and a descriptor of it have.
+/// The keys that requests and descriptors have in common.
 pub(super) fn of_request(key: &str) -> Option<Described> {
     Some(match key {
         "hits" => (number(0, u32::MAX.into()), "What it costs"),
@@ -157,7 +165,7 @@ pub(super) fn instant() -> Value {
     json!({ "type": "string", "examples": ["2040-03-25T00:30[Europe/Berlin]"] })
 }
 
-/// A path, or texts by names of files.
+/// A path, or a mapping of file names to texts.
 fn policies() -> Value {
     or_nothing(
         &json!({ "anyOf": [{ "type": "string" }, { "type": "object", "additionalProperties": { "type": "string" } }] }),

@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fragments::{bounded_list, length, list, number, or_default, rate, reference, text, words};
+use super::fragments::{bounded_list, length, length_pattern, list, number, or_default, rate, reference, text, words};
 use super::test_files::{instant, of_descriptor, of_entry, of_request, short_form};
 use super::{document, mapping, settings};
 use crate::traffic_file::{Arrivals, HOURS, KEYS_MAX, KINDS, SHARE_MAX, SOURCES_MAX, TimeFormat, ZIPF_MAX};
 
-/// A key has its schema and its description.
+/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {
@@ -50,7 +50,7 @@ fn of_file(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that a source and an access log have.
+/// The keys that sources and access logs have in common.
 fn of_asked(key: &str) -> Option<Described> {
     let ask = || json!({ "anyOf": [reference("descriptor"), list(&reference("descriptor"))] });
     match key {
@@ -68,6 +68,10 @@ fn of_source(key: &str) -> Option<Described> {
         "rate" => (rate(), "How many requests per how long, such as 10/s"),
         "arrivals" => (or_default(words(&Arrivals::NAMES), Arrivals::NAMES[0]), "How requests follow each other"),
         "burst" => (number(1, u32::MAX.into()), "The requests of a burst, for arrivals: bursts"),
+        "lasts" => (
+            spread(),
+            "How long an admitted request takes until it settles its holds and permits, such as 5s or 1s..10s. Without it, it never does",
+        ),
         "on" => (length(), "How long it sends before each pause"),
         "off" => (length(), "How long each pause takes"),
         "from" => (length(), "When it begins, after the start"),
@@ -77,6 +81,12 @@ fn of_source(key: &str) -> Option<Described> {
         "daily" => (json!({ "anyOf": [points, reference("daily_curve")] }), "Its rate over a day in UTC, in percent"),
         _ => return None,
     })
+}
+
+/// A length, or the shortest and the longest.
+fn spread() -> Value {
+    let one = length_pattern();
+    json!({ "type": "string", "pattern": format!("^{one}( *\\.\\. *{one})?$"), "examples": ["5s", "1s..10s"] })
 }
 
 fn of_curve(key: &str) -> Option<Described> {

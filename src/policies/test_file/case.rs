@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
+
 use super::keys::{CASE, FILE};
 use super::settings::Given;
 use super::step::Clock;
 use super::{ASKS_MAX, CASES_MAX, Case, Policies, Position, STEPS_MAX};
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX, shown};
+use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// What a case has unless it says otherwise.
+/// The keys of the file that apply to cases without their own.
 pub(super) struct Defaults<'a> {
-    /// What paths are below.
+    /// The directory that paths are relative to.
     directory: &'a Path,
     policies: Policies,
     domain: Option<String>,
@@ -24,9 +26,8 @@ pub(super) struct Defaults<'a> {
 impl FileReader<'_> {
     /// All cases; reports what is wrong with them.
     pub(super) fn cases(&mut self, directory: &Path) -> Vec<Case> {
-        let start = Position { line: 1, column: 1 };
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
-            self.report(start, "empty: a file of tests has cases");
+            self.report(Position::START, "empty: a file of tests has cases");
             return Vec::new();
         };
         let Ok(fields) = self.fields_of_file(root, &FILE) else { return Vec::new() };
@@ -52,7 +53,7 @@ impl FileReader<'_> {
         for item in items {
             let Ok(case) = self.case(item, &defaults) else { continue };
             if let Some(first) = names.insert(case.name.clone(), case.position) {
-                let message = format!("a case {} is here twice, first at line {}", shown(&case.name), first.line);
+                let message = format!("a case {} is here twice, first at line {}", quoted(&case.name), first.line);
                 self.report(case.position, message);
             }
             let before = asks;
@@ -101,7 +102,7 @@ impl FileReader<'_> {
         }
         let asks = clock.asks;
         let has_steps = fields.get("steps").is_some() || fields.lacks("steps");
-        // Steps that are misspelled are reported already.
+        // Misspelled steps were reported before.
         if asks == 0 && !failed && !has_steps {
             return Err(Reported);
         }
@@ -123,7 +124,7 @@ impl FileReader<'_> {
         Ok(Clock { now: start.unwrap_or(super::START_US), asks: 0 })
     }
 
-    /// A domain; unlike other texts it may be empty, so that the error for it can be tested.
+    /// A domain. It may be empty, so a test can expect the error for an empty domain.
     pub(crate) fn domain_of(&mut self, fields: &Fields) -> Result<Option<String>, Reported> {
         let is_empty_text = fields.get("domain").is_some_and(
             |(_, id)| matches!(&self.document.node(id).value, Value::Scalar { text, plain: false } if text.is_empty()),
@@ -131,7 +132,7 @@ impl FileReader<'_> {
         if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
     }
 
-    /// The domain of requests that have none of their own. One that is wrong or misspelled is reported, and requests do not lack it.
+    /// The domain of requests without their own. If it is wrong or misspelled, only that is reported.
     pub(crate) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
         match self.domain_of(fields) {
             Ok(None) if fields.lacks("domain") => None,
@@ -139,7 +140,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// The path of policies, or their texts by names of files.
+    /// The path of policies, or their texts by file name.
     pub(super) fn policies_of(
         &mut self,
         fields: &Fields,
@@ -168,11 +169,11 @@ impl FileReader<'_> {
                 );
             };
             if texts.iter().any(|(other, _)| **other == **name) {
-                return Err(self.report(at, format!("the file {} is here twice", shown(name))));
+                return Err(self.report(at, format!("the file {} is here twice", quoted(name))));
             }
             texts.push((name.to_string(), text.to_string()));
         }
-        // The order in which a directory is read.
+        // A directory is read in this order.
         texts.sort();
         Ok(Some(Policies::Texts(texts)))
     }

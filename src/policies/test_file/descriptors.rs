@@ -2,24 +2,24 @@
 
 use weir_engine::Unit;
 use weir_engine::descriptor::parse_entries;
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 use super::Descriptor;
 use super::keys::{DESCRIPTOR, ENTRY};
 use crate::fields::Fields;
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, shown};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position};
 
 impl FileReader<'_> {
-    /// What is asked: the descriptors, and the hits of the request. A descriptor has what the request says, unless it says
-    /// that itself.
+    /// The descriptors and the hits of a request. The request's keys apply to descriptors without their own.
     pub(crate) fn asked(&mut self, fields: &Fields) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
         let hits = self.hits_of(fields, 1);
         self.asked_for(fields, hits)
     }
 
-    /// The same, for hits that were read.
+    /// [`asked`](Self::asked) with hits that were read before.
     pub(crate) fn asked_for(
         &mut self,
         fields: &Fields,
@@ -30,7 +30,7 @@ impl FileReader<'_> {
         let limit = self.override_of(fields);
         let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
         let descriptors = descriptors.into_iter().map(|own| Descriptor {
-            // On the wire, 0 hits of a request mean 1: a look is one of each descriptor.
+            // On the wire, 0 hits of a request mean 1. To look, each descriptor needs 0 hits.
             hits: own.hits.or(hits.filter(|hits| *hits == 0)),
             refund: own.refund || refund,
             limit: own.limit.or(limit),
@@ -73,7 +73,7 @@ impl FileReader<'_> {
     }
 
     fn short(&mut self, at: Position, text: &str) -> Result<Vec<(String, String)>, Reported> {
-        parse_entries(text).map_err(|reason| self.report(at, format!("descriptor {}: {reason}", shown(text))))
+        parse_entries(text).map_err(|reason| self.report(at, format!("descriptor {}: {reason}", quoted(text))))
     }
 
     fn full(&mut self, id: NodeId) -> Result<Descriptor, Reported> {
@@ -105,7 +105,7 @@ impl FileReader<'_> {
         Ok(entries)
     }
 
-    /// What it costs; `look` is 0. `least` is the smallest number of hits that has a meaning.
+    /// The hits; `look` is 0. `least` is the smallest valid number.
     pub(crate) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
         let hits = self.number(fields, "hits")?;
         let look = self.flag(fields, "look")?;
@@ -124,7 +124,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// The limit that a request brings along, in a unit that requests have.
+    /// The limit of the request.
     fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {

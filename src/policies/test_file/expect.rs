@@ -1,31 +1,32 @@
-//! What a step expects of its answers.
+//! The expectations of a step.
 
 use std::sync::Arc;
 
 use weir_engine::Algorithm;
 use weir_engine::words::counted;
+use weir_text::quoted;
+use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
-use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Verdict, Written};
+use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Positioned, Verdict};
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, shown};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead};
 
-/// What is not there: a header, a rule, a wait.
+/// The word for an absent header, rule or wait.
 const NONE: &str = "none";
 
 impl FileReader<'_> {
-    /// What is expected of a request with so many descriptors: `ok`, `over`, or a mapping.
+    /// The expectation of a request with so many descriptors: `ok`, `over`, or a mapping.
     pub(super) fn expectation(&mut self, at: Position, id: NodeId, descriptors: usize) -> Result<Expect, Reported> {
         if let Value::Scalar { text, .. } = &self.document.node(id).value {
             if !Verdict::NAMES.contains(&&**text) {
-                let message = format!("no answer {}{}; or a mapping", shown(text), instead(text, &Verdict::NAMES));
+                let message = format!("no answer {}{}; or a mapping", quoted(text), instead(text, &Verdict::NAMES));
                 return Err(self.report(at, message));
             }
-            let answer = Some(Written { position: at, value: Verdict::named(text) });
+            let answer = Some(Positioned { position: at, value: Verdict::named(text) });
             return Ok(Expect { answer, ..Expect::default() });
         }
         let fields = self.fields(id, &EXPECT)?;
@@ -83,7 +84,7 @@ impl FileReader<'_> {
             if let Value::Scalar { text, .. } = &node.value
                 && Verdict::NAMES.contains(&&**text)
             {
-                let answer = Some(Written { position: at, value: Verdict::named(text) });
+                let answer = Some(Positioned { position: at, value: Verdict::named(text) });
                 statuses.push(ExpectedStatus { answer, ..ExpectedStatus::default() });
                 continue;
             }
@@ -118,14 +119,14 @@ impl FileReader<'_> {
         })
     }
 
-    /// What limits on trial say: a verdict, or that there is none.
-    fn trial(&mut self, fields: &Fields) -> Read<Written<Option<Verdict>>> {
+    /// The verdict of limits on trial, or `none`.
+    fn trial(&mut self, fields: &Fields) -> Read<Positioned<Option<Verdict>>> {
         let [ok, over] = Verdict::NAMES;
         let Some(word) = self.choice(fields, "trial", &[ok, over, NONE])? else { return Ok(None) };
         Ok(self.at_key(fields, "trial", (word != NONE).then(|| Verdict::named(word))))
     }
 
-    fn verdict(&mut self, fields: &Fields) -> Read<Written<Verdict>> {
+    fn verdict(&mut self, fields: &Fields) -> Read<Positioned<Verdict>> {
         let Some(word) = self.choice(fields, "answer", &Verdict::NAMES)? else { return Ok(None) };
         Ok(self.at_key(fields, "answer", Verdict::named(word)))
     }
@@ -147,15 +148,15 @@ impl FileReader<'_> {
                 return Err(self.report(position, format!("{key} must be texts by names")));
             };
             if headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-                return Err(self.report(position, format!("{} is here twice", shown(name))));
+                return Err(self.report(position, format!("{} is here twice", quoted(name))));
             }
             let value = if *plain && **value == *NONE { None } else { Some(value.to_string()) };
-            headers.push((name.to_string(), Written { position, value }));
+            headers.push((name.to_string(), Positioned { position, value }));
         }
         Ok(headers)
     }
 
-    fn expected_metadata(&mut self, fields: &Fields) -> Read<Written<Arc<weir_engine::metadata::Fields>>> {
+    fn expected_metadata(&mut self, fields: &Fields) -> Read<Positioned<Arc<weir_engine::metadata::Fields>>> {
         let metadata = self.metadata(fields)?;
         Ok(metadata.and_then(|metadata| self.at_key(fields, "metadata", metadata)))
     }
@@ -167,16 +168,13 @@ impl FileReader<'_> {
         key: &str,
         bytes_max: usize,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Read<Written<T>> {
-        let Some(text) = self.text(fields, key, bytes_max)? else { return Ok(None) };
-        match parse(&text) {
-            Ok(value) => Ok(self.at_key(fields, key, value)),
-            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text)))),
-        }
+    ) -> Read<Positioned<T>> {
+        let value = self.parsed(fields, key, bytes_max, parse)?;
+        Ok(value.and_then(|value| self.at_key(fields, key, value)))
     }
 
-    fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Written<T>> {
-        fields.key_at(key).map(|position| Written { position, value })
+    fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Positioned<T>> {
+        fields.key_at(key).map(|position| Positioned { position, value })
     }
 }
 

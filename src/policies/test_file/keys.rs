@@ -1,4 +1,4 @@
-//! The keys of files of tests: the tables that the reading goes by, and that docs/testing.md and the schema are held to.
+//! The keys of files of tests: the tables that the reader uses and that docs/testing.md and the schema must match.
 
 use crate::keys::{Kind, key};
 
@@ -30,6 +30,8 @@ pub(super) const STEP: Kind = Kind {
         key("callers"),
         key("every"),
         key("for"),
+        key("lasts"),
+        key("used"),
         key("expect"),
         key("wait"),
         key("at"),
@@ -77,7 +79,8 @@ pub(super) const STATUS: Kind = Kind {
     ignored: &[],
 };
 
-/// The keys of an expectation that speak of the status of its only descriptor.
+/// The keys of an expectation that apply to the status of the only descriptor.
 pub(super) const OF_STATUS: [&str; 6] = ["rule", "limit", "name", "algorithm", "remaining", "reset"];
 /// The keys of a step that only a request has.
-pub(super) const OF_ASK: [&str; 9] = ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for"];
+pub(super) const OF_ASK: [&str; 11] =
+    ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for", "lasts", "used"];

@@ -1,15 +1,14 @@
-//! The settings of a test: those on which decisions and responses depend.
+//! The settings of a test: those that decisions and responses depend on.
 
 use std::sync::Arc;
 
 use weir_settings::{Layer, Problems, Setting, Settings};
-use weir_text::nearest;
+use weir_text::yaml::Value;
+use weir_text::{nearest, quoted};
 
 use super::Position;
 use crate::fields::Fields;
-use crate::shown;
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
 
 /// The settings that a test may have.
 pub const NAMES: [&str; 21] = [
@@ -35,65 +34,40 @@ pub const NAMES: [&str; 21] = [
     "limits.value_bytes",
     "limits.hits",
 ];
-/// How deep the groups of settings nest.
-const DEPTH_MAX: usize = 4;
 
-/// The settings as written, each with its text: those of a case come after those of its file and win.
+/// The names and texts of settings. Those of a case replace those of its file.
 pub(crate) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
     /// The settings below `settings`, added to those of `above`.
     pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
         let mut given = above.clone();
-        let Some((at, id)) = fields.get("settings") else { return Ok(given) };
-        if !self.document.node(id).is_null() {
-            self.group(at, id, "", 0, &mut given)?;
-        }
-        Ok(given)
-    }
-
-    fn group(
-        &mut self,
-        at: Position,
-        id: NodeId,
-        prefix: &str,
-        depth: usize,
-        given: &mut Given,
-    ) -> Result<(), Reported> {
-        let document = self.document;
-        let node = document.node(id);
-        let Value::Mapping(entries) = &node.value else {
-            let at = self.value_position(at, id);
-            return Err(self.report(at, format!("settings must be names and values, not {}", node.describe())));
+        let (Some((at, node)), Some((_, id))) = (self.value(fields, "settings"), fields.get("settings")) else {
+            return Ok(given);
         };
-        let mut result = Ok(());
-        for &(key, value) in entries {
-            let Value::Scalar { text: key_text, .. } = &document.node(key).value else { continue };
-            let at = document.node(key).position;
-            let name = format!("{prefix}{key_text}");
-            let known = NAMES.iter().find(|known| **known == name);
-            let is_group = NAMES.iter().any(|known| known.starts_with(&format!("{name}.")));
-            let done = match (known, &document.node(value).value) {
-                (Some(known), Value::Scalar { text, .. }) => self.setting(at, known, text, given),
-                (None, Value::Mapping(_)) if is_group && depth < DEPTH_MAX => {
-                    self.group(at, value, &format!("{name}."), depth + 1, given)
-                }
-                (Some(_), _) | (None, _) if known.is_some() || is_group => {
-                    let described = document.node(value).describe();
-                    let wanted = if is_group { "a mapping" } else { "one value" };
-                    Err(self.report(at, format!("{name} must be {wanted}, not {described}")))
-                }
-                _ => Err(self.report(at, unknown(&name))),
-            };
-            result = result.and(done);
+        if !matches!(node.value, Value::Mapping(_)) {
+            return Err(self.report(at, format!("settings must be names and values, not {}", node.describe())));
         }
-        result
+        let mut result = Ok(());
+        self.document.leaves(id, &mut |name, at, node| {
+            let is_group = NAMES.iter().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
+            let done = match (NAMES.iter().find(|known| **known == name), &node.value) {
+                (Some(known), Value::Scalar { text, .. }) => self.setting(at, known, text, &mut given),
+                (None, _) if !is_group => Err(self.report(at, unknown(name))),
+                _ => {
+                    let expected = if is_group { "a mapping" } else { "one value" };
+                    Err(self.report(at, format!("{name} must be {expected}, not {}", node.describe())))
+                }
+            };
+            result = std::mem::replace(&mut result, Ok(())).and(done);
+        });
+        result.map(|()| given)
     }
 
     fn setting(&mut self, at: Position, name: &'static str, text: &str, given: &mut Given) -> Result<(), Reported> {
         let checked = Setting::find(name).map_or(Ok(()), |setting| setting.kind.check(text));
         if let Err(reason) = checked {
-            return Err(self.report(at, format!("{name} {}: {reason}", shown(text))));
+            return Err(self.report(at, format!("{name} {}: {reason}", quoted(text))));
         }
         given.retain(|(other, _)| *other != name);
         given.push((name, text.to_owned()));
@@ -113,7 +87,7 @@ impl FileReader<'_> {
 /// When they do not fit together.
 pub fn with_defaults(given: &[(&'static str, String)]) -> Result<Settings, Problems> {
     let mut layer = Layer::default();
-    // Where policies are is not a matter of settings here.
+    // This setting is required, and tests do not use it.
     layer.set("policies.directory=.");
     for (name, text) in given {
         layer.set(&format!("{name}={text}"));
@@ -126,7 +100,7 @@ fn unknown(name: &str) -> String {
         return format!("the setting {name} changes no answer of a test");
     }
     match nearest(name, NAMES) {
-        Some(near) => format!("no setting {}, did you mean {near:?}?", shown(name)),
-        None => format!("no setting {}: a test has {}", shown(name), NAMES.join(", ")),
+        Some(near) => format!("no setting {}, did you mean {near:?}?", quoted(name)),
+        None => format!("no setting {}: a test has {}", quoted(name), NAMES.join(", ")),
     }
 }

@@ -1,24 +1,24 @@
-//! The steps of a case, each with the time at which it happens.
+//! The steps of a case, with their times.
 
 use std::path::Path;
 
 use weir_engine::Micros;
 use weir_text::INSTANT_US_MAX;
+use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{OF_ASK, STEP};
 use super::values::micros;
 use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, Position, shown};
+use crate::{NAME_BYTES_MAX, Position};
 
-/// What stands for the number of the caller in keys and values.
+/// The placeholder for the number of the caller in keys and values.
 pub const CALLER: &str = "<n>";
-/// What a step does, of which it has one.
+/// The kinds of steps. A step has exactly one of these keys.
 const ACTIONS: [&str; 4] = ["ask", "wait", "at", "swap"];
 
-/// How far a case has come.
+/// The progress of a case.
 pub(super) struct Clock {
     pub(super) now: Micros,
     /// Requests so far.
@@ -37,7 +37,7 @@ impl FileReader<'_> {
         let named: Vec<&str> = ACTIONS.into_iter().filter(|key| fields.get(key).is_some()).collect();
         let action = match named[..] {
             [action] => action,
-            // A misspelled one is reported already.
+            // A misspelled key was reported before.
             [] if ACTIONS.iter().any(|key| !fields.lacks(key)) => return Err(Reported),
             [] => return Err(self.report(fields.at, format!("a step has one of {}", ACTIONS.join(", ")))),
             _ => return Err(self.report(fields.at, format!("{} are steps of their own", named.join(" and ")))),
@@ -77,6 +77,8 @@ impl FileReader<'_> {
         let callers = self.count(fields, "callers", CALLERS_MAX);
         let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
         let rounds = self.rounds(fields);
+        let lasts = self.length(fields, "lasts");
+        let used = self.used(fields);
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
         let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
@@ -84,13 +86,22 @@ impl FileReader<'_> {
             return Err(self.report(fields.at, message));
         };
         let (rounds, every) = rounds?;
-        let ask = Ask { domain, descriptors, hits, callers: callers?, times: times?, rounds, every, expect: expect? };
+        let (callers, times, lasts, used, expect) = (callers?, times?, lasts?, used?, expect?);
+        let ask = Ask { domain, descriptors, hits, callers, times, rounds, every, lasts, used, expect };
         clock.asks = clock.asks.saturating_add(ask.requests());
         self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
         Ok(ask)
     }
 
-    /// How often it happens: a number from 1.
+    /// The hits that a request has used when it ends.
+    fn used(&mut self, fields: &Fields) -> Read<u32> {
+        if let Some(at) = fields.key_at("used").filter(|_| fields.lacks("lasts")) {
+            return Err(self.report(at, "used needs lasts: when the request ends, and settles"));
+        }
+        self.number(fields, "used")
+    }
+
+    /// A number of repetitions, from 1.
     fn count(&mut self, fields: &Fields, key: &str, most: u32) -> Result<u32, Reported> {
         match self.number(fields, key)? {
             Some(number) if number == 0 || number > most => {
@@ -100,7 +111,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// How many rounds `every` and `for` make, and how far apart they are.
+    /// The number of rounds by `every` and `for`, and the interval between them.
     fn rounds(&mut self, fields: &Fields) -> Result<(u64, Micros), Reported> {
         let every = self.length(fields, "every")?;
         let length = self.length(fields, "for")?;
@@ -111,7 +122,7 @@ impl FileReader<'_> {
                 "every",
                 "every must be longer than 0, and at most as long as for".to_owned(),
             )),
-            // The rounds that begin within the time: the last one may end with it.
+            // Every round begins before the end of `for`.
             (Some(every), Some(length)) if length.is_multiple_of(every) => Ok((length / every, every)),
             (Some(_), Some(_)) => {
                 Err(self.report_value(fields, "for", "for must be a whole number of times every".to_owned()))
@@ -164,7 +175,7 @@ impl FileReader<'_> {
         Ok(Action::Swap { policies, state, refused })
     }
 
-    /// What is expected: a word, or a mapping.
+    /// The value of `expect`: a word or a mapping.
     fn expect(&mut self, fields: &Fields, descriptors: usize) -> Result<Expect, Reported> {
         match fields.get("expect") {
             None => Ok(Expect::default()),
@@ -173,20 +184,6 @@ impl FileReader<'_> {
     }
 
     pub(crate) fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
-        self.parsed(fields, key, micros)
-    }
-
-    /// A text that `parse` reads.
-    pub(crate) fn parsed<T>(
-        &mut self,
-        fields: &Fields,
-        key: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Read<T> {
-        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
-        match parse(&text) {
-            Ok(value) => Ok(Some(value)),
-            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text)))),
-        }
+        self.parsed(fields, key, NAME_BYTES_MAX, micros)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use weir_engine::Micros;
 use weir_text::{duration, spell};
 
-/// A number that is expected, or the bounds of it.
+/// An expected number, or its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The smallest.
@@ -21,7 +21,7 @@ impl Range {
         self.min <= number && number <= self.max
     }
 
-    /// It as it is written in a test, with its numbers as `spelled`.
+    /// The range as written in a test. `spelled` writes its numbers.
     #[must_use]
     pub fn written(&self, spelled: impl Fn(u64) -> String) -> String {
         match (self.min, self.max) {
@@ -63,7 +63,7 @@ impl Range {
     }
 
     /// Lengths of time, in microseconds.
-    pub(super) fn of_lengths(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_lengths(text: &str) -> Result<Self, String> {
         Self::parse(text, |length| micros(length).map_err(|reason| format!("{reason}; or <= 10s, >= 10s, 5s..10s")))
     }
 }

@@ -1,4 +1,4 @@
-//! An access log, and what its fields mean.
+//! An access log, and the meaning of its fields.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// What only sources have, at the top of a file.
+/// The keys of a file that only sources use.
 const OF_SOURCES: [&str; 3] = ["duration", "start", "seed"];
 
 impl FileReader<'_> {
@@ -52,9 +52,9 @@ impl FileReader<'_> {
         Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
     }
 
-    /// The field that has the hits; none where `hits` is a number.
+    /// The field with the hits; none if `hits` is a number.
     fn hits_field(&mut self, fields: &Fields) -> Read<String> {
-        // A text that begins as a number is one, or a mistake in one.
+        // A text that begins with a digit or a sign is meant as a number.
         let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
         let Some(field) = self.text(fields, "hits", NAME_BYTES_MAX)?.filter(|text| !is_number(text)) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The keys of files of traffic: the tables that the reading goes by, and that docs/simulation.md and the schema are held to.
+//! The keys of files of traffic: the tables that the reader uses and that docs/simulation.md and the schema must match.
 
 use crate::keys::{Kind, key};
 use crate::test_file::keys::{DESCRIPTOR, ENTRY};
@@ -32,6 +32,7 @@ pub(super) const SOURCE: Kind = Kind {
         key("rate"),
         key("arrivals"),
         key("burst"),
+        key("lasts"),
         key("on"),
         key("off"),
         key("from"),

@@ -2,23 +2,24 @@
 
 use weir_engine::Micros;
 use weir_engine::words::counted;
+use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{DAILY, SOURCE};
-use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
+use super::{Arrivals, DURATION_US_MAX, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
+use crate::NAME_BYTES_MAX;
 use crate::fields::{Fields, Read};
 use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::test_file::CALLER;
-use crate::yaml::{NodeId, Value};
-use crate::{NAME_BYTES_MAX, shown};
+use crate::test_file::{CALLER, Range};
 
 impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
         let fields = self.fields(id, &SOURCE)?;
         let asked = self.asked(&fields);
         let own_domain = self.default_domain(&fields);
-        let rate = self.parsed(&fields, "rate", rate::read);
+        let rate = self.parsed(&fields, "rate", NAME_BYTES_MAX, rate::read);
         let arrivals = self.arrivals(&fields);
+        let lasts = self.parsed(&fields, "lasts", NAME_BYTES_MAX, |text| Range::of_lengths(text).and_then(bounded));
         let span = self.span(&fields, duration);
         let phases = self.phases(&fields, duration);
         let keys = self.keys(&fields);
@@ -53,6 +54,7 @@ impl FileReader<'_> {
             requests,
             period: period.window.us(),
             arrivals: arrivals?,
+            lasts: lasts?,
             phases: phases?,
             from,
             until,
@@ -77,7 +79,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// When it begins and ends.
+    /// Its start and end.
     fn span(&mut self, fields: &Fields, duration: Micros) -> Result<(Micros, Micros), Reported> {
         let from = self.length(fields, "from")?.unwrap_or(0);
         let until = self.length(fields, "until")?.unwrap_or(duration);
@@ -107,13 +109,13 @@ impl FileReader<'_> {
         }
     }
 
-    /// How many keys, and the exponent of their frequencies.
+    /// The number of keys, and the exponent of their frequencies.
     fn keys(&mut self, fields: &Fields) -> Result<(u32, Option<f64>), Reported> {
         let keys = self.number(fields, "keys")?.unwrap_or(1);
         if !(1..=KEYS_MAX).contains(&keys) {
             return Err(self.report_value(fields, "keys", format!("keys must be from 1 to {KEYS_MAX}, not {keys}")));
         }
-        let zipf = self.parsed(fields, "zipf", |text| match text.parse::<f64>() {
+        let zipf = self.parsed(fields, "zipf", NAME_BYTES_MAX, |text| match text.parse::<f64>() {
             Ok(exponent) if exponent > 0.0 && exponent <= ZIPF_MAX => Ok(exponent),
             _ => Err(format!("write a number above 0 and up to {ZIPF_MAX}, such as 1.1")),
         })?;
@@ -127,7 +129,7 @@ impl FileReader<'_> {
         Ok((keys, zipf))
     }
 
-    /// 24 points, or a peak and a trough with straight lines between.
+    /// 24 points, or a peak and a trough.
     fn daily(&mut self, fields: &Fields) -> Read<[u32; HOURS]> {
         let Some((at, id)) = fields.get("daily") else { return Ok(None) };
         let document = self.document;
@@ -188,23 +190,29 @@ impl FileReader<'_> {
     }
 
     fn hour(&mut self, fields: &Fields, key: &str) -> Read<usize> {
-        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
-        match text.parse::<usize>() {
-            Ok(hour) if hour < HOURS => Ok(Some(hour)),
-            _ => {
-                Err(self.report_value(fields, key, format!("{key} {}: an hour is a number from 0 to 23", shown(&text))))
-            }
-        }
+        self.parsed(fields, key, NAME_BYTES_MAX, |text| {
+            let hour = text.parse().ok().filter(|&hour| hour < HOURS);
+            hour.ok_or_else(|| "an hour is a number from 0 to 23".to_owned())
+        })
     }
 }
 
-/// The percentages of a day that falls in a straight line from its peak to its trough, and rises so again.
+/// How long requests last: at least and at most.
+fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
+    if lasts.max > DURATION_US_MAX {
+        Err("write 5s or 1s..10s, at most 366 days".to_owned())
+    } else {
+        Ok((lasts.min, lasts.max))
+    }
+}
+
+/// The percentages of a day that falls linearly from its peak to its trough, and rises linearly to its peak.
 fn curve(peak: usize, trough: usize, low: u32) -> [u32; HOURS] {
     let down = (trough + HOURS - peak) % HOURS;
     let up = HOURS - down;
     std::array::from_fn(|hour| {
         let after_peak = (hour + HOURS - peak) % HOURS;
-        // How far it is from the trough, of how far the peak is from it on that side.
+        // The distance from the trough, and that of the peak on the same side.
         let (part, whole) = if after_peak <= down { (down - after_peak, down) } else { (after_peak - down, up) };
         let above = (SHARE_MAX - low) as usize * part / whole;
         low + u32::try_from(above).unwrap_or(SHARE_MAX)

@@ -6,7 +6,7 @@
 /// How the text of a variable is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// As it stands.
+    /// As written.
     Text,
     /// A whole number of 64 bits, also in base 2, 8 and 16.
     Integer,
@@ -14,7 +14,7 @@ pub enum Type {
     Float,
     /// `true`, `false` and their short forms.
     Bool,
-    /// Numbers with units, the longest first by custom: `1h30m`.
+    /// Numbers with units, usually the longest first: `1h30m`.
     Duration,
     /// Parts between commas.
     List,
@@ -23,7 +23,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// Its word on pages and in messages.
+    /// Its name on pages and in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,10 +37,10 @@ impl Type {
         }
     }
 
-    /// Checks a text that is given.
+    /// Checks a text.
     ///
     /// # Errors
-    /// Which form the text must have. The text itself is not shown.
+    /// The form that the text must have. The message does not quote the text.
     pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
         match self {
             Self::Text | Self::List => Ok(()),
@@ -69,7 +69,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
         _ => (10, &lower[..]),
     };
-    // The prefix counts as a digit here.
+    // An underscore may follow the prefix as it may follow a digit.
     let is_prefixed = base != 10;
     let misplaced = digits.ends_with('_')
         || digits.contains("__")
@@ -79,7 +79,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         return None;
     }
     let plain: String = digits.chars().filter(|&digit| digit != '_').collect();
-    // A sign before the digits was taken; another one is no digit.
+    // The sign was removed above; `from_str_radix` would accept a second one.
     if !plain.chars().all(|digit| digit.is_digit(base)) {
         return None;
     }
@@ -87,7 +87,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// A number with a fraction. What is infinite or no number is refused: no variable can mean it.
+/// A finite number with a fraction.
 pub(super) fn float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
@@ -101,7 +101,7 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// The units of a duration, in nanoseconds. Both letters that look like a mu are there.
+/// The units of a duration, in nanoseconds. Both the micro sign and the Greek mu are accepted.
 const UNITS: [(&str, i128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -113,11 +113,11 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// The most digits of a fraction that count: more than any unit has nanoseconds.
+/// The most digits of a fraction that are used: enough for a nanosecond of any unit.
 const FRACTION_DIGITS_MAX: usize = 18;
 
-/// A duration in nanoseconds: numbers with units, each with a fraction if need be, after one sign. `0` needs no unit.
-/// What is below a nanosecond is cut off.
+/// A duration in nanoseconds, rounded down: an optional sign, then numbers with units. A number may have a fraction. `0` needs
+/// no unit.
 pub(super) fn nanoseconds(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),

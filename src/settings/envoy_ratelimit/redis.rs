@@ -1,5 +1,5 @@
-//! Where Redis is and who weir is there, from envoyproxy/ratelimit's forms: a host with its port, the path of a socket,
-//! a URL, or a list of them for sentinels and clusters.
+//! The address and login of Redis from envoyproxy/ratelimit's forms: a host with its port, the path of a socket, a URL, or a
+//! list of them for sentinels and clusters.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,12 @@ use crate::KEY_PREFIX_BYTES_MAX;
 
 /// The most connections of one core: the bound of `redis.pool_size`.
 const POOL_MAX: i64 = 64;
-/// How many bytes of a key prefix that is too long stand before its hash.
+/// A key prefix that is too long becomes so many of its bytes and a hash.
 const PREFIX_BYTES_KEPT: usize = 31;
-/// How many bytes of the hash of such a prefix are in it.
+/// The length of that hash, in bytes.
 const PREFIX_HASH_BYTES: usize = 16;
 
-/// What the variables and settings of one Redis are called.
+/// The names of the variables and settings of one Redis.
 struct Names {
     socket_type: &'static str,
     kind: &'static str,
@@ -58,7 +58,7 @@ const PER_SECOND: Names = Names {
     to_sentinel_login: ["redis.per_second.sentinel.username", "redis.per_second.sentinel.password"],
 };
 
-/// Maps all that is about Redis.
+/// Maps all variables about Redis.
 pub(super) fn map(mapping: &mut Mapping<'_>) {
     match mapping.text("BACKEND_TYPE") {
         "redis" | "" => {}
@@ -75,7 +75,7 @@ pub(super) fn map(mapping: &mut Mapping<'_>) {
     key_prefix(mapping);
     pool(mapping);
     if mapping.ours.contains("redis.url") {
-        // Parts of two places do not make one: where weir's own setting names the Redis, it names all of it.
+        // Parts of two addresses do not make one: if weir's own settings name the Redis, the variables have no effect.
         mapping.put(&[], "store", "redis");
         return;
     }
@@ -98,7 +98,7 @@ pub(super) fn map(mapping: &mut Mapping<'_>) {
     }
 }
 
-/// Maps one Redis. Whether it is reached through TLS.
+/// Maps one Redis. Returns whether it uses TLS.
 fn place(mapping: &mut Mapping<'_>, names: &Names) -> bool {
     let text = mapping.text(names.url).to_owned();
     let is_tls = mapping.bool(names.tls)
@@ -173,7 +173,7 @@ fn url(hosts: &[&str], is_tls: bool) -> String {
     format!("{scheme}://{login}{}{tail}", places.join(","))
 }
 
-/// `:6379` is this machine, as it is for Go.
+/// As in Go, `:6379` means this machine.
 fn host_and_port(text: &str) -> String {
     if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() }
 }
@@ -213,7 +213,7 @@ fn pool(mapping: &mut Mapping<'_>) {
     let given = SIZES.into_iter().filter(|name| mapping.given.contains_key(name));
     let Some(size) = given.map(|name| mapping.integer(name)).max() else { return };
     let cores = i64::try_from(mapping.machine.cores).unwrap_or(i64::MAX).max(1);
-    // Rounded down, so that weir opens no more than were asked for where the cores allow it.
+    // Rounded down: weir opens no more connections than configured, except that each core has at least one.
     let each = (size / cores).clamp(1, POOL_MAX);
     mapping.put(&SIZES, "redis.pool_size", &each.to_string());
 }
@@ -239,7 +239,7 @@ fn key_prefix(mapping: &mut Mapping<'_>) {
     mapping.put(&["CACHE_KEY_PREFIX"], "redis.key_prefix", &prefix);
 }
 
-/// The text with every byte but letters, digits, `-`, `.`, `_`, `~` and those that `plain` accepts as `%` and two digits.
+/// Percent-encodes every byte except letters, digits, `-`, `.`, `_`, `~` and those that `plain` accepts.
 fn encoded(text: &str, plain: impl Fn(u8) -> bool) -> String {
     let mut result = String::new();
     for &byte in text.as_bytes() {

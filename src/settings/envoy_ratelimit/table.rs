@@ -1,7 +1,7 @@
-//! The one table of envoyproxy/ratelimit's environment variables: name, type, default, and what weir does with each.
+//! The table of envoyproxy/ratelimit's environment variables: name, type, default, and what weir does with each.
 //!
-//! The mapping itself (envoy_ratelimit.rs), the lines of log about variables without effect and the table on
-//! docs/migrating.md come from it. A new variable is a row here; one that is a setting of weir by itself needs no more.
+//! The mapping (envoy_ratelimit.rs), the log lines about variables without effect, and the table in docs/migrating.md come
+//! from it. A variable that is exactly one setting needs only a row here.
 
 use super::go::Type;
 
@@ -12,7 +12,7 @@ pub struct Variable {
     pub name: &'static str,
     /// How its text is read.
     pub kind: Type,
-    /// What holds in envoyproxy/ratelimit where it is unset; empty for an empty text, list or map.
+    /// Its default in envoyproxy/ratelimit; empty for an empty text, list or map.
     pub default: &'static str,
     /// What it sets in weir.
     pub effect: Effect,
@@ -27,7 +27,7 @@ pub enum Effect {
     Is(&'static str, Form),
     /// These settings, together with other variables. The code is in envoy_ratelimit.rs.
     Part(&'static [&'static str]),
-    /// Nothing: weir has no use for it. One line of log names the reason, which `about` has.
+    /// Nothing: weir does not use it. A log line gives the reason, from `about`.
     Nothing,
 }
 
@@ -53,7 +53,7 @@ impl Variable {
         VARIABLES.iter().find(|variable| variable.name == name)
     }
 
-    /// The settings that it has a part in.
+    /// The settings that it contributes to.
     #[must_use]
     pub fn settings(&self) -> Vec<&'static str> {
         match self.effect {
@@ -68,9 +68,9 @@ const fn row(name: &'static str, kind: Type, default: &'static str, effect: Effe
     Variable { name, kind, default, effect, about }
 }
 
-/// What the sockets and credentials of the first Redis become.
+/// The settings made from the address and login of the first Redis.
 const REDIS: &[&str] = &["store", "redis.url", "redis.topology", "redis.sentinel.master"];
-/// The same of the second one.
+/// The same for the second Redis.
 const PER_SECOND: &[&str] = &["redis.per_second.url", "redis.per_second.topology", "redis.per_second.sentinel.master"];
 /// The sink of statistics.
 const STATSD: &[&str] = &["statsd.address", "statsd.format"];

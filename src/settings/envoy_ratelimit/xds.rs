@@ -1,21 +1,22 @@
 //! Which xDS server sends the policies and how weir connects to it, from envoyproxy/ratelimit's forms: a target of gRPC,
 //! `k=v` pairs, and a factor for random pauses.
 //!
-//! Not here: which source the policies have (envoy_ratelimit.rs), and what the settings mean (settings/xds.rs).
+//! Not here: the source of the policies (envoy_ratelimit.rs), and the settings (settings/xds.rs).
 
 use std::time::Duration;
 
 use weir_text::spell;
 
+use super::super::value::set;
 use super::table::Form;
 use super::{Mapping, go};
 
-/// The port of a gRPC target that names none.
+/// The default port of a gRPC target.
 const PORT: &str = "443";
-/// What a later retry waits at most where only the first wait is given: envoyproxy/ratelimit's default.
+/// The longest wait before a retry, if only the first wait is given: envoyproxy/ratelimit's default.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// Maps all that is about the xDS server.
+/// Maps all variables about the xDS server.
 pub(super) fn map(mapping: &mut Mapping<'_>) {
     let server = server(mapping.text("CONFIG_GRPC_XDS_SERVER_URL"));
     mapping.put(&["CONFIG_GRPC_XDS_SERVER_URL"], "policies.xds.server", &server);
@@ -36,7 +37,7 @@ fn server(target: &str) -> String {
     let place = place.unwrap_or(target);
     match place.rsplit_once(':') {
         Some(("", port)) => format!("localhost:{port}"),
-        // The last colon is inside an address of IP version 6.
+        // The last colon is part of an IPv6 address.
         Some(_) if place.ends_with(']') => format!("{place}:{PORT}"),
         Some(_) => place.to_owned(),
         None => format!("{place}:{PORT}"),
@@ -83,14 +84,6 @@ fn headers(mapping: &mut Mapping<'_>) {
     }
 }
 
-/// Puts the value of a key in, in place of an earlier one.
-fn set<'a>(pairs: &mut Vec<(&'a str, &'a str)>, key: &'a str, value: &'a str) {
-    match pairs.iter_mut().find(|(other, _)| *other == key) {
-        Some(pair) => pair.1 = value,
-        None => pairs.push((key, value)),
-    }
-}
-
 fn joined(pairs: &[(&str, &str)], between: char) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}{between}{value}")).collect();
     pairs.join(",")
@@ -113,7 +106,7 @@ fn pauses(mapping: &mut Mapping<'_>) {
         let text = format!("is less than {FIRST}: weir takes {} for both", spell(first));
         mapping.note(MOST, text);
     }
-    // Each of the two may stand alone, and weir's own default for the other may contradict it.
+    // If only one of the two is given, weir's default for the other one may contradict it.
     match (first, most) {
         (None, None) => {}
         (Some(first), most) => {
@@ -154,7 +147,7 @@ fn percent(mapping: &mut Mapping<'_>, variable: &'static str) -> u8 {
     if !(0.0..=1.0).contains(&asked) {
         mapping.note(variable, format!("is taken as {fitting}: a pause is at most twice as long by chance"));
     }
-    // Two digits behind the point, without the point.
+    // Two decimals, without the point.
     let digits = format!("{fitting:.2}").replace('.', "");
     digits.parse().unwrap_or_default()
 }
@@ -164,7 +157,7 @@ fn message_size(mapping: &mut Mapping<'_>) {
     const SETTING: &str = "policies.xds.max_message_bytes";
     let Some(text) = mapping.given.get(SIZE).cloned() else { return };
     if mapping.integer(SIZE) <= 0 {
-        // A text that is no number was refused before.
+        // Other texts were refused before.
         return mapping.note(SIZE, format!("{text} leaves weir's own bound in force"));
     }
     if let Some(bytes) = mapping.formed(SIZE, SETTING, Form::Integer, &text) {

@@ -3,6 +3,7 @@
 //! Not here: when a connection is made and when it is used again (transport/pool.rs), and what is sent on it
 //! (transport/worker.rs).
 
+pub(super) mod command_buffer;
 pub(super) mod connection;
 pub(super) mod credentials;
 pub(super) mod endpoint;

@@ -12,13 +12,13 @@ use crate::limited::Values;
 
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;
-/// What ids are made from begins with this; a change of what follows changes it.
+/// The begin of the bytes that are hashed to an id. A change of those bytes needs a new version.
 const ID_VERSION: &[u8] = b"weir alert 1";
 
-/// The use of a key has crossed a share of its limit.
+/// A key has used a share of its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
-    /// 64 hex digits: the same for the same crossing on every replica, and however often it is sent.
+    /// 64 hex digits, the same for the same crossing on every replica and in each delivery.
     pub id: String,
     /// The domain of the rule.
     pub domain: Box<str>,
@@ -28,9 +28,9 @@ pub struct Alert {
     pub limit: Box<str>,
     /// `enforced`, `shadow` or `quota`.
     pub role: &'static str,
-    /// Keys and values, the values as the settings show them to operators.
+    /// Keys and values. Values are shown as the settings say.
     pub entries: Vec<(String, String)>,
-    /// The same as one text.
+    /// The entries as one text.
     pub descriptor: String,
     /// In percent.
     pub share: u8,
@@ -47,7 +47,7 @@ pub struct Alert {
 }
 
 impl Alert {
-    /// The alert about a crossing. Values of the descriptor are shown like this.
+    /// The alert about a crossing. `values` says how values of the descriptor are shown.
     pub(super) fn new(id: &[u8; 32], rule: &Rule, crossed: &Crossed<'_>, values: Values) -> Self {
         let limit = crossed.charge.limit;
         let descriptor = values.descriptor(crossed.charge.key);
@@ -84,10 +84,10 @@ impl Alert {
     }
 }
 
-/// What tells a crossing from all others: the rule, the key of the state, the limit's hits, the window and the share. [al-3]
+/// The identity of a crossing: the rule, the key of the state, the limit's hits, the window and the share. [al-3]
 pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
     let mut hash = Sha256::new();
-    // Each text with its length, so that no two lists of texts are the same bytes.
+    // Each text has its length before it, so that different lists of texts are different bytes.
     for text in [ID_VERSION, rule.as_bytes(), crossed.charge.key.as_bytes()] {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);

@@ -1,4 +1,4 @@
-//! An alert as the JSON that a webhook gets.
+//! An alert as the JSON for a webhook.
 //!
 //! The outer form is that of Standard Webhooks: `type`, `timestamp` and `data`.
 

@@ -9,16 +9,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-/// What a secret begins with.
+/// The begin of a secret.
 const PREFIX: &[u8] = b"whsec_";
 /// The shortest secret, decoded, in bytes.
 pub const SECRET_BYTES_MIN: usize = 24;
 /// The longest secret, decoded, in bytes.
 pub const SECRET_BYTES_MAX: usize = 64;
-/// The largest file of a secret, in bytes: far more than the longest secret has.
+/// The largest file of a secret, in bytes: far more than the longest secret.
 const FILE_BYTES_MAX: u64 = 4_096;
 
-/// What signs messages.
+/// Signs messages.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
@@ -26,7 +26,7 @@ impl Secret {
     /// The secret of a file, without the blanks around it.
     ///
     /// # Errors
-    /// With the reason, which shows nothing of the file.
+    /// With the reason, which quotes nothing of the file.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut text = Vec::new();
         let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -37,10 +37,10 @@ impl Secret {
         Self::parse(&text)
     }
 
-    /// A secret as it is written in a file.
+    /// A secret in the format of the file.
     ///
     /// # Errors
-    /// With the reason, which shows nothing of the text.
+    /// With the reason, which quotes nothing of the text.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let encoded = text.trim_ascii().strip_prefix(PREFIX).ok_or("a secret begins with whsec_")?;
         let secret = STANDARD.decode(encoded).map_err(|_| "what follows whsec_ is no Base64")?;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_cannot_be_used_is_refused_without_showing_it() {
+    fn an_invalid_secret_is_refused_and_not_quoted() {
         for (text, reason) in [
             ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret begins with whsec_"),
             ("whsec_not*base64", "what follows whsec_ is no Base64"),

@@ -1,8 +1,8 @@
 //! Delivers alerts to a webhook, each as one POST that is signed as Standard Webhooks has it.
 //!
-//! Alerts wait in a bounded queue; a few are delivered at a time. Any answer but 2xx is a failure, and so is none in time: the alert is
-//! sent again after a pause, with the same id, until the attempts or the time for it are used up. Alerts that pause keep no
-//! others from being sent. Each attempt has a connection of its own, follows no redirect and reads no body of an answer.
+//! Alerts wait in a bounded queue, and a few are delivered at a time. Any answer but 2xx is a failure, and so is no answer in time:
+//! the alert is sent again after a pause, with the same id, until its attempts or its time are used up. Alerts that pause delay no
+//! others. Each attempt has its own connection, follows no redirect and reads no body of an answer.
 //! Not here: what the message says (message.rs), and its signature (signature.rs).
 
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
+use weir_lifecycle::on_own_thread;
 use weir_tls::Tls;
 use weir_tls::backoff::{doubled, jittered};
 use weir_tls::causes::innermost;
@@ -35,21 +35,21 @@ use crate::complaint::Complaint;
 
 /// How many alerts are sent at a time.
 pub const DELIVERIES_MAX: usize = 4;
-/// How long the alerts that wait may take when weir ends.
+/// How long weir delivers waiting alerts when it ends.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// The largest head of an answer, in bytes, with those of 100 Continue before it.
+/// The largest head of an answer, in bytes, including each 100 Continue before it.
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 /// The pause after the first failure; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// How often, at most, a webhook that takes nothing is logged.
+/// The shortest time between two log lines about a webhook that takes nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where alerts are delivered, and how.
 #[derive(Debug)]
 pub struct Options {
-    /// The URL, `http` or `https`. It may hold a secret, so only its host is logged.
+    /// The URL, `http` or `https`. It can have a secret, so only its host is logged.
     pub url: Uri,
     /// The file of the secret. It is read for each attempt, so that it can be replaced.
     pub secret_file: PathBuf,
@@ -57,7 +57,7 @@ pub struct Options {
     pub tls: Option<Arc<Tls>>,
     /// How long one attempt may take.
     pub timeout: Duration,
-    /// How often one alert is sent at most.
+    /// The most attempts for one alert.
     pub attempts: u32,
     /// How long after its first attempt an alert is sent again.
     pub retry_for: Duration,
@@ -65,7 +65,7 @@ pub struct Options {
     pub queue: usize,
 }
 
-/// What became of alerts.
+/// The counts of alerts by their result.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     delivered: AtomicU64,
@@ -82,7 +82,7 @@ impl Deliveries {
         self.delivered.load(Relaxed)
     }
 
-    /// Alerts whose attempts or time were used up, that were too many to be sent again, or that weir had no time for when it ended.
+    /// Alerts that were given up: attempts or time were used up, too many paused, or weir ended.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up.load(Relaxed)
@@ -107,7 +107,7 @@ impl Deliveries {
     }
 }
 
-/// Takes alerts for the webhook. Once it is dropped, the webhook has a bounded time for those that wait.
+/// Takes alerts for the webhook. After it is dropped, the webhook delivers waiting alerts for a bounded time.
 #[derive(Debug)]
 pub struct Outbox {
     sender: mpsc::Sender<Alert>,
@@ -117,7 +117,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Puts an alert into the queue, or drops it where there is no room. Never waits.
+    /// Puts an alert into the queue, or drops it if there is no room. Never waits.
     pub(super) fn put(&self, alert: Alert) {
         self.deliveries.waiting.fetch_add(1, Relaxed);
         if let Err(error) = self.sender.try_send(alert) {
@@ -129,7 +129,7 @@ impl Outbox {
     }
 }
 
-/// Delivers what comes from an [`Outbox`].
+/// Delivers the alerts of an [`Outbox`].
 #[derive(Debug)]
 pub struct Webhook {
     options: Options,
@@ -139,7 +139,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// A webhook, and what takes its alerts. `secret` is that of the file now.
+    /// A webhook and its outbox. `secret` is the current one of the file.
     ///
     /// # Panics
     /// With a queue of 0.
@@ -156,7 +156,7 @@ impl Webhook {
         (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
     }
 
-    /// What became of alerts so far.
+    /// The counts so far.
     #[must_use]
     pub fn deliveries(&self) -> Arc<Deliveries> {
         self.sender.deliveries.clone()
@@ -225,7 +225,7 @@ async fn closed(mut is_open: watch::Receiver<()>) {
 struct Delivery {
     id: String,
     body: String,
-    /// When it was to be sent for the first time.
+    /// The time of the first attempt.
     started: Instant,
     attempts: u32,
 }
@@ -239,11 +239,11 @@ impl Delivery {
 /// The alerts that wait to be sent again.
 #[derive(Debug)]
 struct Paused {
-    /// By when they are due, and in the order in which they came.
+    /// By the time at which they are due, then by their order.
     waiting: BTreeMap<(Instant, u64), Delivery>,
     put: u64,
     max: usize,
-    /// Whether weir ends, and all are due.
+    /// Whether weir ends: then all are due.
     is_ending: bool,
 }
 
@@ -256,7 +256,7 @@ impl Paused {
         self.waiting.is_empty()
     }
 
-    /// Adds an alert. Where there is no room, returns that which has been on its way for longest.
+    /// Adds an alert. If there is no room, returns the alert whose first attempt was earliest.
     fn put(&mut self, due: Instant, delivery: Delivery) -> Option<Delivery> {
         self.put += 1;
         self.waiting.insert((due, self.put), delivery);
@@ -271,7 +271,7 @@ impl Paused {
         self.is_ending = true;
     }
 
-    /// The next alert, when it is due. To be called while there is one.
+    /// Waits for the next alert to be due. Call it while there is one.
     async fn next(&mut self) -> Delivery {
         let Some(first) = self.waiting.first_entry() else { return std::future::pending().await };
         if !self.is_ending {
@@ -284,7 +284,7 @@ impl Paused {
 #[derive(Debug)]
 struct Sender {
     deliveries: Arc<Deliveries>,
-    /// The last one that could be read.
+    /// The last secret that could be read.
     secret: Mutex<Secret>,
     complaint: Mutex<Complaint>,
 }
@@ -300,7 +300,7 @@ impl Sender {
         (delivery, result)
     }
 
-    /// What follows from an attempt: the alert, if it is to be sent again, and when.
+    /// Handles the result of an attempt. Returns the alert and the time of the next attempt, if there is one.
     fn look(
         &self,
         options: &Options,
@@ -317,7 +317,7 @@ impl Sender {
         self.failed(options, &reason);
         let pause = pause(delivery.attempts);
         let is_over = delivery.attempts >= options.attempts || delivery.started.elapsed() + pause > options.retry_for;
-        // When weir ends, each alert has one attempt more, without a pause.
+        // When weir ends, each alert has one more attempt, without a pause.
         if is_over || is_ending {
             self.give_up(&delivery);
             return None;
@@ -369,11 +369,10 @@ impl Sender {
         if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}")) }
     }
 
-    /// The secret of the file, or the last one that it had.
+    /// The secret of the file, or the last good one.
     async fn secret(&self, options: &Options) -> Secret {
         let path = options.secret_file.clone();
-        let read = spawn_blocking(move || Secret::read(&path)).await;
-        match read.unwrap_or_else(|error| Err(error.to_string())) {
+        match on_own_thread(move || Secret::read(&path)).await {
             Ok(secret) => *self.secret.lock() = secret,
             Err(reason) => {
                 let file = options.secret_file.display();

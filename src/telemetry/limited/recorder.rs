@@ -1,5 +1,5 @@
-//! What one core remembers of denials: of each of the last minutes, the limits that were over and the keys that were over them
-//! most. Not here: putting cores and minutes together (report.rs).
+//! The denials of one core: for each of the last minutes, the limits that were over and their keys with most denials. Not here:
+//! adding up cores and minutes (report.rs).
 
 use std::hash::BuildHasher as _;
 
@@ -10,15 +10,15 @@ use weir_engine::{Limit, Role};
 
 use super::sketch::Sketch;
 
-/// The minutes that are remembered, the current one among them.
+/// The minutes that are remembered, including the current one.
 pub const MINUTES_MAX: usize = 5;
-/// The most limits that one core remembers of one minute. Where more are over, the one with the fewest denials goes.
+/// The most limits that one core remembers for one minute. If more are over, the one with the fewest denials is forgotten.
 pub const LIMITS_MAX: usize = 64;
 /// The length of a step of a history, in milliseconds.
 pub const STEP_MS: u64 = 5_000;
 /// The steps of a minute.
 pub const STEPS: usize = 12;
-/// What stands for rule and limit of limits that came with a request.
+/// The rule and the limit of limits that came with a request.
 const OVERRIDE: &str = "(request)";
 /// The longest key that is kept, in bytes: a whole tag.
 const KEY_BYTES_MAX: usize = key::VERSION.len() + key::TAG_BYTES_MAX + 2;
@@ -26,7 +26,7 @@ const KEY_BYTES_MAX: usize = key::VERSION.len() + key::TAG_BYTES_MAX + 2;
 const MINUTE_MS: u64 = 60_000;
 const _: () = assert!(STEP_MS * STEPS as u64 == MINUTE_MS, "steps fill a minute");
 
-/// Which limit was over.
+/// The limit that was over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Whose {
     pub(super) domain: String,
@@ -47,7 +47,7 @@ impl Whose {
     }
 }
 
-/// Domain, rule and limit as they are shown.
+/// Domain, rule and limit as text.
 pub(super) fn names<'a>(charged: &Charged<'a>) -> [&'a str; 3] {
     match charged.limit {
         LimitOf::Rule(rule, at) => [&rule.domain, &rule.path, rule.limits.get(at).map_or("", label)],
@@ -64,7 +64,7 @@ fn label(limit: &Limit) -> &str {
 #[derive(Clone, Debug)]
 pub(super) struct Denials {
     pub(super) whose: Whose,
-    /// The role of the last one.
+    /// The role at the last denial.
     pub(super) role: Role,
     pub(super) count: u64,
     /// By step of the minute.
@@ -75,16 +75,16 @@ pub(super) struct Denials {
 /// One minute of one core.
 #[derive(Debug, Default)]
 struct Minute {
-    /// Its number since the Unix epoch.
+    /// The number of the minute since the Unix epoch.
     number: u64,
     len: usize,
-    /// Those behind `len` are kept for their buffers.
+    /// The limits behind `len` are unused. Their buffers are kept.
     limits: Vec<Denials>,
-    /// Denials of limits for which there was no room any more.
+    /// Denials of limits that were forgotten.
     left_out: u64,
 }
 
-/// What one core remembers.
+/// The denials of one core.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     hasher: DefaultHashBuilder,
@@ -92,13 +92,13 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Remembers that a limit was over.
+    /// Adds a denial.
     pub(super) fn add(&mut self, charged: &Charged<'_>, now_ms: u64) {
         let text = tag(charged.charge.key);
         let hash = self.hasher.hash_one(text);
         let number = now_ms / MINUTE_MS;
         let minute = &mut self.minutes[(number % MINUTES_MAX as u64) as usize];
-        // A clock that steps back may meet a later minute, which is forgotten.
+        // If the clock steps back, this forgets a later minute.
         if minute.number != number {
             (minute.number, minute.len, minute.left_out) = (number, 0, 0);
         }
@@ -110,12 +110,12 @@ impl Recorder {
         denials.keys.add(hash, text, now_ms);
     }
 
-    /// The denials of one limit in the minute of this number, by position; none behind the last.
+    /// The denials of the limit at this position, in the minute of this number; none behind the last.
     pub(super) fn denials(&self, number: u64, at: usize) -> Option<Denials> {
         self.minute(number).filter(|minute| at < minute.len).and_then(|minute| minute.limits.get(at)).cloned()
     }
 
-    /// Denials in that minute of limits for which there was no room any more.
+    /// Denials of limits that were forgotten, in the minute of this number.
     pub(super) fn left_out(&self, number: u64) -> u64 {
         self.minute(number).map_or(0, |minute| minute.left_out)
     }
@@ -153,7 +153,7 @@ impl Minute {
     }
 }
 
-/// The part of a key that the descriptor is in, which all of its limits share.
+/// The part of a key with the descriptor. All limits of a descriptor share it.
 fn tag(key: &str) -> &str {
     let end = key.find('}').map_or(key.len(), |at| at + 1);
     debug_assert!(end <= KEY_BYTES_MAX, "{end} bytes of a tag");

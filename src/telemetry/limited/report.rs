@@ -1,7 +1,7 @@
-//! Denials of all cores and of several minutes, put together: for each limit the keys that were over it most.
+//! The denials of all cores and several minutes: for each limit the keys with most denials.
 //!
-//! A count of a key lies between two bounds, since each sketch may have counted other keys under its name, or may have let the
-//! key go. Not here: how values are shown (values.rs), and JSON (http).
+//! The count of a key lies between two bounds: a sketch can have counted other keys under its name, or can have dropped the key.
+//! Not here: how values are shown (values.rs), and JSON (http).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,11 +20,11 @@ pub const REPORTED_LIMITS_MAX: usize = 256;
 pub struct Report {
     /// When it was made, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// The minutes that it is about, the current one among them.
+    /// The minutes that it covers, including the current one.
     pub minutes: usize,
     /// The limits that were over, most denials first.
     pub limits: Vec<LimitReport>,
-    /// Denials by limits for which there was no room.
+    /// Denials by limits that are not in the report.
     pub left_out: u64,
 }
 
@@ -37,13 +37,13 @@ pub struct LimitReport {
     pub rule: String,
     /// The name of the limit, or its id; `(request)` for limits in requests.
     pub limit: String,
-    /// What being over meant, the last time.
+    /// The role of the limit at the last denial.
     pub role: Role,
     /// How often a request was over this limit.
     pub denials: u64,
-    /// The same by steps of [`STEP_MS`], oldest first. The last one is not over yet.
+    /// Denials by steps of [`STEP_MS`], oldest first. The last step is the current one.
     pub history: Vec<u64>,
-    /// The keys that were over it most, first those with most denials for certain.
+    /// The keys with most denials, in the order of their lower bounds.
     pub keys: Vec<KeyReport>,
 }
 
@@ -52,9 +52,9 @@ pub struct LimitReport {
 pub struct KeyReport {
     /// The tag of the key, see [`weir_engine::key`].
     pub key: String,
-    /// Denials that it had for certain.
+    /// The lower bound of its denials.
     pub at_least: u64,
-    /// The most denials that it can have had.
+    /// The upper bound of its denials.
     pub at_most: u64,
     /// Its first denial that is remembered, in milliseconds since the Unix epoch.
     pub first_ms: u64,
@@ -62,7 +62,7 @@ pub struct KeyReport {
     pub last_ms: u64,
 }
 
-/// Puts a report together.
+/// Makes a report.
 #[derive(Debug)]
 pub(super) struct Maker {
     now_ms: u64,
@@ -138,7 +138,7 @@ impl Parts {
     }
 }
 
-/// The keys of all sketches. A key that a sketch lacks may have occurred as often there as the sketch can have missed.
+/// The keys of all sketches. If a sketch lacks a key, the upper bound includes what the sketch can have missed.
 fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
     let missed: u64 = sketches.iter().map(|sketch| u64::from(sketch.missed_max())).sum();
     let mut keys: HashMap<&str, KeyReport> = HashMap::new();

@@ -1,7 +1,7 @@
-//! Which keys occur most in a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
+//! The keys that occur most in a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
 //!
-//! A sketch of m keys over N occurrences has every key that occurs more than N/m times, and counts none too low and none
-//! more than N/m too high. Not here: time, rules and cores, of which each has sketches of its own (recorder.rs).
+//! A sketch of m keys over N occurrences has every key that occurs more than N/m times. No count is too low, and none is more than
+//! N/m too high. Not here: the sketches of each minute, limit and core (recorder.rs).
 
 /// The most keys of one sketch.
 pub const KEYS_MAX: usize = 32;
@@ -12,22 +12,22 @@ pub(super) struct Counted {
     pub(super) key: String,
     /// Occurrences, at most `error` too many.
     pub(super) count: u32,
-    /// What was counted of another key before this one took its place.
+    /// The count of another key, whose place this key took.
     pub(super) error: u32,
-    /// When it occurred first since it has its place, in milliseconds since the Unix epoch.
+    /// Its first occurrence since it took its place, in milliseconds since the Unix epoch.
     pub(super) first_ms: u64,
-    /// When it occurred last.
+    /// Its last occurrence.
     pub(super) last_ms: u64,
 }
 
 /// The keys that occur most.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
-    /// By position as `keys`, apart from them so that a search reads few cache lines.
+    /// In the order of `keys`. Separate, so that a search reads few cache lines.
     hashes: [u64; KEYS_MAX],
     counts: [u32; KEYS_MAX],
     len: usize,
-    /// Those behind `len` are kept for their buffers.
+    /// The keys behind `len` are unused. Their buffers are kept.
     keys: Vec<Counted>,
 }
 
@@ -66,7 +66,7 @@ impl Sketch {
         (counted.count, counted.last_ms) = (self.counts[at], now_ms);
     }
 
-    /// The most occurrences that a key can have which is not in the sketch.
+    /// The most occurrences that a key outside of the sketch can have.
     pub(super) fn missed_max(&self) -> u32 {
         if self.len < KEYS_MAX { 0 } else { self.counts[self.least()] }
     }
@@ -76,7 +76,7 @@ impl Sketch {
         &self.keys[..self.len]
     }
 
-    /// Forgets everything; what it holds memory for stays.
+    /// Forgets all keys. Their buffers are kept.
     pub(super) const fn clear(&mut self) {
         self.len = 0;
     }

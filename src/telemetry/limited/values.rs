@@ -24,9 +24,9 @@ pub enum Values {
 /// A descriptor that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
-    /// Keys and values, the values as [`Values`] has them. Where a wildcard or a name stands for a value, it is that.
+    /// Keys and values. A value is shown as [`Values`] says, or is the wildcard or name that the state has in its place.
     pub entries: Vec<(String, String)>,
-    /// Whether the end is missing, because the descriptor was too long.
+    /// Whether the end was cut, because the descriptor is too long.
     pub is_cut: bool,
 }
 
@@ -41,7 +41,7 @@ impl Values {
         }
     }
 
-    /// The descriptor of a key; without entries where the text is no key.
+    /// The descriptor of a key; without entries if the text is no key.
     #[must_use]
     pub fn descriptor(self, key: &str) -> ShownDescriptor {
         let Some(read) = key::parse(key) else {
@@ -49,7 +49,7 @@ impl Values {
         };
         let entries = read.entries.into_iter().map(|(key, value)| match value {
             ParsedValue::Text(text) => (key, self.value(text)),
-            // A name is of the policy, and has nothing of a caller.
+            // A name comes from the policy, and not from a caller.
             ParsedValue::Name(name) => (key, name),
         });
         ShownDescriptor { entries: entries.collect(), is_cut: read.is_hashed }
@@ -71,7 +71,7 @@ impl Values {
 }
 
 impl ShownDescriptor {
-    /// As people type it, `k=v,k=v`: a comma in a value is `\,` and a backslash `\\`.
+    /// As `k=v,k=v`. A comma in a value is `\,` and a backslash `\\`.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = spell_pairs(&self.entries);

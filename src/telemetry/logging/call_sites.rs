@@ -1,7 +1,7 @@
 //! A bound on how often one line of code logs.
 //!
-//! A peer that makes a dependency warn for each of its frames must not fill a disk. Each call site has so many lines in a
-//! period; the rest is counted here and not written. A task elsewhere asks for the counts and logs them.
+//! A peer that makes a dependency warn for each of its frames must not fill a disk. Each call site may write [`LINES_MAX`] lines in
+//! a period. The rest is counted and not written. A task elsewhere logs the counts.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::OnceLock;
@@ -15,11 +15,11 @@ use tracing_subscriber::layer::Context;
 
 /// The most lines of one call site in one period.
 pub const LINES_MAX: u64 = 100;
-/// The length of a period, which begins with the process and follows on the last.
+/// The length of a period. The first begins with the process.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// The call sites that have counts of their own. Those past it share one count.
+/// The most call sites that have their own counts. Further ones share one count.
 const CALL_SITES_MAX: usize = 1_024;
-/// How many places of the table are looked at for one call site.
+/// How many slots of the table are tried for one call site.
 const PROBES_MAX: usize = 16;
 /// The name of the call sites that share a count.
 const OTHERS: &str = "others";
@@ -35,12 +35,12 @@ pub(super) struct CallSites {
 
 #[derive(Default)]
 struct Site {
-    /// The hash of the call site; 0 if the place is free.
+    /// The hash of the call site; 0 if the slot is free.
     key: AtomicU64,
     name: OnceLock<Box<str>>,
-    /// The period in the upper half, how many lines it had in the lower.
+    /// The period in the upper half, and its number of lines in the lower half.
     lines: AtomicU64,
-    /// Lines that were dropped since they were last taken.
+    /// Lines that were dropped since the last call of [`CallSites::take_dropped`].
     dropped: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ impl CallSites {
         self.dropped.load(Relaxed)
     }
 
-    /// The call sites of which lines were dropped since the last call, each with their number.
+    /// The call sites that lost lines since the last call, and how many.
     pub(super) fn take_dropped(&self) -> Vec<(&str, u64)> {
         let mut taken = Vec::new();
         for site in self.sites.iter().chain([&self.others]) {
@@ -108,7 +108,7 @@ impl CallSites {
     }
 }
 
-/// Drops what a call site logs past its bound.
+/// Drops the lines of a call site past its bound.
 pub(super) struct Limit(pub(super) std::sync::Arc<CallSites>);
 
 impl<S: Subscriber> Layer<S> for Limit {
@@ -116,7 +116,7 @@ impl<S: Subscriber> Layer<S> for Limit {
         let metadata = event.metadata();
         let mut hasher = DefaultHasher::new();
         metadata.callsite().hash(&mut hasher);
-        // All lines of the `log` crate come from one call site for each level, and carry their own place as fields.
+        // All lines of the `log` crate come from one call site for each level. Their own place is in their fields.
         let mut place = LogPlace::default();
         if metadata.target() == "log" {
             event.record(&mut place);

@@ -1,4 +1,4 @@
-//! The fields of a line of text, whose values may come from callers, files and peers.
+//! The fields of a line of text. Their values can come from callers, files and peers.
 
 use std::fmt::{self, Debug};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use weir_engine::words::printable;
 
-/// The message and then each field, as one line: no value can end it or steer a terminal.
+/// Writes the message and then each field on one line. No value can end the line or control a terminal.
 pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     debug_fn(write).delimited(" ")
 }

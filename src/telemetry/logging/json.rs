@@ -1,7 +1,7 @@
 //! Lines of JSON on their way to the log.
 //!
-//! The formatter escapes what JSON demands. Here the other characters that a terminal would obey (C1 controls, bidirectional marks, line
-//! separators) become escapes of JSON too, so that a reader of the JSON gets the same text.
+//! The formatter escapes what JSON demands. This file escapes the other characters that a terminal would obey: C1 controls,
+//! bidirectional marks, line separators. A reader of the JSON gets the same text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,11 +9,11 @@ use std::io::{self, Write};
 use tracing_subscriber::fmt::MakeWriter;
 use weir_engine::words::is_plain;
 
-/// The names as the formatter writes them, in their order, and those of envoyproxy/ratelimit. No quote inside a text is
-/// written without a backslash before it, so each is found where it is a name.
+/// The names as the formatter writes them, in their order, and those of envoyproxy/ratelimit. A quote inside a text has a
+/// backslash before it, so the first match is the name.
 const NAMES: [(&str, &str); 2] = [("{\"timestamp\":", "{\"@timestamp\":"), (",\"message\":", ",\"@message\":")];
 
-/// How time and message are named.
+/// The names of time and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// `timestamp` and `message`.
@@ -22,7 +22,7 @@ pub(super) enum Names {
     At,
 }
 
-/// Prepares each line for another writer.
+/// Escapes each line and passes it to another writer.
 #[derive(Clone, Debug)]
 pub(super) struct JsonLines<W>(pub(super) W, pub(super) Names);
 
@@ -34,7 +34,7 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for JsonLines<W> {
     }
 }
 
-/// One call is one line: the formatter writes each event as a whole.
+/// Each call gets one line: the formatter writes an event at once.
 impl<W: Write> Write for JsonLines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut text = escaped(&String::from_utf8_lossy(line));

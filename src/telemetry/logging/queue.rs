@@ -1,8 +1,9 @@
 //! The queue in front of the log's target, and the thread that writes.
 //!
-//! A target can be slow, full, closed or stuck for ever: a pipe that no process reads, a full disk. Only the thread here
-//! waits for it. Callers put a whole line into a bounded queue and go on; a line that does not fit is dropped and counted.
-//! An error of the target is counted and nothing else: there is no place left to report it.
+//! A target can be slow, full, closed or stuck: a pipe that no process reads, a full disk. Only the thread here waits for it.
+//! Callers put a whole line into a bounded queue and go on. A line that does not fit is dropped and counted. An error of the
+//! target is only counted: there is no other place to report it. The writer of tracing-appender has no bound on bytes, counts no
+//! failed writes, and opens no file again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -24,7 +25,7 @@ pub const LINES_MAX: usize = 8_192;
 pub const BYTES_MAX: usize = 4 << 20;
 /// The longest line in bytes. A longer one is cut.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// What ends a line that was cut.
+/// The end of a line that was cut.
 const CUT: &[u8] = b"... (cut)\n";
 
 /// Lines that did not reach the target, since the start of the process.
@@ -43,13 +44,13 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
 }
 
-/// What the thread is given.
+/// An item of the queue.
 enum Item {
     /// A line with its end.
     Line(Box<[u8]>),
-    /// A panic of another thread. The hook only hands it over, since formatting an event can panic itself.
+    /// A panic of another thread. The hook formats no event, because that can panic too.
     Panic { thread: Box<str>, text: Box<str> },
-    /// The file is to be opened again.
+    /// An order to open the file again.
     Reopen,
 }
 
@@ -69,9 +70,9 @@ struct Shared {
     bytes: AtomicUsize,
     /// The number of those items.
     items: AtomicUsize,
-    /// Whether the file is to be opened again, also where the queue had no room for the item.
+    /// Whether to open the file again. Set also if the queue had no room for the item.
     reopen: AtomicBool,
-    /// Held while a thread waits for an empty queue; `emptied` ends that wait.
+    /// Locked by a thread that waits for `emptied`.
     waiting: Mutex<()>,
     emptied: Condvar,
 }
@@ -79,20 +80,20 @@ struct Shared {
 /// Where lines go.
 pub(super) struct Target {
     file: File,
-    /// Where to open it again; none for standard error.
+    /// The path to open again; none for standard error.
     path: Option<PathBuf>,
-    /// The last line was written in part.
+    /// Whether the last line was written in part.
     is_torn: bool,
 }
 
 impl Target {
-    /// Standard error, by a descriptor of its own: the lock of [`io::stderr`] would be held while a write blocks.
+    /// Standard error, by its own descriptor: a write that blocks would keep the lock of [`io::stderr`].
     pub(super) fn stderr() -> io::Result<Self> {
         let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         Ok(Self { file, path: None, is_torn: false })
     }
 
-    /// A file, made where it is missing and continued where it is there.
+    /// A file, which is created or continued.
     pub(super) fn file(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open(path)?, path: Some(path.to_owned()), is_torn: false })
     }
@@ -161,10 +162,10 @@ impl Queue {
         Ok(Self { sender, shared })
     }
 
-    /// Takes a line, which ends with its line feed, or drops and counts it. Never waits.
+    /// Takes a line with its line feed, or drops and counts it. Never waits.
     pub(super) fn line(&self, line: &[u8]) {
         let line: Box<[u8]> = if line.len() > LINE_BYTES_MAX {
-            // A cut within a character would be no UTF-8.
+            // Cuts between two characters of UTF-8.
             let cut = (0..=LINE_BYTES_MAX - CUT.len()).rev().find(|at| line[*at] & 0xc0 != 0x80).unwrap_or(0);
             [&line[..cut], CUT].concat().into()
         } else {
@@ -179,7 +180,7 @@ impl Queue {
         self.send(Item::Panic { thread: thread.into(), text: text.into() });
     }
 
-    /// Opens the file again, soon. Where that fails the old one stays in use.
+    /// Opens the file again soon. If that fails, the old one stays in use.
     pub(super) fn reopen(&self) {
         self.shared.reopen.store(true, SeqCst);
         self.send(Item::Reopen);
@@ -197,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Waits until all that was sent is written, at most so long. Whether it is.
+    /// Waits until every item so far is written, for at most `timeout`. Returns whether it is.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;
         let mut waiting = self.shared.waiting.lock();
@@ -219,7 +220,7 @@ impl Shared {
     }
 }
 
-/// Writes until no queue is left. A panic costs one item and never the thread.
+/// Writes until all senders are dropped. A panic costs one item and not the thread.
 fn run(mut target: Target, receiver: &Receiver<Item>, shared: &Shared) {
     while let Ok(item) = receiver.recv() {
         let bytes = item.bytes();
@@ -248,7 +249,7 @@ fn reopen(target: &mut Target) {
     let Err(error) = target.reopen() else { return };
     if let Some(path) = &target.path {
         let path = path.display();
-        tracing::error!(%path, %error, "the log file cannot be opened again: the old one stays in use");
+        tracing::error!(%path, %error, "cannot open the log file again: the old one stays in use");
     }
 }
 
@@ -260,7 +261,7 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// One call is one line: the formatter writes each event as a whole.
+/// Each call gets one line: the formatter writes an event at once.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.line(line);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_panic_is_cut_also_where_the_cut_falls_inside_a_character() {
+    fn the_text_of_a_panic_is_cut_between_characters() {
         let (sender, receiver) = sync_channel(1);
         let shared = Shared {
             lost: lost(),
@@ -387,7 +388,7 @@ mod tests {
         assert!(queue.flush(TIMEOUT));
         std::fs::rename(&path, &rotated).unwrap();
         queue.line(b"two\n");
-        // The order to reopen overtakes lines that wait.
+        // An order to reopen overtakes waiting lines.
         assert!(queue.flush(TIMEOUT));
         queue.reopen();
         queue.line(b"three\n");

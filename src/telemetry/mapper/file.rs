@@ -3,38 +3,35 @@
 //! Keys that are not known are ignored, as statsd_exporter ignores them. `ttl` has no effect: the series of weir are
 //! bounded without it. Not here: what a mapping does (mapper.rs).
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 
-use saphyr_parser::{Event, Parser, ScalarStyle};
+use weir_text::quoted;
+use weir_text::yaml::{self, Document, Fault, NodeId, Options, Position, Value};
 
 use super::{
-    BUCKETS, FILE_BYTES_MAX, MAPPINGS_MAX, Mapper, MapperError, Mapping, MetricType, ObserverKind, QUANTILES,
-    SUMMARY_AGE, Target, glob, regex,
+    BUCKETS, FILE_BYTES_MAX, MAPPINGS_MAX, Mapper, Mapping, MetricType, ObserverKind, QUANTILES, SUMMARY_AGE, Target,
+    glob, regex,
 };
 
-/// The most values in one file, what aliases expand to included.
-const NODES_MAX: usize = 200_000;
-/// The most bytes of texts in one file, what aliases expand to included; a text counts for each list and mapping around it.
-const TEXT_BYTES_MAX: usize = 16 << 20;
-/// How deep lists and mappings may nest.
-const DEPTH_MAX: usize = 16;
+/// The most values in one file, also with aliases written out.
+const VALUES_MAX: u32 = 200_000;
+const YAML: Options = Options {
+    is_compatible: false,
+    joined_key: "",
+    written_max: VALUES_MAX as usize,
+    values_max: VALUES_MAX,
+    aliased_bytes_max: 16 << 20,
+    depth_max: 16,
+};
 /// The most bounds of a histogram, and quantiles of a summary.
 const NUMBERS_MAX: usize = 200;
 
-/// A value and the line where it stands.
-#[derive(Clone, Debug)]
-struct Node {
-    line: usize,
-    value: Value,
-}
-
-#[derive(Clone, Debug)]
-enum Value {
-    Nothing,
-    Text(String),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+/// A value of the file.
+#[derive(Clone, Copy)]
+struct Node<'d> {
+    document: &'d Document<'d>,
+    id: NodeId,
 }
 
 /// The defaults of all mappings.
@@ -46,11 +43,11 @@ struct Defaults {
     max_age: Duration,
 }
 
-pub(super) fn parse(text: &str) -> Result<Mapper, MapperError> {
+pub(super) fn parse(text: &str) -> Result<Mapper, Fault> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(MapperError { line: 1, message: format!("more than {FILE_BYTES_MAX} bytes") });
+        return Err(Fault { position: Position::START, message: format!("more than {FILE_BYTES_MAX} bytes") });
     }
-    let root = tree(text)?;
+    let document = Document::parse(text, YAML)?;
     let mut defaults = Defaults {
         is_regex: false,
         is_histogram: false,
@@ -59,7 +56,9 @@ pub(super) fn parse(text: &str) -> Result<Mapper, MapperError> {
         max_age: SUMMARY_AGE,
     };
     let mut most_specific_glob = false;
-    if let Some(node) = root.get("defaults")? {
+    let root = document.root.map(|id| Node { document: &document, id });
+    let get = |key| root.map_or(Ok(None), |root| root.get(key));
+    if let Some(node) = get("defaults")? {
         most_specific_glob = node.switch("glob_disable_ordering")?;
         defaults.is_regex = is_regex(node)?.unwrap_or(false);
         defaults.is_histogram = is_histogram(node)?.unwrap_or(false);
@@ -67,16 +66,23 @@ pub(super) fn parse(text: &str) -> Result<Mapper, MapperError> {
         defaults.quantiles = quantiles(node)?.unwrap_or(defaults.quantiles);
         defaults.max_age = max_age(node)?.unwrap_or(defaults.max_age);
     }
-    let mappings = root.get("mappings")?.map_or(Ok(&[][..]), Node::list)?;
-    if mappings.len() > MAPPINGS_MAX {
-        return Err(root.error(format!("{} mappings: at most {MAPPINGS_MAX}", mappings.len())));
+    let mut mappings = Vec::new();
+    if let Some(node) = get("mappings")? {
+        let nodes = node.list()?;
+        if nodes.len() > MAPPINGS_MAX {
+            return Err(node.error(format!("{} mappings: at most {MAPPINGS_MAX}", nodes.len())));
+        }
+        mappings = nodes.map(|node| mapping(node, &defaults)).collect::<Result<_, _>>()?;
     }
-    let mappings = mappings.iter().map(|node| mapping(node, &defaults)).collect::<Result<_, _>>()?;
-    let unmapped_times = times(&Node { line: 1, value: Value::Nothing }, &defaults)?;
+    let unmapped_times = if defaults.is_histogram {
+        ObserverKind::Histogram(defaults.buckets)
+    } else {
+        ObserverKind::Summary(defaults.quantiles, defaults.max_age)
+    };
     Ok(Mapper { mappings, most_specific_glob, unmapped_times })
 }
 
-fn mapping(node: &Node, defaults: &Defaults) -> Result<Mapping, MapperError> {
+fn mapping(node: Node<'_>, defaults: &Defaults) -> Result<Mapping, Fault> {
     let Some(pattern) = node.get("match")? else {
         return Err(node.error("a mapping without match".to_owned()));
     };
@@ -94,7 +100,7 @@ fn mapping(node: &Node, defaults: &Defaults) -> Result<Mapping, MapperError> {
     Ok(Mapping { pattern, metric_type: metric_type(node)?, target: target(node, defaults)? })
 }
 
-fn target(node: &Node, defaults: &Defaults) -> Result<Target, MapperError> {
+fn target(node: Node<'_>, defaults: &Defaults) -> Result<Target, Fault> {
     if node.word("action", &["", "map", "drop"])? == Some("drop") {
         return Ok(Target::Drop);
     }
@@ -111,7 +117,7 @@ fn target(node: &Node, defaults: &Defaults) -> Result<Target, MapperError> {
             if !is_name(label, false) {
                 return Err(value.error(format!("labels: {label:?} cannot be the name of a label")));
             }
-            labels.push((label.as_str().into(), value.text()?.into()));
+            labels.push((label.into(), value.text()?.into()));
         }
     }
     let scale = node.get("scale")?.map_or(Ok(1.0), Node::number)?;
@@ -120,7 +126,7 @@ fn target(node: &Node, defaults: &Defaults) -> Result<Target, MapperError> {
 }
 
 /// How times are counted; a mapping of other statistics has this too and does not use it.
-fn times(node: &Node, defaults: &Defaults) -> Result<ObserverKind, MapperError> {
+fn times(node: Node<'_>, defaults: &Defaults) -> Result<ObserverKind, Fault> {
     let is_histogram = is_histogram(node)?.unwrap_or(defaults.is_histogram);
     let (unused, used) = if is_histogram { ("summary", "histogram") } else { ("histogram", "summary") };
     let own_type = node.get("observer_type")?.or(node.get("timer_type")?).is_some();
@@ -136,7 +142,7 @@ fn times(node: &Node, defaults: &Defaults) -> Result<ObserverKind, MapperError> 
     Ok(ObserverKind::Summary(quantiles, max_age(node)?.unwrap_or(defaults.max_age)))
 }
 
-fn metric_type(node: &Node) -> Result<Option<MetricType>, MapperError> {
+fn metric_type(node: Node<'_>) -> Result<Option<MetricType>, Fault> {
     let word = node.word("match_metric_type", &["", "counter", "gauge", "observer", "timer"])?;
     Ok(match word {
         Some("counter") => Some(MetricType::Counter),
@@ -146,23 +152,23 @@ fn metric_type(node: &Node) -> Result<Option<MetricType>, MapperError> {
     })
 }
 
-fn is_regex(node: &Node) -> Result<Option<bool>, MapperError> {
+fn is_regex(node: Node<'_>) -> Result<Option<bool>, Fault> {
     Ok(node.word("match_type", &["", "glob", "regex"])?.filter(|word| !word.is_empty()).map(|word| word == "regex"))
 }
 
-fn is_histogram(node: &Node) -> Result<Option<bool>, MapperError> {
+fn is_histogram(node: Node<'_>) -> Result<Option<bool>, Fault> {
     const TYPES: &[&str] = &["", "histogram", "summary"];
     let word = node.word("observer_type", TYPES)?.filter(|word| !word.is_empty());
     let word = word.or(node.word("timer_type", TYPES)?.filter(|word| !word.is_empty()));
     Ok(word.map(|word| word == "histogram"))
 }
 
-fn buckets(node: &Node) -> Result<Option<Vec<f64>>, MapperError> {
+fn buckets(node: Node<'_>) -> Result<Option<Vec<f64>>, Fault> {
     let options = node.get("histogram_options")?;
     let Some(list) = options.map_or(Ok(None), |options| options.get("buckets"))?.or(node.get("buckets")?) else {
         return Ok(None);
     };
-    let bounds = list.list()?.iter().map(Node::number).collect::<Result<Vec<f64>, _>>()?;
+    let bounds = list.list()?.map(Node::number).collect::<Result<Vec<f64>, _>>()?;
     if bounds.len() > NUMBERS_MAX {
         return Err(list.error(format!("{} buckets: at most {NUMBERS_MAX}", bounds.len())));
     }
@@ -172,7 +178,7 @@ fn buckets(node: &Node) -> Result<Option<Vec<f64>>, MapperError> {
     Ok(Some(bounds).filter(|bounds| !bounds.is_empty()))
 }
 
-fn quantiles(node: &Node) -> Result<Option<Vec<f64>>, MapperError> {
+fn quantiles(node: Node<'_>) -> Result<Option<Vec<f64>>, Fault> {
     let options = node.get("summary_options")?;
     let Some(list) = options.map_or(Ok(None), |options| options.get("quantiles"))?.or(node.get("quantiles")?) else {
         return Ok(None);
@@ -194,7 +200,7 @@ fn quantiles(node: &Node) -> Result<Option<Vec<f64>>, MapperError> {
     Ok(Some(quantiles).filter(|quantiles| !quantiles.is_empty()))
 }
 
-fn max_age(node: &Node) -> Result<Option<Duration>, MapperError> {
+fn max_age(node: Node<'_>) -> Result<Option<Duration>, Fault> {
     let Some(options) = node.get("summary_options")? else { return Ok(None) };
     let Some(age) = options.get("max_age")? else { return Ok(None) };
     let text = age.text()?;
@@ -232,164 +238,79 @@ fn is_name(text: &str, with_references: bool) -> bool {
     text.starts_with(is_first) && text.chars().all(is_later)
 }
 
-impl Node {
-    fn error(&self, message: String) -> MapperError {
-        MapperError { line: self.line, message }
+impl<'d> Node<'d> {
+    fn value(self) -> &'d yaml::Node<'d> {
+        self.document.node(self.id)
     }
 
-    /// What stands under a key of a mapping; nothing if the key has no value.
-    fn get(&self, key: &str) -> Result<Option<&Self>, MapperError> {
-        let found = self.map()?.iter().find(|(name, _)| name == key).map(|(_, node)| node);
-        Ok(found.filter(|node| !matches!(node.value, Value::Nothing)))
+    fn error(self, message: String) -> Fault {
+        Fault { position: self.value().position, message }
     }
 
-    fn map(&self) -> Result<&[(String, Self)], MapperError> {
-        match &self.value {
-            Value::Map(entries) => Ok(entries),
-            Value::Nothing => Ok(&[]),
-            _ => Err(self.error("a mapping of keys to values is expected".to_owned())),
+    fn expected(self, what: &str) -> Fault {
+        self.error(format!("{what} is expected, not {}", self.value().describe()))
+    }
+
+    /// The value of a key; none if the key is absent or null.
+    fn get(self, key: &str) -> Result<Option<Self>, Fault> {
+        let found = self.map()?.into_iter().find(|(name, _)| *name == key).map(|(_, node)| node);
+        Ok(found.filter(|node| !node.value().is_null()))
+    }
+
+    fn map(self) -> Result<Vec<(&'d str, Self)>, Fault> {
+        let entries = match &self.value().value {
+            Value::Mapping(entries) => entries,
+            _ if self.value().is_null() => return Ok(Vec::new()),
+            _ => return Err(self.expected("a mapping of keys to values")),
+        };
+        let mut known = HashSet::new();
+        let mut map = Vec::with_capacity(entries.len());
+        for &(key, id) in entries {
+            let key = Self { id: key, ..self };
+            let name = key.text()?;
+            if !known.insert(name) {
+                return Err(key.error(format!("the key {} is there twice", quoted(name))));
+            }
+            map.push((name, Self { id, ..self }));
+        }
+        Ok(map)
+    }
+
+    fn list(self) -> Result<impl ExactSizeIterator<Item = Self>, Fault> {
+        match &self.value().value {
+            Value::List(ids) => Ok(ids.iter().map(move |&id| Self { id, ..self })),
+            _ => Err(self.expected("a list")),
         }
     }
 
-    fn list(&self) -> Result<&[Self], MapperError> {
-        match &self.value {
-            Value::List(nodes) => Ok(nodes),
-            _ => Err(self.error("a list is expected".to_owned())),
+    fn text(self) -> Result<&'d str, Fault> {
+        match &self.value().value {
+            _ if self.value().is_null() => Ok(""),
+            Value::Scalar { text, .. } => Ok(text),
+            _ => Err(self.expected("a text")),
         }
     }
 
-    fn text(&self) -> Result<&str, MapperError> {
-        match &self.value {
-            Value::Text(text) => Ok(text),
-            Value::Nothing => Ok(""),
-            _ => Err(self.error("a text is expected".to_owned())),
-        }
-    }
-
-    fn number(&self) -> Result<f64, MapperError> {
+    fn number(self) -> Result<f64, Fault> {
         let text = self.text()?;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-        number.ok_or_else(|| self.error(format!("{text:?} is no number")))
+        number.ok_or_else(|| self.error(format!("{} is no number", quoted(text))))
     }
 
     /// One of these words.
-    fn word(&self, key: &str, words: &[&str]) -> Result<Option<&str>, MapperError> {
+    fn word(self, key: &str, words: &[&str]) -> Result<Option<&'d str>, Fault> {
         let Some(node) = self.get(key)? else { return Ok(None) };
         let text = node.text()?;
         if words.contains(&text) {
             return Ok(Some(text));
         }
         let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
-        Err(node.error(format!("{key}: {text:?} is none of {}", words.join(", "))))
+        Err(node.error(format!("{key}: {} is none of {}", quoted(text), words.join(", "))))
     }
 
-    fn switch(&self, key: &str) -> Result<bool, MapperError> {
-        Ok(self
-            .word(key, &["true", "false", "True", "False", "TRUE", "FALSE"])?
-            .is_some_and(|word| word.eq_ignore_ascii_case("true")))
-    }
-}
-
-/// A list or a mapping that is being read.
-struct Open {
-    line: usize,
-    anchor: usize,
-    value: Value,
-    /// The key whose value comes next.
-    key: Option<String>,
-}
-
-/// Reads the one document of a text. Aliases are followed.
-fn tree(text: &str) -> Result<Node, MapperError> {
-    // The parser keeps all of a list or a mapping in brackets before it gives the first value.
-    if text.matches([',', '[', ']', '{', '}']).count() > NODES_MAX {
-        return Err(MapperError { line: 1, message: "too many values".to_owned() });
-    }
-    let mut anchors: HashMap<usize, Node> = HashMap::new();
-    let mut open: Vec<Open> = Vec::new();
-    let mut root = None;
-    let mut all = Size::default();
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| MapperError {
-            line: error.marker().line(),
-            message: format!("not YAML: {}", error.info()),
-        })?;
-        let line = span.start.line();
-        let fail = |message: &str| MapperError { line, message: message.to_owned() };
-        let (node, anchor) = match event {
-            Event::Scalar(text, style, anchor, _) => {
-                let is_nothing = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
-                let value = if is_nothing { Value::Nothing } else { Value::Text(text.into_owned()) };
-                (Node { line, value }, anchor)
-            }
-            Event::Alias(anchor) => {
-                let node = anchors.get(&anchor).cloned();
-                (node.ok_or_else(|| fail("an alias of nothing"))?, 0)
-            }
-            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) if open.len() == DEPTH_MAX => {
-                let _ = anchor;
-                return Err(fail("lists and mappings nest too deep"));
-            }
-            Event::SequenceStart(anchor, _) => {
-                open.push(Open { line, anchor, value: Value::List(Vec::new()), key: None });
-                continue;
-            }
-            Event::MappingStart(anchor, _) => {
-                open.push(Open { line, anchor, value: Value::Map(Vec::new()), key: None });
-                continue;
-            }
-            Event::SequenceEnd | Event::MappingEnd => {
-                let Some(closed) = open.pop() else { continue };
-                (Node { line: closed.line, value: closed.value }, closed.anchor)
-            }
-            Event::DocumentStart(_) if root.is_some() => return Err(fail("a second document")),
-            _ => continue,
-        };
-        all.add(&node);
-        if all.nodes > NODES_MAX || all.bytes > TEXT_BYTES_MAX {
-            return Err(fail("too many values"));
-        }
-        if anchor > 0 {
-            anchors.insert(anchor, node.clone());
-        }
-        match open.last_mut() {
-            None => root = Some(node),
-            Some(Open { value: Value::List(list), .. }) => list.push(node),
-            Some(Open { value: Value::Map(entries), key, .. }) => match key.take() {
-                None => *key = Some(node.text()?.to_owned()),
-                Some(key) if entries.iter().any(|(name, _)| *name == key) => {
-                    return Err(node.error(format!("the key {key:?} is there twice")));
-                }
-                Some(key) => entries.push((key, node)),
-            },
-            Some(_) => {}
-        }
-    }
-    Ok(root.unwrap_or(Node { line: 1, value: Value::Nothing }))
-}
-
-/// How many values there are, and how many bytes their texts have.
-#[derive(Default)]
-struct Size {
-    nodes: usize,
-    bytes: usize,
-}
-
-impl Size {
-    /// Adds a node and what is in it.
-    fn add(&mut self, node: &Node) {
-        self.nodes += 1;
-        match &node.value {
-            Value::Nothing => {}
-            Value::Text(text) => self.bytes += text.len(),
-            Value::List(nodes) => nodes.iter().for_each(|node| self.add(node)),
-            Value::Map(entries) => {
-                for (key, node) in entries {
-                    self.bytes += key.len();
-                    self.add(node);
-                }
-            }
-        }
+    fn switch(self, key: &str) -> Result<bool, Fault> {
+        let word = self.word(key, &["true", "false", "True", "False", "TRUE", "FALSE"])?;
+        Ok(word.is_some_and(|word| word.eq_ignore_ascii_case("true")))
     }
 }
 
@@ -398,13 +319,14 @@ mod tests {
     use super::*;
 
     fn problem(text: &str) -> String {
-        parse(text).expect_err(text).to_string()
+        let Fault { position, message } = parse(text).expect_err(text);
+        format!("{}: {message}", position.line)
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
         for (text, expected) in [
-            ("mappings: 7", "1: a list is expected"),
+            ("mappings: 7", "1: a list is expected, not \"7\""),
             ("mappings:\n- name: a", "2: a mapping without match"),
             ("mappings:\n- match: a.b", "2: a mapping without name"),
             ("mappings:\n- {match: 'a*.b', name: a}", "2: match: \"a*.b\" is no glob"),
@@ -425,17 +347,17 @@ mod tests {
                 "5: summary_options in a mapping whose observer_type is histogram",
             ),
             ("mappings:\n- {match: a, match: b, name: c}", "2: the key \"match\" is there twice"),
-            ("mappings: [\n", "2: not YAML: "),
+            ("mappings: [\n", "2: not valid YAML: "),
             ("{}\n---\n{}", "2: a second document"),
         ] {
             let found = problem(text);
             assert!(found.starts_with(expected), "{text:?}\n{found}");
         }
         let bomb = format!("a: &a [{}]\nb: &b [{}]\nc: [{}]", "x,".repeat(500), "*a,".repeat(100), "*b,".repeat(100));
-        assert!(problem(&bomb).ends_with("too many values"));
+        assert!(problem(&bomb).contains(": more than 200000 values"));
         let long = format!("a: &a {}\nb: [{}]", "x".repeat(500_000), "*a,".repeat(100));
-        assert!(problem(&long).ends_with("too many values"), "aliases count with their texts");
-        assert!(problem(&"[".repeat(DEPTH_MAX + 1)).ends_with("nest too deep"));
+        assert!(problem(&long).contains(": aliases of more than 16 MiB of text"), "aliases count with their texts");
+        assert!(problem(&"[".repeat(YAML.depth_max + 1)).contains(": nested deeper than 16 "));
     }
 
     #[test]

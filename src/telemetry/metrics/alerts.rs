@@ -10,11 +10,8 @@ use weir_engine::Shares;
 
 use super::families::{Source, Value, Visitor};
 use super::labels::Labels;
-use super::listed::{Cursor, Listed};
-use super::table::{ALERTS, row};
-
-/// How many counters are shown at a time.
-const BATCH: usize = 64;
+use super::listed::{Listed, ListedFamily};
+use super::table::ALERTS;
 
 /// A share of a limit.
 type Share = (Arc<Labels>, u8);
@@ -47,7 +44,7 @@ impl AlertLoad {
         self.counts.entry(share).or_insert_with(|| known.unwrap_or_default()).clone()
     }
 
-    /// Forgets the counters of shares that are gone.
+    /// Puts the counters in place, and forgets those of other shares.
     pub(super) fn end(self, counts: &AlertCounts) {
         counts.replace(self.counts.into_iter().collect());
     }
@@ -61,34 +58,12 @@ pub(super) fn count(alerts: &LimitAlerts, share: u8) {
 }
 
 /// Shows the counters of all shares.
-pub(super) struct AlertsOfLimits {
-    counts: Arc<AlertCounts>,
-    has_begun: bool,
-    is_more: bool,
-    cursor: Cursor<Share>,
-}
-
-impl AlertsOfLimits {
-    pub(super) fn new(counts: Arc<AlertCounts>) -> Self {
-        Self { counts, has_begun: false, is_more: true, cursor: Cursor::default() }
-    }
-}
-
-impl Source for AlertsOfLimits {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        if !self.is_more {
-            return false;
-        }
-        if let Some(row) = row(ALERTS).filter(|_| !self.has_begun) {
-            to.family(row.into());
-        }
-        self.has_begun = true;
-        self.is_more = self.counts.next(&mut self.cursor, BATCH, |(labels, share), count| {
-            let Labels { domain, rule, limit } = &**labels;
-            let share = share.to_string();
-            let labels = [("domain", &**domain), ("limit", limit), ("rule", rule), ("share", &share)];
-            to.series(&labels, Value::Count(count.load(Relaxed)));
-        });
-        true
-    }
+pub(super) fn alerts_of_limits(counts: Arc<AlertCounts>) -> impl Source {
+    ListedFamily::new(ALERTS, counts, |entry: Option<(&Share, &Arc<AtomicU64>)>, to: &mut dyn Visitor| {
+        let Some(((labels, share), count)) = entry else { return };
+        let Labels { domain, rule, limit } = &**labels;
+        let share = share.to_string();
+        let labels = [("domain", &**domain), ("limit", limit), ("rule", rule), ("share", &share)];
+        to.series(&labels, Value::Count(count.load(Relaxed)));
+    })
 }

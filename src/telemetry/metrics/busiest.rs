@@ -1,7 +1,7 @@
-//! Which limits were asked most since the last look, and how requests ended meanwhile.
+//! The limits with most hits since the last look, and how requests ended meanwhile.
 //!
-//! Nothing is counted for this: each look compares the counters with those of the last one, so it costs nothing between
-//! looks. All callers share one look. Not here: which keys were denied (limited.rs).
+//! Each look compares the counters with those of the last one, so it costs nothing between looks. All callers share one look.
+//! Not here: which keys were denied (limited.rs).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use crate::counts::Values;
 
 /// A look is repeated to callers until it is this old.
 pub const LOOK_AGE: Duration = Duration::from_secs(1);
-/// A look this old is not compared with: what lies between is no rate of now.
+/// An older look is not compared with: the difference would not be a current rate.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 /// The most limits of one look.
 pub const BUSIEST_MAX: usize = 64;
@@ -25,21 +25,21 @@ pub const BUSIEST_MAX: usize = 64;
 /// What happened between two looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Busiest {
-    /// The time between them, in milliseconds; 0 where there was no look to compare with.
+    /// The time between them, in milliseconds; 0 if there was no look to compare with.
     pub interval_ms: u64,
     /// Requests that passed.
     pub ok: u64,
     /// Requests over a limit.
     pub over_limit: u64,
-    /// Requests that failed since a store did.
+    /// Requests that failed because a store failed.
     pub store_failed: u64,
-    /// The limits that were asked for most hits and those with most hits above the limit, at most [`BUSIEST_MAX`] of each, in the
-    /// order of their hits.
+    /// The limits with most hits, and those with most hits above the limit: at most [`BUSIEST_MAX`] of each, in the order of their
+    /// hits.
     pub limits: Vec<BusyLimit>,
 }
 
 impl Busiest {
-    /// The same of at most `max`.
+    /// The busiest `max` limits.
     #[must_use]
     pub fn most(&self, max: usize) -> Vec<&BusyLimit> {
         most(self.limits.iter().collect(), max, |limit| limit.over)
@@ -70,7 +70,7 @@ type Entry = (Arc<Labels>, Labelled);
 struct Look {
     at: Instant,
     requests: [u64; 3],
-    /// The limits of that time, to tell whether they were replaced since.
+    /// The limits at that time, to detect that they were replaced since.
     entries: Weak<[Entry]>,
     /// Hits and hits above the limit, by position.
     counts: Vec<[u64; 2]>,
@@ -123,7 +123,7 @@ fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<Busy
     limits.collect()
 }
 
-/// Of limits in the order of their hits the first `max`, and the `max` with most hits above the limit, still in that order.
+/// The first `max` limits, and the `max` limits with most hits above the limit. Keeps the order of `by_hits`.
 fn most<T>(by_hits: Vec<T>, max: usize, over: impl Fn(&T) -> u64) -> Vec<T> {
     let mut by_over: Vec<(Reverse<u64>, usize)> = by_hits
         .iter()

@@ -1,7 +1,7 @@
 //! Requests by the domains of the policies in force, and descriptors that met no rule.
 //!
-//! Each runtime adds to a lane of its own, so that cores which serve one domain do not slow each other. Not here: requests whose
-//! domain no policy has (latency.rs counts them by result).
+//! Each runtime adds to a lane of its own, so that cores that serve the same domain do not slow each other. Not here: requests of
+//! unknown domains (latency.rs counts them by result).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,17 +10,15 @@ use weir_engine::PolicySet;
 use weir_engine::observer::DecisionResult;
 
 use super::families::{Source, Value, Visitor};
-use super::listed::{Cursor, Listed};
-use super::table::{REQUESTS_TOTAL, UNMATCHED, row};
+use super::listed::{Listed, ListedFamily};
+use super::table::{REQUESTS_TOTAL, UNMATCHED};
 
-/// What stands in the label `domain` for domains that no policy has, and for requests that cannot be read.
+/// The label `domain` of unknown domains, and of requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
-/// More runtimes than this share lanes: a domain takes 64 bytes for each.
+/// If there are more runtimes, some share lanes. A domain takes 64 bytes for each lane.
 const LANES_MAX: usize = 16;
-/// How many domains are shown at a time.
-const BATCH: usize = 64;
 
-/// What one runtime counts of one domain.
+/// The counters of one domain that one runtime writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Lane {
@@ -30,13 +28,13 @@ struct Lane {
     unmatched: AtomicU64,
 }
 
-/// What is counted of one domain.
+/// The counters of one domain.
 #[derive(Debug)]
 pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
 }
 
-/// A result by name, and where a lane counts it.
+/// The name of a result, and its counter in a lane.
 type Counted = (&'static str, fn(&Lane) -> &AtomicU64);
 
 /// The results that a request for a known domain can have.
@@ -71,17 +69,17 @@ impl DomainCounts {
 /// The counters of all domains of the policies in force, by their names.
 #[derive(Debug)]
 pub(super) struct Domains {
-    named: Listed<Arc<str>, Arc<DomainCounts>>,
+    named: Arc<Listed<Arc<str>, Arc<DomainCounts>>>,
     lanes: usize,
 }
 
 impl Domains {
-    /// None yet, for so many runtimes.
+    /// No domain yet, for so many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
-        Self { named: Listed::default(), lanes: runtimes.clamp(1, LANES_MAX) }
+        Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
 
-    /// Looks up the counters of all these domains, by their ids, and forgets those of domains that are gone. One load at a time.
+    /// Returns the counters of all these domains, by id, and forgets those of other domains. One load at a time.
     pub(super) fn load(&self, policies: &PolicySet) -> Box<[Arc<DomainCounts>]> {
         let before = self.named.entries();
         let mut domains: Vec<_> = policies.domains().collect();
@@ -97,9 +95,7 @@ impl Domains {
         self.named.replace(named.into());
         counts
     }
-}
 
-impl Domains {
     /// The requests for all domains, by result in the order of [`RESULTS`].
     pub(super) fn totals(&self) -> [u64; RESULTS.len()] {
         let entries = self.named.entries();
@@ -107,84 +103,50 @@ impl Domains {
     }
 }
 
-/// What is counted of requests that have no domain of the policies.
+/// The counts of requests without a known domain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unknown {
     pub(super) invalid: u64,
     pub(super) no_policies: u64,
     pub(super) unknown_domain: u64,
-    /// The descriptors of those that name a domain.
+    /// The descriptors of requests that name an unknown domain.
     pub(super) descriptors: u64,
 }
 
-/// Shows the requests of all domains, and then the descriptors that met no rule.
-pub(super) struct RequestsOfDomains {
-    domains: Arc<Domains>,
-    unknown: Unknown,
-    family: Shown,
-    /// Whether the head of the family was shown.
-    has_begun: bool,
-    cursor: Cursor<Arc<str>>,
-    /// A policy has the name that stands for unknown domains.
-    is_taken: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Requests,
-    Unmatched,
-    Nothing,
-}
-
-impl RequestsOfDomains {
-    pub(super) fn new(domains: Arc<Domains>, unknown: Unknown) -> Self {
-        let (family, cursor) = (Shown::Requests, Cursor::default());
-        Self { domains, unknown, family, has_begun: false, cursor, is_taken: false }
-    }
-}
-
-impl Source for RequestsOfDomains {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        let (name, next) = match self.family {
-            Shown::Requests => (REQUESTS_TOTAL, Shown::Unmatched),
-            Shown::Unmatched => (UNMATCHED, Shown::Nothing),
-            Shown::Nothing => return false,
-        };
-        if let Some(row) = row(name).filter(|_| !self.has_begun) {
-            to.family(row.into());
-        }
-        self.has_begun = true;
-        let (family, unknown, is_taken) = (self.family, &self.unknown, &mut self.is_taken);
-        let is_more = self.domains.named.next(&mut self.cursor, BATCH, |domain, counts| match family {
-            Shown::Requests => {
-                for (result, count) in RESULTS {
-                    to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
-                }
+/// Shows the requests of all domains by result.
+pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
+    let Unknown { invalid, no_policies, unknown_domain, .. } = unknown;
+    let unknown = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
+    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
+        Some((domain, counts)) => {
+            for (result, count) in RESULTS {
+                to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
             }
-            _ => {
-                let mut unmatched = counts.sum(|lane| &lane.unmatched);
-                if **domain == *UNKNOWN {
-                    // A series is shown once.
-                    *is_taken = true;
-                    unmatched += unknown.descriptors;
-                }
-                to.series(&[("domain", domain)], Value::Count(unmatched));
-            }
-        });
-        if is_more {
-            return true;
         }
-        if family == Shown::Requests {
-            let Unknown { invalid, no_policies, unknown_domain, .. } = *unknown;
-            for (result, count) in
-                [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)]
-            {
+        None => {
+            for (result, count) in unknown {
                 to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
             }
-        } else if !*is_taken {
-            to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors));
         }
-        (self.family, self.has_begun, self.cursor) = (next, false, Cursor::default());
-        true
-    }
+    };
+    ListedFamily::new(REQUESTS_TOTAL, domains.named.clone(), show)
+}
+
+/// Shows the descriptors that met no rule.
+pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
+    // A policy may have the name that stands for unknown domains. Each series is shown once.
+    let mut is_taken = false;
+    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
+        Some((domain, counts)) => {
+            let mut unmatched = counts.sum(|lane| &lane.unmatched);
+            if **domain == *UNKNOWN {
+                is_taken = true;
+                unmatched += unknown.descriptors;
+            }
+            to.series(&[("domain", domain)], Value::Count(unmatched));
+        }
+        None if is_taken => {}
+        None => to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors)),
+    };
+    ListedFamily::new(UNMATCHED, domains.named.clone(), show)
 }

@@ -1,22 +1,19 @@
-//! Metric families as readers see them, one series after the other: readers of the text formats and of OTLP alike.
+//! Metric families as the writers of the text formats and of OTLP receive them: one series after the other.
 //!
-//! A `Source` makes its families little by little, so that a scrape of many series never holds a copy of all of them.
+//! A `Source` makes its families little by little, so that a scrape of many series never has a copy of all of them.
 //! Not here: what is counted (the other files), and how families are written out (text.rs).
 
 use std::time::SystemTime;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
-use smallvec::SmallVec;
 use weir_engine::observer::TraceIds;
 
 pub use super::table::FamilyKind;
 use super::table::Row;
 
-/// What stands above the series of a family.
+/// The head of a family, which comes before its series.
 #[derive(Clone, Copy, Debug)]
 pub struct Family<'a> {
-    /// The name, that of a counter with its `_total`.
+    /// The name. A counter's ends with `_total`.
     pub name: &'a str,
     /// What it counts.
     pub help: &'a str,
@@ -30,7 +27,7 @@ impl From<&'static Row> for Family<'static> {
     }
 }
 
-/// What one series shows.
+/// The value of one series.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// A whole number.
@@ -59,9 +56,9 @@ pub struct Histogram {
 pub struct Bucket {
     /// The largest observation that is counted here: infinite for the last bucket.
     pub bound: f64,
-    /// How many observations were at most so large.
+    /// How many observations were at most `bound`.
     pub cumulative: u64,
-    /// The last observation between the bound before and this one that is part of a recorded trace.
+    /// The latest observation of this bucket that is part of a recorded trace.
     pub exemplar: Option<Exemplar>,
 }
 
@@ -87,7 +84,7 @@ pub struct Summary {
     pub sum: f64,
 }
 
-/// Gets all families, each followed by its series.
+/// Receives all families, each followed by its series.
 pub trait Visitor {
     /// A family begins.
     fn family(&mut self, family: Family<'_>);
@@ -97,27 +94,8 @@ pub trait Visitor {
 
 /// Makes families little by little.
 pub(super) trait Source: Send {
-    /// Shows a bounded number of further series. False if none is left.
+    /// Shows a bounded number of further series. Returns false if none is left.
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;
-}
-
-/// Families that the registry gathered: few, with few series each.
-pub(super) struct Gathered(pub(super) std::vec::IntoIter<MetricFamily>);
-
-impl Source for Gathered {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        let Some(family) = self.0.next() else { return false };
-        let is_counter = family.get_field_type() == MetricType::COUNTER;
-        let kind = if is_counter { FamilyKind::Counter } else { FamilyKind::Gauge };
-        to.family(Family { name: family.name(), help: family.help(), kind });
-        for metric in family.get_metric() {
-            let labels: SmallVec<[(&str, &str); 4]> =
-                metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
-            let value = if is_counter { metric.get_counter().get_value() } else { metric.get_gauge().get_value() };
-            to.series(&labels, Value::Number(value));
-        }
-        true
-    }
 }
 
 /// A family of one series, made once.
@@ -126,60 +104,5 @@ pub(super) struct Single<F>(pub(super) Option<F>);
 impl<F: FnOnce(&mut dyn Visitor) + Send> Source for Single<F> {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         self.0.take().map(|show| show(to)).is_some()
-    }
-}
-
-/// A number that is kept elsewhere, as the registry takes it.
-pub(super) struct ReadNumber {
-    desc: Desc,
-    kind: FamilyKind,
-    read: Box<dyn Fn() -> u64 + Send + Sync>,
-}
-
-impl ReadNumber {
-    /// The number of a row, with the values of its labels.
-    ///
-    /// # Errors
-    /// The row has other labels.
-    pub(super) fn new(
-        row: &'static Row,
-        labels: &[(&str, &str)],
-        read: Box<dyn Fn() -> u64 + Send + Sync>,
-    ) -> Result<Self, prometheus::Error> {
-        if !labels.iter().map(|(label, _)| label).eq(row.labels) {
-            let text = format!("{} has the labels {:?}, not {labels:?}", row.name, row.labels);
-            return Err(prometheus::Error::Msg(text));
-        }
-        let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
-        let desc = Desc::new(row.name.to_owned(), row.help.to_owned(), Vec::new(), labels)?;
-        Ok(Self { desc, kind: row.kind, read })
-    }
-}
-
-impl Collector for ReadNumber {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let value = (self.read)() as f64;
-        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        let kind = if self.kind == FamilyKind::Counter {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-            MetricType::COUNTER
-        } else {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
-            MetricType::GAUGE
-        };
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(kind);
-        family.set_metric(vec![metric]);
-        vec![family]
     }
 }

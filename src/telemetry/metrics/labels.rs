@@ -1,4 +1,4 @@
-//! By what the counters of a limit are known.
+//! The labels of the counters of a limit.
 
 use std::sync::Arc;
 

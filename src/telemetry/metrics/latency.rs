@@ -1,4 +1,4 @@
-//! How long things took, and how decisions ended: each runtime writes numbers of its own, and readers add them up.
+//! Times, and failures by result. Each runtime writes its own numbers, and readers add them up.
 //!
 //! Not here: what is measured (metrics.rs).
 
@@ -11,7 +11,7 @@ use weir_engine::observer::{DecisionResult, TraceIds};
 
 use super::families::{Bucket, Exemplar, Histogram};
 
-/// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
+/// The upper bounds of the latency histograms, in microseconds. One more bucket has no bound.
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
@@ -21,18 +21,18 @@ const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
 /// How many of the last times each runtime keeps for StatsD.
 const TIMES_KEPT: usize = 1024;
 
-/// By which listener requests come.
+/// The protocol by which a request comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// gRPC.
+pub enum Protocol {
+    /// ShouldRateLimit.
     Grpc,
-    /// HTTP.
+    /// `POST /json`.
     Http,
 }
 
 /// Latencies of all runtimes.
 pub(super) struct Latencies {
-    /// The upper bounds that are counted, in nanoseconds, ascending: all of [`BUCKETS_US`] and those that others need.
+    /// The upper bounds that are counted, in nanoseconds, ascending: [`BUCKETS_US`], and those of mapped metrics.
     bounds_ns: Arc<[u64]>,
     keeps_times: bool,
     recorders: Mutex<Vec<Arc<Recorder>>>,
@@ -44,26 +44,26 @@ pub(super) struct Latencies {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Recorder {
-    door: Door,
+    protocol: Protocol,
     bounds_ns: Arc<[u64]>,
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
-    /// Those that are not counted by domain.
+    /// By result. Results of known domains are counted in domains.rs.
     failures: [AtomicU64; RESULTS],
-    /// Requests that could not be read, which are among those that are invalid.
+    /// Requests that could not be read. They count as invalid too.
     unreadable: AtomicU64,
     times: Option<Times>,
 }
 
-/// The last times of one runtime, in microseconds: a ring that never blocks.
+/// The latest times of one runtime, in microseconds: a ring that never blocks.
 #[derive(Debug)]
 struct Times {
     kept: Box<[AtomicU32]>,
-    /// How many times there were.
+    /// How many times were recorded.
     count: AtomicU64,
 }
 
-/// How far a reader of [`Latencies::times_since`] has come, for each runtime.
+/// The position of a reader of [`Latencies::times_since`], for each runtime.
 #[derive(Debug, Default)]
 pub(crate) struct TimesSeen(Vec<u64>);
 
@@ -71,7 +71,7 @@ pub(crate) struct TimesSeen(Vec<u64>);
 #[derive(Clone, Debug)]
 pub(super) struct Distribution {
     bounds_ns: Arc<[u64]>,
-    /// One for each bound, and one for what is above all of them.
+    /// One for each bound, and one for larger times.
     buckets: Vec<u64>,
     /// The sum of all times.
     pub(super) sum_ns: u64,
@@ -83,13 +83,13 @@ impl Distribution {
         self.buckets.iter().sum()
     }
 
-    /// How many were at most as long as this bound, which must be one that is counted.
+    /// How many are at most `bound_ns`, which must be one of the bounds.
     pub(super) fn up_to(&self, bound_ns: u64) -> u64 {
         let buckets = self.bounds_ns.partition_point(|bound| *bound <= bound_ns);
         self.buckets[..buckets].iter().sum()
     }
 
-    /// What came since an earlier look.
+    /// The difference to an earlier distribution.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then));
         Self {
@@ -99,7 +99,7 @@ impl Distribution {
         }
     }
 
-    /// The bound of the bucket in which the `rank`-th of the times is, from 1; none if there are fewer.
+    /// The bound of the bucket with the `rank`-th time, from 1; none if there are fewer.
     pub(super) fn bound_of(&self, rank: u64) -> Option<u64> {
         let mut count = 0;
         for (bucket, bound_ns) in self.buckets.iter().zip(self.bounds_ns.iter().chain(self.bounds_ns.last())) {
@@ -123,7 +123,7 @@ impl Recorder {
         }
     }
 
-    /// A decision that ended in this way was recorded. What has a domain is counted there (domains.rs).
+    /// Counts the result of a decision that failed. Other results are counted by domain (domains.rs).
     pub(super) fn ended(&self, result: DecisionResult) {
         if !matches!(result, DecisionResult::Ok | DecisionResult::OverLimit) {
             self.failures[result as usize].fetch_add(1, Relaxed);
@@ -153,7 +153,7 @@ impl Times {
 }
 
 impl Latencies {
-    /// None yet. `bounds_ns` are counted beside [`BUCKETS_US`].
+    /// Nothing recorded yet. `bounds_ns` are counted beside [`BUCKETS_US`].
     pub(super) fn new(bounds_ns: &[u64], keeps_times: bool) -> Self {
         let mut all: Vec<u64> = BUCKETS_US.iter().map(|us| us * 1_000).chain(bounds_ns.iter().copied()).collect();
         all.sort_unstable();
@@ -161,26 +161,26 @@ impl Latencies {
         Self { bounds_ns: all.into(), keeps_times, recorders: Mutex::default(), exemplars: Mutex::default() }
     }
 
-    pub(super) fn recorder(&self, door: Door) -> Arc<Recorder> {
+    pub(super) fn recorder(&self, protocol: Protocol) -> Arc<Recorder> {
         let recorder = Arc::new(Recorder {
-            door,
+            protocol,
             bounds_ns: self.bounds_ns.clone(),
             buckets: (0..=self.bounds_ns.len()).map(|_| AtomicU64::new(0)).collect(),
             sum_ns: AtomicU64::new(0),
             failures: Default::default(),
             unreadable: AtomicU64::new(0),
-            times: (self.keeps_times && door == Door::Grpc).then(Times::new),
+            times: (self.keeps_times && protocol == Protocol::Grpc).then(Times::new),
         });
         self.recorders.lock().push(recorder.clone());
         recorder
     }
 
-    /// How many decisions ended in this way, which is neither `Ok` nor `OverLimit`.
+    /// How many decisions ended with this result, which is neither `Ok` nor `OverLimit`.
     pub(super) fn failures(&self, result: DecisionResult) -> u64 {
         self.recorders.lock().iter().map(|recorder| recorder.failures[result as usize].load(Relaxed)).sum()
     }
 
-    /// Keeps an observation that was recorded as an example of its bucket.
+    /// Keeps a recorded observation as the exemplar of its bucket.
     pub(super) fn sampled(&self, took: Duration, ids: TraceIds) {
         let bucket = BUCKETS_US.partition_point(|us| Duration::from_micros(*us) < took);
         let exemplar = Exemplar { ids, value: took.as_secs_f64(), at: SystemTime::now() };
@@ -192,18 +192,18 @@ impl Latencies {
         self.recorders.lock().iter().map(|recorder| recorder.unreadable.load(Relaxed)).sum()
     }
 
-    /// How many requests came by this door and could be read.
-    pub(super) fn requests(&self, door: Door) -> u64 {
+    /// How many requests came by this protocol and could be read.
+    pub(super) fn requests(&self, protocol: Protocol) -> u64 {
         let recorders = self.recorders.lock();
-        let of_door = recorders.iter().filter(|recorder| recorder.door == door);
-        of_door.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
+        let of_protocol = recorders.iter().filter(|recorder| recorder.protocol == protocol);
+        of_protocol.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
-    /// The times of the requests that came by these doors.
-    pub(super) fn distribution(&self, doors: &[Door]) -> Distribution {
+    /// The times of the requests that came by these protocols.
+    pub(super) fn distribution(&self, protocols: &[Protocol]) -> Distribution {
         let mut buckets = vec![0; self.bounds_ns.len() + 1];
         let mut sum_ns = 0_u64;
-        for recorder in self.recorders.lock().iter().filter(|recorder| doors.contains(&recorder.door)) {
+        for recorder in self.recorders.lock().iter().filter(|recorder| protocols.contains(&recorder.protocol)) {
             for (sum, bucket) in buckets.iter_mut().zip(&recorder.buckets) {
                 *sum += bucket.load(Relaxed);
             }
@@ -214,7 +214,7 @@ impl Latencies {
 
     /// All times, by [`BUCKETS_US`], in seconds.
     pub(super) fn histogram(&self) -> Histogram {
-        let times = self.distribution(&[Door::Grpc, Door::Http]);
+        let times = self.distribution(&[Protocol::Grpc, Protocol::Http]);
         let (count, sum) = (times.count(), Duration::from_nanos(times.sum_ns).as_secs_f64());
         let exemplars = *self.exemplars.lock();
         let bounded = BUCKETS_US.map(|us| (Duration::from_micros(us).as_secs_f64(), times.up_to(us * 1_000)));
@@ -223,7 +223,7 @@ impl Latencies {
         Histogram { buckets: buckets.collect(), count, sum }
     }
 
-    /// Shows the times in microseconds that came since the last look, the last ones of each runtime. Answers how many there were.
+    /// Passes the latest times since the last call to `see`, in microseconds. Returns how many were recorded since then.
     pub(super) fn times_since(&self, seen: &mut TimesSeen, mut see: impl FnMut(u32)) -> u64 {
         let recorders = self.recorders.lock();
         let mut came = 0;
@@ -265,8 +265,11 @@ mod tests {
     #[test]
     fn the_last_times_are_shown_once_and_all_are_counted() {
         let latencies = Latencies::new(&[], true);
-        let (one, other, http) =
-            (latencies.recorder(Door::Grpc), latencies.recorder(Door::Grpc), latencies.recorder(Door::Http));
+        let (one, other, http) = (
+            latencies.recorder(Protocol::Grpc),
+            latencies.recorder(Protocol::Grpc),
+            latencies.recorder(Protocol::Http),
+        );
         let mut seen = TimesSeen::default();
         let look = |seen: &mut TimesSeen| {
             let mut times = Vec::new();
@@ -283,17 +286,20 @@ mod tests {
         }
         let (came, times) = look(&mut seen);
         assert_eq!((came, times.len(), times[0]), (TIMES_KEPT as u64 + 5, TIMES_KEPT, 5));
-        assert_eq!((latencies.requests(Door::Http), latencies.requests(Door::Grpc)), (1, TIMES_KEPT as u64 + 7));
+        assert_eq!(
+            (latencies.requests(Protocol::Http), latencies.requests(Protocol::Grpc)),
+            (1, TIMES_KEPT as u64 + 7)
+        );
     }
 
     #[test]
     fn a_rank_is_found_in_the_bucket_that_holds_it() {
         let latencies = Latencies::new(&[70_000], false);
-        let recorder = latencies.recorder(Door::Grpc);
+        let recorder = latencies.recorder(Protocol::Grpc);
         for us in [60, 60, 90, 6_000_000] {
             recorder.record(Duration::from_micros(us));
         }
-        let times = latencies.distribution(&[Door::Grpc]);
+        let times = latencies.distribution(&[Protocol::Grpc]);
         let bounds: Vec<Option<u64>> = (1..=5).map(|rank| times.bound_of(rank)).collect();
         assert_eq!(bounds, [Some(70_000), Some(70_000), Some(100_000), Some(5_000_000_000), None]);
         assert_eq!((times.up_to(70_000), times.up_to(100_000), times.count()), (2, 3, 4));

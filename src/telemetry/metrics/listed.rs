@@ -1,10 +1,16 @@
 //! Entries in order, which are replaced whole and read little by little.
 //!
-//! A reader holds its place and no copy: a caller that takes a scrape slowly does not keep entries that were replaced.
+//! A reader keeps its position and no copy: a slow scrape does not keep entries that were replaced.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+use super::families::{Source, Visitor};
+use super::table::row;
+
+/// How many entries are shown at a time.
+const BATCH: usize = 64;
 
 /// Entries in the order of their keys.
 #[derive(Debug)]
@@ -45,7 +51,7 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         self.current.lock().entries.clone()
     }
 
-    /// Puts other entries in the place of all. They are in the order of their keys, and no key is there twice.
+    /// Replaces all entries. The new ones are in the order of their keys, without duplicates.
     pub(super) fn replace(&self, entries: Arc<[(K, V)]>) {
         let mut current = self.current.lock();
         current.generation += 1;
@@ -55,8 +61,8 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         drop(before);
     }
 
-    /// Shows at most `max` entries after this cursor, and moves it. False when none is left after those. Where entries were
-    /// replaced, the reader goes on behind the key that it saw last.
+    /// Shows at most `max` entries after this cursor, and moves it. Returns false when none is left. If entries were replaced,
+    /// the reader goes on after the key that it saw last.
     pub(super) fn next(&self, cursor: &mut Cursor<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
         let current = self.current.lock();
         let (generation, entries) = (current.generation, current.entries.clone());
@@ -74,6 +80,46 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         }
         cursor.at = end;
         end < entries.len()
+    }
+}
+
+/// Shows one metric of all entries.
+pub(super) struct ListedFamily<K, V, S> {
+    name: &'static str,
+    list: Arc<Listed<K, V>>,
+    cursor: Cursor<K>,
+    /// Shows the series of an entry, and at the end, without an entry, what comes after all entries.
+    show: S,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl<K, V, S: FnMut(Option<(&K, &V)>, &mut dyn Visitor)> ListedFamily<K, V, S> {
+    pub(super) fn new(name: &'static str, list: Arc<Listed<K, V>>, show: S) -> Self {
+        Self { name, list, cursor: Cursor::default(), show, has_begun: false, has_ended: false }
+    }
+}
+
+impl<K, V, S> Source for ListedFamily<K, V, S>
+where
+    K: Ord + Clone + Send + Sync,
+    V: Send + Sync,
+    S: FnMut(Option<(&K, &V)>, &mut dyn Visitor) + Send,
+{
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        if self.has_ended {
+            return false;
+        }
+        if let Some(row) = row(self.name).filter(|_| !self.has_begun) {
+            to.family(row.into());
+        }
+        self.has_begun = true;
+        let show = &mut self.show;
+        if !self.list.next(&mut self.cursor, BATCH, |key, value| show(Some((key, value)), to)) {
+            show(None, to);
+            self.has_ended = true;
+        }
+        true
     }
 }
 
@@ -105,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_freed_while_a_reader_is_under_way() {
+    fn replaced_entries_are_freed_while_a_reader_is_under_way() {
         let (listed, value) = (Listed::default(), Arc::new(()));
         listed.replace([(1, value.clone()), (2, value.clone())].into());
         let mut cursor = Cursor::default();

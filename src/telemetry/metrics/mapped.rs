@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Value, Visitor};
-use super::latency::{Distribution, Door, Latencies};
+use super::latency::{Distribution, Latencies, Protocol};
 use super::table::row;
 use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
 use crate::statistics::{Kind, Statistics};
@@ -37,7 +37,7 @@ pub(super) struct MappedStatistics {
     statistics: Arc<Statistics>,
     requests: Arc<Latencies>,
     remembered: Mutex<HashMap<Box<str>, Mapped>>,
-    /// What a summary has seen before, oldest first: as many as [`AGE_PARTS`], and one that is too old.
+    /// Earlier times for a summary, oldest first: [`AGE_PARTS`] of them, and one that is too old.
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
@@ -51,7 +51,7 @@ struct Sums {
     values: BTreeMap<Labels, f64>,
 }
 
-/// The metrics as they were at one time. Readers share them.
+/// A copy of the metrics, which readers share.
 #[derive(Debug, Default)]
 pub(super) struct MappedFamilies(Vec<MappedFamily>);
 
@@ -60,17 +60,17 @@ struct MappedFamily {
     name: String,
     help: String,
     kind: FamilyKind,
-    series: Vec<(Labels, Shown)>,
+    series: Vec<(Labels, MappedValue)>,
 }
 
 #[derive(Debug)]
-enum Shown {
+enum MappedValue {
     Number(f64),
     Histogram(Histogram),
     Summary(Summary),
 }
 
-impl Shown {
+impl MappedValue {
     fn value(&self) -> Value<'_> {
         match self {
             Self::Number(number) => Value::Number(*number),
@@ -80,10 +80,10 @@ impl Shown {
     }
 }
 
-/// Shows them.
+/// Shows the families.
 pub(super) struct ReadMapped {
     families: Arc<MappedFamilies>,
-    /// Which family is shown, and which of its series is next.
+    /// The index of the family, and of its next series.
     at: (usize, usize),
 }
 
@@ -110,7 +110,7 @@ impl Source for ReadMapped {
     }
 }
 
-/// The bounds in nanoseconds at which response times have to be counted for what the mapper makes of them.
+/// The bounds in nanoseconds that the metric of response times needs.
 pub(super) fn response_time_bounds(mapper: &Mapper) -> Vec<u64> {
     match mapper.find(RESPONSE_TIME, MetricType::Observer) {
         Mapped::Drop => Vec::new(),
@@ -149,8 +149,8 @@ impl MappedStatistics {
         Self { mapper, statistics, requests, remembered: Mutex::default(), earlier: Mutex::default() }
     }
 
-    /// All of them, but those that have the name of one of weir's where those are shown too. A counter that is 0 is not there
-    /// yet, as with envoyproxy/ratelimit.
+    /// All metrics, except those with the name of one of weir's if these are shown too. As with envoyproxy/ratelimit, a counter that
+    /// is 0 is not shown.
     pub(super) fn families(&self, now: Instant, weir_names: bool) -> MappedFamilies {
         let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         self.statistics.visit(|name, kind, value| {
@@ -159,11 +159,11 @@ impl MappedStatistics {
             }
         });
         let shown = sums.into_iter().map(|(name, Sums { kind, help, values })| {
-            let series = values.into_iter().map(|(labels, value)| (labels, Shown::Number(value))).collect();
+            let series = values.into_iter().map(|(labels, value)| (labels, MappedValue::Number(value))).collect();
             MappedFamily { name, help, kind, series }
         });
         let mut families: Vec<MappedFamily> = shown.collect();
-        // A metric has one type: where a mapping gives the same name to times and to numbers, the numbers stay.
+        // A metric has one type: if a mapping gives the same name to times and to numbers, the numbers stay.
         families.extend(self.times(now).filter(|times| families.iter().all(|other| other.name != times.name)));
         families.retain(|family| {
             let is_taken = row(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
@@ -208,7 +208,7 @@ impl MappedStatistics {
 
     /// The response times, once there are any.
     fn times(&self, now: Instant) -> Option<MappedFamily> {
-        let times = self.requests.distribution(&[Door::Grpc]);
+        let times = self.requests.distribution(&[Protocol::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =
             self.mapper.find(RESPONSE_TIME, MetricType::Observer)
         else {
@@ -227,7 +227,7 @@ impl MappedStatistics {
                 if buckets.last().is_none_or(|last| last.bound.is_finite()) {
                     buckets.push(bucket(f64::INFINITY, count));
                 }
-                (FamilyKind::Histogram, Shown::Histogram(Histogram { buckets, count, sum }))
+                (FamilyKind::Histogram, MappedValue::Histogram(Histogram { buckets, count, sum }))
             }
             ObserverKind::Summary(quantiles, max_age) => {
                 let recent = self.recent(&times, max_age, now);
@@ -235,21 +235,21 @@ impl MappedStatistics {
                     let bound = recent.bound_of(rank(quantile, recent.count()));
                     (quantile, bound.map_or(f64::NAN, |bound| scaled(bound, scale)))
                 });
-                (FamilyKind::Summary, Shown::Summary(Summary { quantiles: quantiles.collect(), count, sum }))
+                (FamilyKind::Summary, MappedValue::Summary(Summary { quantiles: quantiles.collect(), count, sum }))
             }
         };
         let help = help.unwrap_or_else(|| HELP.to_owned());
         Some(MappedFamily { name, help, kind, series: vec![(labels, shown)] })
     }
 
-    /// The times of about the last `max_age`; exact only if it is read often enough.
+    /// The times of about the last `max_age`. Precise only if it is called often enough.
     fn recent(&self, times: &Distribution, max_age: Duration, now: Instant) -> Distribution {
         let mut earlier = self.earlier.lock();
         let is_due = |(at, _): &(Instant, Distribution)| now.saturating_duration_since(*at) >= max_age / AGE_PARTS;
         if earlier.back().is_none_or(is_due) {
             earlier.push_back((now, times.clone()));
         }
-        // The last one that is old enough, or the first, stands for the beginning.
+        // The period begins with the newest one that is old enough, or with the first.
         while earlier.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= max_age) {
             earlier.pop_front();
         }
@@ -260,7 +260,7 @@ impl MappedStatistics {
     }
 }
 
-/// Which of `count` times a quantile is, from 1.
+/// The rank of a quantile among `count` times, from 1.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_possible_truncation,
@@ -331,8 +331,8 @@ mod tests {
     fn response_times_are_in_the_buckets_of_the_mapping() {
         let scene = Scene::new(Mapper::built_in(false));
         assert_eq!(scene.text(Instant::now()), "", "not before there are any");
-        let recorder = scene.requests.recorder(Door::Grpc);
-        scene.requests.recorder(Door::Http).record(Duration::from_secs(1));
+        let recorder = scene.requests.recorder(Protocol::Grpc);
+        scene.requests.recorder(Protocol::Http).record(Duration::from_secs(1));
         for time in [5_000, 5_001, 2_500_000] {
             recorder.record(Duration::from_micros(time));
         }
@@ -349,7 +349,7 @@ mod tests {
             assert!(text.contains(&format!("{name}{line}\n")), "{line}\n{text}");
         }
         let milliseconds = Scene::new(Mapper::built_in(true));
-        milliseconds.requests.recorder(Door::Grpc).record(Duration::from_micros(2_500));
+        milliseconds.requests.recorder(Protocol::Grpc).record(Duration::from_micros(2_500));
         let text = milliseconds.text(Instant::now());
         assert!(text.contains("le=\"2.5\"} 1\n") && text.contains("le=\"1\"} 0\n"), "{text}");
         assert!(text.contains("_sum{grpc_method=\"ShouldRateLimit\"} 2.5\n"), "{text}");
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_summary_forgets_what_is_too_old() {
         let scene = Scene::new(Mapper::parse("").unwrap());
-        let recorder = scene.requests.recorder(Door::Grpc);
+        let recorder = scene.requests.recorder(Protocol::Grpc);
         let start = Instant::now();
         let median = |now: Instant| {
             let text = scene.text(now);

@@ -1,14 +1,14 @@
 //! The figures of the system about this process: CPU time, memory, file descriptors, threads. Read from /proc on demand.
 //!
-//! Prometheus' own client has this behind its feature `process`, by the crate procfs and its four dependencies, for the
-//! seven numbers below. A number that cannot be read is left out, all of them on a system without /proc.
+//! A crate for this would bring procfs and its four dependencies, for the seven numbers below. A number that cannot be read is
+//! left out: all of them on a system without /proc.
 
 use std::fs;
 
 use super::families::{Source, Value, Visitor};
 use super::table::row;
 
-/// How many ticks a second has where /proc counts in ticks: part of Linux' interface, and not the kernel's own clock.
+/// Ticks in a second, as /proc counts them: part of Linux' interface, whatever the kernel's own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The figures of /proc about this process.
@@ -54,7 +54,7 @@ impl Source for Process {
 impl Texts {
     #[expect(clippy::float_arithmetic, reason = "metrics are floats")]
     fn numbers(&self) -> [(&'static str, Option<f64>); 7] {
-        // The name of the program stands in parentheses and may hold anything; the state follows, the third field.
+        // The name of the program is in parentheses and can have any characters. The third field, the state, follows.
         let fields: Vec<&str> =
             self.stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_whatever_the_program_is_called() {
+    fn numbers_are_found_for_any_name_of_the_program() {
         let texts = Texts {
             stat: "7 (we) ir 1) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0 1234 99 88".to_owned(),
             status: "Name:\twe) ir\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t9\n".to_owned(),

@@ -1,66 +1,60 @@
-//! What is counted about Redis beside the decisions: circuit breakers and dials.
+//! The metrics of Redis beside those of decisions: circuit breakers and dials.
 //!
-//! Labels are addresses out of the settings or the map of a cluster, and kinds of failure: a small fixed set. Not here:
-//! when something has happened (app), and the numbers that others keep ([`Metrics::gauge`]).
+//! Labels are addresses from the settings or the map of a cluster, and kinds of failure: a small fixed set. Not here: when
+//! something has happened (app), and the numbers that others keep ([`Metrics::gauge`]).
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
-
+use super::Metrics;
 use super::families::FamilyKind;
-use super::table::row_of;
-use super::{Metrics, counters};
+use super::registry::Numbers;
 
 /// The metrics of all servers, shared by all runtimes. A healthy decision touches none of them.
 pub struct RedisMetrics {
-    open: IntGaugeVec,
-    opened: IntCounterVec,
-    dial_errors: IntCounterVec,
+    open: Numbers,
+    opened: Numbers,
+    dial_errors: Numbers,
 }
 
 impl Metrics {
-    /// Adds those of Redis, all failures of these kinds shown as 0 until there is one.
-    ///
-    /// # Errors
-    /// They were added before.
-    pub fn redis(&self, kinds: impl IntoIterator<Item = &'static str>) -> Result<RedisMetrics, prometheus::Error> {
+    /// Adds the metrics of Redis. Failures of these kinds are shown as 0 until there is one.
+    pub fn redis(&self, kinds: impl IntoIterator<Item = &'static str>) -> RedisMetrics {
         for kind in kinds {
-            self.store_errors.with_label_values(&[kind]);
+            self.store_errors.of(kind);
         }
-        let open = row_of("weir_redis_circuit_open", FamilyKind::Gauge)?;
-        let open = IntGaugeVec::new(Opts::new(open.name, open.help), open.labels)?;
-        self.registry.register(Box::new(open.clone()))?;
-        let opened = counters(&self.registry, "weir_redis_circuit_opened_total")?;
-        let dial_errors = counters(&self.registry, "weir_redis_dial_errors_total")?;
-        Ok(RedisMetrics { open, opened, dial_errors })
+        let numbers = |kind, name, label| Numbers::new(&self.registry, kind, name, label);
+        RedisMetrics {
+            open: numbers(FamilyKind::Gauge, "weir_redis_circuit_open", "address"),
+            opened: numbers(FamilyKind::Counter, "weir_redis_circuit_opened_total", "address"),
+            dial_errors: numbers(FamilyKind::Counter, "weir_redis_dial_errors_total", "kind"),
+        }
     }
 }
 
 impl RedisMetrics {
-    /// There is a server at this address: its circuit is shown from now on.
+    /// Shows the circuit of this server from now on.
     pub fn server(&self, address: &str) {
-        self.open.with_label_values(&[address]);
-        self.opened.with_label_values(&[address]);
+        self.open.of(address);
+        self.opened.of(address);
     }
 
-    /// The server at this address is used no more, and not shown any more.
+    /// Shows this server no more.
     pub fn server_gone(&self, address: &str) {
-        // An error is that it was not shown.
-        let _ = self.open.remove_label_values(&[address]);
-        let _ = self.opened.remove_label_values(&[address]);
+        self.open.remove(address);
+        self.opened.remove(address);
     }
 
-    /// One more runtime's circuit is open.
+    /// Counts a runtime whose circuit has opened.
     pub fn circuit_opened(&self, address: &str) {
-        self.open.with_label_values(&[address]).inc();
-        self.opened.with_label_values(&[address]).inc();
+        self.open.of(address).add(1);
+        self.opened.of(address).add(1);
     }
 
-    /// One runtime's circuit is not open any more.
+    /// Counts a runtime whose circuit is no longer open.
     pub fn circuit_not_open(&self, address: &str) {
-        self.open.with_label_values(&[address]).dec();
+        self.open.of(address).take_one();
     }
 
-    /// No connection could be made.
+    /// Counts a connection that could not be made.
     pub fn dial_failed(&self, kind: &str) {
-        self.dial_errors.with_label_values(&[kind]).inc();
+        self.dial_errors.of(kind).add(1);
     }
 }

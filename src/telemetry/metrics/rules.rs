@@ -1,7 +1,7 @@
 //! The counters of all limits of the policies in force, by domain, rule and limit.
 //!
-//! What a charge adds to was looked up when the policies were loaded. Not here: what a charge adds (counts.rs), and the
-//! names of envoyproxy/ratelimit (statistics.rs), whose counters these are too where a name is fixed.
+//! The counters that a charge adds to are looked up when policies load. Not here: what a charge adds (counts.rs), and the names of
+//! envoyproxy/ratelimit (statistics.rs), which share these counters if the name is fixed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,13 @@ use super::alerts::{self, AlertCounts, AlertLoad, LimitAlerts};
 use super::domains::DomainCounts;
 use super::families::{Source, Value, Visitor};
 use super::labels::Labels;
-use super::listed::{Cursor, Listed};
-use super::table::row;
+use super::listed::{Listed, ListedFamily};
 use crate::alerts::Alerts;
 use crate::counts::{Counts, Number, Values, split};
 use crate::statistics::{LimitName, RequestName, Statistics};
 
-/// What stands in the labels `rule` and `limit` for limits that came with a request.
+/// The labels `rule` and `limit` of limits that came with a request.
 const OVERRIDE: &str = "(request)";
-/// How many limits are shown at a time.
-const BATCH: usize = 64;
 
 /// The metrics of a limit, and which number each is.
 const RULE_METRICS: [(&str, Number); 5] = [
@@ -35,8 +32,8 @@ const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_shadow_hits_total", |values| values.shadow),
 ];
 
-/// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets
-/// new counters: what the old ones hold stays with the old name.
+/// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets new
+/// counters: the old counts stay with the old name.
 #[derive(Clone)]
 pub(super) struct Labelled {
     counts: Arc<Counts>,
@@ -51,7 +48,7 @@ impl Labelled {
 
 /// The counters of all limits of the policies in force.
 pub(super) struct Rules {
-    counts: Listed<Arc<Labels>, Labelled>,
+    counts: Arc<Listed<Arc<Labels>, Labelled>>,
     alert_counts: Arc<AlertCounts>,
     statistics: Arc<Statistics>,
     alerts: Arc<Alerts>,
@@ -59,7 +56,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(statistics: Arc<Statistics>, alerts: Arc<Alerts>) -> Self {
-        Self { counts: Listed::default(), alert_counts: Arc::default(), statistics, alerts }
+        Self { counts: Arc::default(), alert_counts: Arc::default(), statistics, alerts }
     }
 
     /// The counters of all shares.
@@ -72,7 +69,7 @@ impl Rules {
         self.counts.entries()
     }
 
-    /// Looks up the counters of all these rules, and forgets those of rules that are gone. One load at a time.
+    /// Returns the counters of all these rules, and forgets those of other rules. One load at a time.
     pub(super) fn load(
         &self,
         policies: &PolicySet,
@@ -141,14 +138,14 @@ impl Rules {
 struct LimitTally {
     counts: Arc<Counts>,
     alerts: LimitAlerts,
-    /// Set where requests give the name of the statistics, which then has counters of its own.
+    /// Set if requests give the name of the statistics, which then has its own counters.
     by_request: Option<RequestName>,
 }
 
 /// The counters of the limits that come with requests for one domain.
 struct Override {
     counts: Arc<Counts>,
-    /// Those for which there was no room for a name.
+    /// The counters for requests whose name found no room.
     rest: Arc<Counts>,
 }
 
@@ -210,39 +207,18 @@ impl Tally for RuleTally {
 }
 
 /// Shows the counters of all limits, one metric after the other.
-pub(super) struct HitsOfLimits {
-    rules: Arc<Rules>,
-    /// Which of [`RULE_METRICS`] is shown.
-    metric: usize,
-    /// Whether its head was shown.
-    has_begun: bool,
-    cursor: Cursor<Arc<Labels>>,
-}
-
-impl HitsOfLimits {
-    pub(super) fn new(rules: Arc<Rules>) -> Self {
-        Self { rules, metric: 0, has_begun: false, cursor: Cursor::default() }
-    }
-}
-
-impl Source for HitsOfLimits {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        let Some((name, number)) = RULE_METRICS.get(self.metric) else { return false };
-        if let Some(row) = row(name).filter(|_| !self.has_begun) {
-            to.family(row.into());
-        }
-        self.has_begun = true;
-        let is_more = self.rules.counts.next(&mut self.cursor, BATCH, |labels, labelled| {
+pub(super) fn hits_of_limits(rules: &Rules) -> impl Iterator<Item = Box<dyn Source>> + use<> {
+    let list = rules.counts.clone();
+    RULE_METRICS.into_iter().map(move |(name, number)| {
+        let show = move |entry: Option<(&Arc<Labels>, &Labelled)>, to: &mut dyn Visitor| {
+            let Some((labels, labelled)) = entry else { return };
             let values = labelled.counts.values();
             let Labels { domain, rule, limit } = &**labels;
             // Most domains never see a limit in a request.
             if **rule != *OVERRIDE || values.hits > 0 {
                 to.series(&[("domain", domain), ("limit", limit), ("rule", rule)], Value::Count(number(&values)));
             }
-        });
-        if !is_more {
-            (self.metric, self.has_begun, self.cursor) = (self.metric + 1, false, Cursor::default());
-        }
-        true
-    }
+        };
+        Box::new(ListedFamily::new(name, list.clone(), show)) as Box<dyn Source>
+    })
 }

@@ -7,7 +7,6 @@ mod callers;
 
 use std::fmt::Write as _;
 
-use self::FamilyKind::{Counter, Gauge, Histogram};
 use self::callers::CALLERS;
 
 /// How the numbers of a family behave.
@@ -51,6 +50,28 @@ pub struct Row {
     pub help: &'static str,
     /// What docs/metrics.md has beyond that: values of labels, and when to look.
     pub more: &'static str,
+}
+
+const fn counter(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
+    Row { name, kind: FamilyKind::Counter, labels, unit, help: "", more: "" }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
+    Row { kind: FamilyKind::Gauge, ..counter(name, labels, unit) }
+}
+
+const fn histogram(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
+    Row { kind: FamilyKind::Histogram, ..counter(name, labels, unit) }
+}
+
+impl Row {
+    const fn help(self, help: &'static str) -> Self {
+        Self { help, ..self }
+    }
+
+    const fn more(self, more: &'static str) -> Self {
+        Self { more, ..self }
+    }
 }
 
 /// Metrics that belong together.
@@ -97,35 +118,20 @@ const REQUESTS: Part = Part {
     title: "Requests",
     about: "The label `domain` has the domains of the policies in force. `(unknown)` stands for all others.",
     rows: &[
-        Row {
-            name: REQUESTS_TOTAL,
-            kind: Counter,
-            labels: &["domain", "result"],
-            unit: "requests",
-            help: "Requests by domain and by how their decision ended.",
-            more: "`result` is `ok`, `over_limit` or `store_failed` (by `on_error: error`; its other actions count as `ok` or \
+        counter(REQUESTS_TOTAL, &["domain", "result"], "requests")
+            .help("Requests by domain and by how their decision ended.")
+            .more("`result` is `ok`, `over_limit` or `store_failed` (by `on_error: error`; its other actions count as `ok` or \
                    `over_limit`). The domain `(unknown)` has three results of its own: `unknown_domain` (no policy has the domain; it \
                    is probably misspelt), `invalid` (the request breaks a bound or cannot be read), `no_policies` (no policies were \
-                   loaded yet, only with `policies.source: xds`).",
-        },
-        Row {
-            name: UNMATCHED,
-            kind: Counter,
-            labels: &["domain"],
-            unit: "descriptors",
-            help: "Descriptors that met no rule, by domain. They are not limited.",
-            more: "A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
+                   loaded yet, only with `policies.source: xds`)."),
+        counter(UNMATCHED, &["domain"], "descriptors")
+            .help("Descriptors that met no rule, by domain. They are not limited.")
+            .more("A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
                    deliberately without a rule. A descriptor that brings its own limit is not counted. `(unknown)` has the \
-                   descriptors of domains that no policy has.",
-        },
-        Row {
-            name: DECISION_DURATION,
-            kind: Histogram,
-            labels: &[],
-            unit: "seconds",
-            help: "Time from a decoded request to its answer.",
-            more: "Its buckets have exemplars with trace ids where tracing is on and the reader asks for OpenMetrics.",
-        },
+                   descriptors of domains that no policy has."),
+        histogram(DECISION_DURATION, &[], "seconds")
+            .help("Time from a decoded request to its answer.")
+            .more("Its buckets have exemplars with trace ids where tracing is on and the reader asks for OpenMetrics."),
     ],
 };
 
@@ -136,47 +142,20 @@ const LIMITS: Part = Part {
             backslash before it in a path. Limits that come with requests count as rule and limit `(request)` of their domain. \
             `metrics.per_rule: off` leaves all of these out.",
     rows: &[
-        Row {
-            name: "weir_hits_total",
-            kind: Counter,
-            labels: &["domain", "limit", "rule"],
-            unit: "hits",
-            help: "Hits asked of a limit.",
-            more: "",
-        },
-        Row {
-            name: "weir_within_limit_hits_total",
-            kind: Counter,
-            labels: &["domain", "limit", "rule"],
-            unit: "hits",
-            help: "Hits that were charged to a limit and were within it.",
-            more: "Hits that a limit would have admitted, but that were not charged because another limit denied the request, \
-                   count in `weir_hits_total` only. Of a report to a post-paid limit: the hits below the limit.",
-        },
-        Row {
-            name: "weir_over_limit_hits_total",
-            kind: Counter,
-            labels: &["domain", "limit", "rule"],
-            unit: "hits",
-            help: "Hits above a limit.",
-            more: "Of a report: the hits above the limit, which are charged too.",
-        },
-        Row {
-            name: "weir_near_limit_hits_total",
-            kind: Counter,
-            labels: &["domain", "limit", "rule"],
-            unit: "hits",
-            help: "Hits within a limit and above near_limit_ratio of it.",
-            more: "Of a charge that crosses the limit: the part between that ratio and the limit.",
-        },
-        Row {
-            name: "weir_shadow_hits_total",
-            kind: Counter,
-            labels: &["domain", "limit", "rule"],
-            unit: "hits",
-            help: "Hits that a limit in shadow mode, or with `shadow: true`, would have denied.",
-            more: "",
-        },
+        counter("weir_hits_total", &["domain", "limit", "rule"], "hits")
+            .help("Hits asked of a limit."),
+        counter("weir_within_limit_hits_total", &["domain", "limit", "rule"], "hits")
+            .help("Hits that were charged to a limit and were within it.")
+            .more("Hits that a limit would have admitted, but that were not charged because another limit denied the request, \
+                   count in `weir_hits_total` only. Of a report to a post-paid limit: the hits below the limit."),
+        counter("weir_over_limit_hits_total", &["domain", "limit", "rule"], "hits")
+            .help("Hits above a limit.")
+            .more("Of a report: the hits above the limit, which are charged too."),
+        counter("weir_near_limit_hits_total", &["domain", "limit", "rule"], "hits")
+            .help("Hits within a limit and above near_limit_ratio of it.")
+            .more("Of a charge that crosses the limit: the part between that ratio and the limit."),
+        counter("weir_shadow_hits_total", &["domain", "limit", "rule"], "hits")
+            .help("Hits that a limit in shadow mode, or with `shadow: true`, would have denied."),
     ],
 };
 
@@ -184,48 +163,23 @@ const ALERTS_PART: Part = Part {
     title: "Alerts",
     about: "Of limits with [`alert_at`](policies.md#alerts). The metrics of the webhook are there if `alerts.webhook_url` is set.",
     rows: &[
-        Row {
-            name: ALERTS,
-            kind: Counter,
-            labels: &["domain", "limit", "rule", "share"],
-            unit: "crossings",
-            help: "Times that a key crossed a share of its limit in a window, as this replica saw it.",
-            more: "`share` is in percent. The sum over all replicas counts each crossing once, but for the \
-                   [cases in which two replicas report it](semantics.md#alerts-al). `metrics.per_rule: off` leaves it out.",
-        },
-        Row {
-            name: "weir_alerts_dropped_total",
-            kind: Counter,
-            labels: &[],
-            unit: "alerts",
-            help: "Alerts that were counted and neither logged nor sent, because too many waited.",
-            more: "At most 1,024 wait. Only crossings of very many keys at once get here.",
-        },
-        Row {
-            name: "weir_alert_webhook_alerts_total",
-            kind: Counter,
-            labels: &["result"],
-            unit: "alerts",
-            help: "Alerts for the webhook, by what became of them.",
-            more: "`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
-                   the queue). [Alert on any increase of the last two](operations.md#weiralertsundelivered).",
-        },
-        Row {
-            name: "weir_alert_webhook_failures_total",
-            kind: Counter,
-            labels: &[],
-            unit: "attempts",
-            help: "Attempts to deliver an alert to the webhook that failed.",
-            more: "Each is tried again until the alert is given up.",
-        },
-        Row {
-            name: "weir_alert_webhook_waiting",
-            kind: Gauge,
-            labels: &[],
-            unit: "alerts",
-            help: "Alerts that wait for the webhook or are being delivered.",
-            more: "At most `alerts.webhook_queue` and four.",
-        },
+        counter(ALERTS, &["domain", "limit", "rule", "share"], "crossings")
+            .help("Times that a key crossed a share of its limit in a window, as this replica saw it.")
+            .more("`share` is in percent. The sum over all replicas counts each crossing once, but for the \
+                   [cases in which two replicas report it](semantics.md#alerts-al). `metrics.per_rule: off` leaves it out."),
+        counter("weir_alerts_dropped_total", &[], "alerts")
+            .help("Alerts that were counted and neither logged nor sent, because too many waited.")
+            .more("At most 1,024 wait. Only crossings of very many keys at once get here."),
+        counter("weir_alert_webhook_alerts_total", &["result"], "alerts")
+            .help("Alerts for the webhook, by what became of them.")
+            .more("`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
+                   the queue). [Alert on the share of the last two](operations.md#weiralertsundelivered)."),
+        counter("weir_alert_webhook_failures_total", &[], "attempts")
+            .help("Attempts to deliver an alert to the webhook that failed.")
+            .more("Each is tried again until the alert is given up."),
+        gauge("weir_alert_webhook_waiting", &[], "alerts")
+            .help("Alerts that wait for the webhook or are being delivered.")
+            .more("At most `alerts.webhook_queue` and four."),
     ],
 };
 
@@ -233,77 +187,47 @@ const STORES: Part = Part {
     title: "Stores",
     about: "With `store: memory` the histogram is empty, and `weir_store_errors_total` has the kind `too_heavy` alone.",
     rows: &[
-        Row {
-            name: STORE_DURATION,
-            kind: Histogram,
-            labels: &[],
-            unit: "seconds",
-            help: "Time that a store outside this process took for a decision.",
-            more: "From the decoded request to the answer of Redis or its failure, waiting in the queue included. A request that asks several \
-                   Redis or slots is several calls. Where its refunds are a second round, their time includes the first.",
-        },
-        Row {
-            name: "weir_store_errors_total",
-            kind: Counter,
-            labels: &["kind"],
-            unit: "calls",
-            help: "Calls to the store that gave no decision, by reason.",
-            more: "[Every kind](stores.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
-                   for operators.",
-        },
-        Row {
-            name: "weir_on_error_total",
-            kind: Counter,
-            labels: &["action"],
-            unit: "descriptors",
-            help: "Descriptors whose store gave no answer, by what the policies did then.",
-            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on their share of the \
-                   requests](stores.md#when-redis-is-in-trouble).",
-        },
-        Row {
-            name: "weir_undone_total",
-            kind: Counter,
-            labels: &["result"],
-            unit: "requests",
-            help: "Requests over several stores or slots that took charges back, by whether that was confirmed in time.",
-            more: "They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: then a \
-                   charge may stand, which can only admit less.",
-        },
-        Row {
-            name: "weir_leases_total",
-            kind: Counter,
-            labels: &["result"],
-            unit: "calls",
-            help: "Calls to the store that took hits of a hot key ahead, by how they ended.",
-            more: "Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
-                   gave no answer.",
-        },
-        Row {
-            name: "weir_lease_hits_total",
-            kind: Counter,
-            labels: &["kind"],
-            unit: "hits",
-            help: "Hits that were taken ahead, and what came of them when their lease ended.",
-            more: "`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
+        histogram(STORE_DURATION, &[], "seconds")
+            .help("Time that a store outside this process took for a decision.")
+            .more("From the decoded request to the answer of Redis or its failure, waiting in the queue included. A request that asks several \
+                   Redis or slots is several calls. Where its refunds are a second round, their time includes the first."),
+        counter("weir_store_errors_total", &["kind"], "calls")
+            .help("Calls to the store that gave no decision, by reason.")
+            .more("[Every kind](stores.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
+                   for operators."),
+        counter("weir_on_error_total", &["action"], "descriptors")
+            .help("Descriptors whose store gave no answer, by what the policies did then.")
+            .more("`action` is `error`, `allow`, `deny` or `local`. [Alert on their share of the \
+                   requests](stores.md#when-redis-is-in-trouble)."),
+        counter("weir_undone_total", &["result"], "requests")
+            .help("Requests over several stores or slots that took charges back, by whether that was confirmed in time.")
+            .more("They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: then a \
+                   charge may stand, which can only admit less."),
+        counter("weir_holds_total", &["result"], "holds")
+            .help("Holds, by what became of them.")
+            .more("`opened`: an admitted request charged its estimate. `settled`: a settle has charged what was used instead. `lost`: a settle \
+                   failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
+                   settles without a receipt, such as those of denied requests. [Opened less settled](semantics.md#holds-hd) are holds \
+                   whose settle has not come."),
+        counter("weir_hold_hits_total", &["kind"], "hits")
+            .help("Hits that holds have moved.")
+            .more("`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
+                   `weir_hits_total` has the first and the last."),
+        counter("weir_leases_total", &["result"], "calls")
+            .help("Calls to the store that took hits of a hot key ahead, by how they ended.")
+            .more("Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
+                   gave no answer."),
+        counter("weir_lease_hits_total", &["kind"], "hits")
+            .help("Hits that were taken ahead, and what came of them when their lease ended.")
+            .more("`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
                    their window ended; `lost` count until the reset though nobody used them, because the store did not confirm to have \
-                   taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early).",
-        },
-        Row {
-            name: "weir_deny_cache_hits_total",
-            kind: Counter,
-            labels: &[],
-            unit: "requests",
-            help: "Requests that were denied from the cache of denials, without asking a store.",
-            more: "With a cache of denials only.",
-        },
-        Row {
-            name: "weir_deny_cache_entries",
-            kind: Gauge,
-            labels: &[],
-            unit: "keys",
-            help: "Keys in the cache of denials, those that have ended and were not dropped yet included.",
-            more: "With a cache of denials only.",
-        },
+                   taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
+        counter("weir_deny_cache_hits_total", &[], "requests")
+            .help("Requests that were denied from the cache of denials, without asking a store.")
+            .more("With a cache of denials only."),
+        gauge("weir_deny_cache_entries", &[], "keys")
+            .help("Keys in the cache of denials, those that have ended and were not dropped yet included.")
+            .more("With a cache of denials only."),
     ],
 };
 
@@ -312,63 +236,26 @@ const REDIS: Part = Part {
     about: "With `store: redis` only. The label `address` comes from the settings or from the map of a cluster. A node that has \
             left its cluster is not shown any more.",
     rows: &[
-        Row {
-            name: "weir_redis_circuit_open",
-            kind: Gauge,
-            labels: &["address"],
-            unit: "runtimes",
-            help: "Runtimes whose circuit breaker for this Redis is open.",
-            more: "weir has a runtime for each core and one for HTTP. See \
-                   [when Redis is in trouble](stores.md#when-redis-is-in-trouble).",
-        },
-        Row {
-            name: "weir_redis_circuit_opened_total",
-            kind: Counter,
-            labels: &["address"],
-            unit: "times",
-            help: "How often a runtime's circuit breaker for this Redis opened.",
-            more: "If it opens often and briefly, Redis is near its limit, or `redis.timeout` is too close to the time that Redis takes.",
-        },
-        Row {
-            name: "weir_redis_connections",
-            kind: Gauge,
-            labels: &[],
-            unit: "connections",
-            help: "Open connections to Redis, of all runtimes.",
-            more: "",
-        },
-        Row {
-            name: "weir_redis_dial_errors_total",
-            kind: Counter,
-            labels: &["kind"],
-            unit: "connections",
-            help: "Connections to Redis that could not be made, by reason.",
-            more: "The [kinds](stores.md#every-kind-of-failure) are those of failures.",
-        },
-        Row {
-            name: "weir_redis_queue",
-            kind: Gauge,
-            labels: &[],
-            unit: "calls",
-            help: "Calls that wait to be sent to Redis.",
-            more: "Near `redis.queue`: Redis is too slow.",
-        },
-        Row {
-            name: "weir_redis_batches_total",
-            kind: Counter,
-            labels: &[],
-            unit: "round trips",
-            help: "Round trips to Redis that were answered.",
-            more: "",
-        },
-        Row {
-            name: "weir_redis_batched_calls_total",
-            kind: Counter,
-            labels: &[],
-            unit: "calls",
-            help: "Calls in the round trips to Redis that were answered.",
-            more: "Divided by the round trips: how many calls share one.",
-        },
+        gauge("weir_redis_circuit_open", &["address"], "runtimes")
+            .help("Runtimes whose circuit breaker for this Redis is open.")
+            .more("weir has a runtime for each core and one for HTTP. See \
+                   [when Redis is in trouble](stores.md#when-redis-is-in-trouble)."),
+        counter("weir_redis_circuit_opened_total", &["address"], "times")
+            .help("How often a runtime's circuit breaker for this Redis opened.")
+            .more("If it opens often and briefly, Redis is near its limit, or `redis.timeout` is too close to the time that Redis takes."),
+        gauge("weir_redis_connections", &[], "connections")
+            .help("Open connections to Redis, of all runtimes."),
+        counter("weir_redis_dial_errors_total", &["kind"], "connections")
+            .help("Connections to Redis that could not be made, by reason.")
+            .more("The [kinds](stores.md#every-kind-of-failure) are those of failures."),
+        gauge("weir_redis_queue", &[], "calls")
+            .help("Calls that wait to be sent to Redis.")
+            .more("Near `redis.queue`: Redis is too slow."),
+        counter("weir_redis_batches_total", &[], "round trips")
+            .help("Round trips to Redis that were answered."),
+        counter("weir_redis_batched_calls_total", &[], "calls")
+            .help("Calls in the round trips to Redis that were answered.")
+            .more("Divided by the round trips: how many calls share one."),
     ],
 };
 
@@ -376,30 +263,13 @@ const MEMORY: Part = Part {
     title: "Memory store",
     about: "With `store: redis` it is the store of `on_error: local`.",
     rows: &[
-        Row {
-            name: "weir_keys",
-            kind: Gauge,
-            labels: &[],
-            unit: "states",
-            help: "States in the memory store, those that expired and were not dropped yet included.",
-            more: "",
-        },
-        Row {
-            name: "weir_evictions_total",
-            kind: Counter,
-            labels: &[],
-            unit: "states",
-            help: "States that still mattered and were dropped because the memory store was full.",
-            more: "",
-        },
-        Row {
-            name: "weir_evicted_hits_total",
-            kind: Counter,
-            labels: &[],
-            unit: "hits",
-            help: "Hits in the states that the full memory store dropped: so many more may be admitted.",
-            more: "Alert on any.",
-        },
+        gauge("weir_keys", &[], "states")
+            .help("States in the memory store, those that expired and were not dropped yet included."),
+        counter("weir_evictions_total", &[], "states")
+            .help("States that still mattered and were dropped because the memory store was full."),
+        counter("weir_evicted_hits_total", &[], "hits")
+            .help("Hits in the states that the full memory store dropped: so many more may be admitted.")
+            .more("[Alert on their share of the requests](operations.md#weirevictslivestate)."),
     ],
 };
 
@@ -407,50 +277,23 @@ const POLICIES: Part = Part {
     title: "Policies",
     about: "With `policies.source: xds` a load is a response of the control plane.",
     rows: &[
-        Row {
-            name: "weir_config_loads_total",
-            kind: Counter,
-            labels: &[],
-            unit: "loads",
-            help: "Policies that were loaded and put in force.",
-            more: "",
-        },
-        Row {
-            name: "weir_config_load_errors_total",
-            kind: Counter,
-            labels: &[],
-            unit: "loads",
-            help: "Changed policies that were refused. The last good ones stay in force.",
-            more: "`weir_input_refused` shows whether they still are.",
-        },
-        Row {
-            name: "weir_config_last_load_success_timestamp_seconds",
-            kind: Gauge,
-            labels: &[],
-            unit: "seconds since 1970",
-            help: "When policies were last put in force, in seconds since 1970.",
-            more: "",
-        },
-        Row {
-            name: "weir_overrides",
-            kind: Gauge,
-            labels: &["state"],
-            unit: "overrides",
-            help: "Overrides that operators have set, by whether they are in force.",
-            more: "`in_force`, or `unused`: they fit no rule of the policies in force; [alert on \
-                   any](operations.md#weiroverridesunused). See [overrides](overrides.md).",
-        },
-        Row {
-            name: "weir_input_refused",
-            kind: Gauge,
-            labels: &["input"],
-            unit: "0 or 1",
-            help: "Whether weir refuses or cannot read the newest input now, so that the last good one stays in force.",
-            more: "`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
+        counter("weir_config_loads_total", &[], "loads")
+            .help("Policies that were loaded and put in force."),
+        counter("weir_config_load_errors_total", &[], "loads")
+            .help("Changed policies that were refused. The last good ones stay in force.")
+            .more("`weir_input_refused` shows whether they still are."),
+        gauge("weir_config_last_load_success_timestamp_seconds", &[], "seconds since 1970")
+            .help("When policies were last put in force, in seconds since 1970."),
+        gauge("weir_overrides", &["state"], "overrides")
+            .help("Overrides that operators have set, by whether they are in force.")
+            .more("`in_force`, or `unused`: they fit no rule of the policies in force; [alert on \
+                   any](operations.md#weiroverridesunused). See [overrides](overrides.md)."),
+        gauge("weir_input_refused", &["input"], "0 or 1")
+            .help("Whether weir refuses or cannot read the newest input now, so that the last good one stays in force.")
+            .more("`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
                    lines that are no overrides. It is 0 again when the input is mended. [Alert on \
-                   any](operations.md#weirpolicyloadfailed).",
-        },
+                   any](operations.md#weirpolicyloadfailed)."),
     ],
 };
 
@@ -458,54 +301,20 @@ const XDS: Part = Part {
     title: "Control plane",
     about: "With `policies.source: xds` only.",
     rows: &[
-        Row {
-            name: "weir_xds_connected",
-            kind: Gauge,
-            labels: &[],
-            unit: "0 or 1",
-            help: "Whether there is a connection to the control plane.",
-            more: "Alert when it is 0 for minutes: changes do not arrive.",
-        },
-        Row {
-            name: "weir_xds_connections_total",
-            kind: Counter,
-            labels: &[],
-            unit: "connections",
-            help: "Connections to the control plane that were made.",
-            more: "",
-        },
-        Row {
-            name: "weir_xds_failures_total",
-            kind: Counter,
-            labels: &[],
-            unit: "failures",
-            help: "Connections to the control plane that could not be made, and streams that ended.",
-            more: "",
-        },
-        Row {
-            name: "weir_xds_accepted_total",
-            kind: Counter,
-            labels: &[],
-            unit: "responses",
-            help: "Responses of the control plane that were put in force.",
-            more: "",
-        },
-        Row {
-            name: "weir_xds_refused_total",
-            kind: Counter,
-            labels: &[],
-            unit: "responses",
-            help: "Responses of the control plane that were refused. The last good policies stay in force.",
-            more: "`weir_input_refused` shows whether the last one was.",
-        },
-        Row {
-            name: "weir_xds_accepted_timestamp_seconds",
-            kind: Gauge,
-            labels: &[],
-            unit: "seconds since 1970",
-            help: "When a response of the control plane was last accepted, in seconds since 1970. 0 before the first.",
-            more: "",
-        },
+        gauge("weir_xds_connected", &[], "0 or 1")
+            .help("Whether there is a connection to the control plane.")
+            .more("Alert when it is 0 for minutes: changes do not arrive."),
+        counter("weir_xds_connections_total", &[], "connections")
+            .help("Connections to the control plane that were made."),
+        counter("weir_xds_failures_total", &[], "failures")
+            .help("Connections to the control plane that could not be made, and streams that ended."),
+        counter("weir_xds_accepted_total", &[], "responses")
+            .help("Responses of the control plane that were put in force."),
+        counter("weir_xds_refused_total", &[], "responses")
+            .help("Responses of the control plane that were refused. The last good policies stay in force.")
+            .more("`weir_input_refused` shows whether the last one was."),
+        gauge("weir_xds_accepted_timestamp_seconds", &[], "seconds since 1970")
+            .help("When a response of the control plane was last accepted, in seconds since 1970. 0 before the first."),
     ],
 };
 
@@ -513,77 +322,43 @@ const STATISTICS: Part = Part {
     title: "Statistics and log",
     about: "The [statistics](telemetry.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
     rows: &[
-        Row {
-            name: "weir_dynamic_series",
-            kind: Gauge,
-            labels: &[],
-            unit: "names",
-            help: "Names of statistics that hold values of requests.",
-            more: "At most `metrics.dynamic_series`.",
-        },
-        Row {
-            name: "weir_dynamic_series_refused_total",
-            kind: Counter,
-            labels: &[],
-            unit: "counts",
-            help: "Counts of statistics for which there was no room under the name that the request gave.",
-            more: "Raise `metrics.dynamic_series`, or take `detailed_metric` off a rule.",
-        },
-        Row {
-            name: "weir_statsd_dropped_lines_total",
-            kind: Counter,
-            labels: &[],
-            unit: "lines",
-            help: "Lines of statistics that did not reach the StatsD server.",
-            more: "The connection broke, or a datagram was refused.",
-        },
-        Row {
-            name: "weir_log_lines_lost_total",
-            kind: Counter,
-            labels: &["reason"],
-            unit: "lines",
-            help: "Lines of the log that were not written, by reason.",
-            more: "`queue_full` (the target is stuck or too slow), `write_failed` (a closed pipe, a full disk), `call_site` (one \
-                   line of code logged more than 100 times in 10 s). Alert on the first two: the log has a hole.",
-        },
+        gauge("weir_dynamic_series", &[], "names")
+            .help("Names of statistics that hold values of requests.")
+            .more("At most `metrics.dynamic_series`."),
+        counter("weir_dynamic_series_refused_total", &[], "counts")
+            .help("Counts of statistics for which there was no room under the name that the request gave.")
+            .more("Raise `metrics.dynamic_series`, or take `detailed_metric` off a rule."),
+        counter("weir_statsd_dropped_lines_total", &[], "lines")
+            .help("Lines of statistics that did not reach the StatsD server.")
+            .more("The connection broke, or a datagram was refused."),
+        counter("weir_log_lines_lost_total", &["reason"], "lines")
+            .help("Lines of the log that were not written, by reason.")
+            .more("`queue_full` (the target is stuck or too slow), `write_failed` (a closed pipe, a full disk), `call_site` (one \
+                   line of code logged more than 100 times in 10 s). Alert on the first two: the log has a hole."),
     ],
 };
 
 const METRICS_EXPORT: Part = Part {
     title: "Metrics by OTLP",
     about: "With `metrics.exporter: otlp` only. Decisions do not wait for a collector.",
-    rows: &[Row {
-        name: "weir_metrics_exports_total",
-        kind: Counter,
-        labels: &["result"],
-        unit: "exports",
-        help: "Exports of all metrics to the collector, by result.",
-        more: "`ok`, or `failed`: the collector did not take all of it. The next export has the same counts and more. See \
-               [metrics by OTLP](telemetry.md#metrics-by-otlp).",
-    }],
+    rows: &[counter("weir_metrics_exports_total", &["result"], "exports")
+        .help("Exports of all metrics to the collector, by result.")
+        .more(
+            "`ok`, or `failed`: the collector did not take all of it. The next export has the same counts and more. See \
+             [metrics by OTLP](telemetry.md#metrics-by-otlp).",
+        )],
 };
 
 const TRACES: Part = Part {
     title: "Traces",
     about: "With `tracing.exporter: otlp` only. Decisions do not wait for a collector.",
     rows: &[
-        Row {
-            name: "weir_traces_spans_exported_total",
-            kind: Counter,
-            labels: &[],
-            unit: "spans",
-            help: "Spans that the collector took.",
-            more: "",
-        },
-        Row {
-            name: "weir_traces_spans_dropped_total",
-            kind: Counter,
-            labels: &["reason"],
-            unit: "spans",
-            help: "Spans that were dropped, by reason.",
-            more: "`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
-                   `shutdown`. See [traces](telemetry.md#traces).",
-        },
+        counter("weir_traces_spans_exported_total", &[], "spans")
+            .help("Spans that the collector took."),
+        counter("weir_traces_spans_dropped_total", &["reason"], "spans")
+            .help("Spans that were dropped, by reason.")
+            .more("`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
+                   `shutdown`. See [traces](telemetry.md#traces)."),
     ],
 };
 
@@ -591,30 +366,14 @@ const TAPS: Part = Part {
     title: "Taps",
     about: "A [tap](admin.md#weir-tap) shows live requests to an operator.",
     rows: &[
-        Row {
-            name: "weir_taps",
-            kind: Gauge,
-            labels: &[],
-            unit: "taps",
-            help: "Taps that are open now.",
-            more: "At most 4.",
-        },
-        Row {
-            name: "weir_tap_records_total",
-            kind: Counter,
-            labels: &[],
-            unit: "records",
-            help: "Requests that a tap wanted and got. Each tap counts for itself.",
-            more: "",
-        },
-        Row {
-            name: "weir_tap_lost_records_total",
-            kind: Counter,
-            labels: &[],
-            unit: "records",
-            help: "Requests that a tap wanted and did not get.",
-            more: "There were more than `tap.records_per_second`, the reader is slow, or the request has more than 64 KiB of text.",
-        },
+        gauge("weir_taps", &[], "taps")
+            .help("Taps that are open now.")
+            .more("At most 4."),
+        counter("weir_tap_records_total", &[], "records")
+            .help("Requests that a tap wanted and got. Each tap counts for itself."),
+        counter("weir_tap_lost_records_total", &[], "records")
+            .help("Requests that a tap wanted and did not get.")
+            .more("There were more than `tap.records_per_second`, the reader is slow, or the request has more than 64 KiB of text."),
     ],
 };
 
@@ -623,70 +382,20 @@ const PROCESS: Part = Part {
     about: "Those that begin with `process_` have the names that all clients of Prometheus use. They are there on Linux, also with \
             `metrics.weir_names: off`.",
     rows: &[
-        Row {
-            name: "weir_build_info",
-            kind: Gauge,
-            labels: &["commit", "version"],
-            unit: "always 1",
-            help: "Always 1. Its labels say which build this is.",
-            more: "",
-        },
-        Row {
-            name: "process_cpu_seconds_total",
-            kind: Counter,
-            labels: &[],
-            unit: "seconds",
-            help: "CPU time that the process has used, in seconds.",
-            more: "User and system time of all threads.",
-        },
-        Row {
-            name: "process_max_fds",
-            kind: Gauge,
-            labels: &[],
-            unit: "file descriptors",
-            help: "The most file descriptors that the process may have open.",
-            more: "The soft limit. The metric is absent where there is no limit.",
-        },
-        Row {
-            name: "process_open_fds",
-            kind: Gauge,
-            labels: &[],
-            unit: "file descriptors",
-            help: "File descriptors that the process has open.",
-            more: "",
-        },
-        Row {
-            name: "process_resident_memory_bytes",
-            kind: Gauge,
-            labels: &[],
-            unit: "bytes",
-            help: "Memory of the process that is in RAM, in bytes.",
-            more: "",
-        },
-        Row {
-            name: "process_start_time_seconds",
-            kind: Gauge,
-            labels: &[],
-            unit: "seconds since 1970",
-            help: "When the process started, in seconds since 1970.",
-            more: "",
-        },
-        Row {
-            name: "process_threads",
-            kind: Gauge,
-            labels: &[],
-            unit: "threads",
-            help: "Threads of the process.",
-            more: "",
-        },
-        Row {
-            name: "process_virtual_memory_bytes",
-            kind: Gauge,
-            labels: &[],
-            unit: "bytes",
-            help: "Address space of the process, in bytes.",
-            more: "",
-        },
+        gauge("weir_build_info", &["commit", "version"], "always 1")
+            .help("Always 1. Its labels say which build this is."),
+        counter("process_cpu_seconds_total", &[], "seconds")
+            .help("CPU time that the process has used, in seconds.")
+            .more("User and system time of all threads."),
+        gauge("process_max_fds", &[], "file descriptors")
+            .help("The most file descriptors that the process may have open.")
+            .more("The soft limit. The metric is absent where there is no limit."),
+        gauge("process_open_fds", &[], "file descriptors").help("File descriptors that the process has open."),
+        gauge("process_resident_memory_bytes", &[], "bytes").help("Memory of the process that is in RAM, in bytes."),
+        gauge("process_start_time_seconds", &[], "seconds since 1970")
+            .help("When the process started, in seconds since 1970."),
+        gauge("process_threads", &[], "threads").help("Threads of the process."),
+        gauge("process_virtual_memory_bytes", &[], "bytes").help("Address space of the process, in bytes."),
     ],
 };
 
@@ -695,15 +404,6 @@ const PROCESS: Part = Part {
 pub fn row(name: &str) -> Option<&'static Row> {
     const ALL: &[Part] = &PARTS;
     ALL.iter().flat_map(|part| part.rows).find(|row| row.name == name)
-}
-
-/// The metric of that name, which is to be shown as this kind.
-///
-/// # Errors
-/// There is none, or it is of another kind.
-pub(super) fn row_of(name: &str, kind: FamilyKind) -> Result<&'static Row, prometheus::Error> {
-    let found = row(name).filter(|row| row.kind == kind);
-    found.ok_or_else(|| prometheus::Error::Msg(format!("src/telemetry/metrics/table.rs has no {} {name}", kind.name())))
 }
 
 /// docs/metrics.md.
@@ -757,7 +457,7 @@ mod tests {
         let mut names = Vec::new();
         for row in PARTS.iter().flat_map(|part| part.rows) {
             let Row { name, kind, labels, unit, help, .. } = row;
-            assert_eq!(name.ends_with("_total"), *kind == Counter, "{name}");
+            assert_eq!(name.ends_with("_total"), *kind == FamilyKind::Counter, "{name}");
             assert!(name.starts_with("weir_") || name.starts_with("process_"), "{name}");
             assert!(help.ends_with('.') && !unit.is_empty(), "{name}: {help}");
             assert!(labels.is_sorted(), "{name}: {labels:?}");

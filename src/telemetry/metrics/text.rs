@@ -1,6 +1,7 @@
 //! The text formats of /metrics: that of Prometheus, and OpenMetrics for readers that ask for it.
 //!
-//! They differ in the names above counters, in exemplars, which only OpenMetrics has, and in its end mark.
+//! They differ in the names in the heads of counters, in exemplars, which only OpenMetrics has, and in its end mark. They are
+//! written by hand because prometheus-client writes a whole registry at once, in OpenMetrics only, and has no summaries.
 //! Not here: what is written (the other files), and who reads it (http).
 
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header prefers. Prometheus' own where both are as good, or neither is named.
+    /// The format that an `Accept` header prefers; Prometheus' own if it prefers none.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let (mut text, mut open) = (None, None);
@@ -46,7 +47,7 @@ impl Format {
         if open > Some(0) && open > text { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// What stands in `Content-Type`.
+    /// The value of `Content-Type`.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -56,7 +57,7 @@ impl Format {
     }
 }
 
-/// A weight between 0 and 1 with at most three decimals, in thousandths. What is none counts as 0.
+/// A weight between 0 and 1 with at most three decimals, in thousandths; 0 for other texts.
 fn thousandths(weight: &str) -> u32 {
     let (whole, decimals) = weight.split_once('.').unwrap_or((weight, ""));
     let decimals = format!("{decimals:0<3}");
@@ -104,7 +105,7 @@ impl TextWriter {
         std::mem::replace(&mut self.text, String::with_capacity(room))
     }
 
-    /// There are no more families.
+    /// Writes the end mark.
     pub fn end(&mut self) {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -166,7 +167,7 @@ impl Visitor for TextWriter {
         self.name.clear();
         self.name.push_str(family.name);
         self.kind = family.kind;
-        // OpenMetrics names a counter without its suffix; one that lacks it would have another name there.
+        // OpenMetrics names a counter without its suffix. A counter without the suffix would get another name.
         let (name, kind) = match (self.format, family.kind, family.name.strip_suffix("_total")) {
             (Format::OpenMetrics, FamilyKind::Counter, Some(name)) => (name, "counter"),
             (Format::OpenMetrics, FamilyKind::Counter, None) => (family.name, "unknown"),

@@ -30,7 +30,7 @@ pub(super) struct Messages {
     metrics: Vec<Metric>,
     series: usize,
     label_bytes: usize,
-    /// The head of the family that began last, for the request after this one.
+    /// The head of the family that began last, for the next request.
     head: Option<Metric>,
 }
 
@@ -53,7 +53,7 @@ impl Messages {
         self.series >= SERIES_MAX || self.label_bytes >= LABEL_BYTES_MAX
     }
 
-    /// What was collected, if there is any of it.
+    /// The collected families as a request; none if there are none.
     pub(super) fn take(&mut self) -> Option<ExportMetricsServiceRequest> {
         self.series = 0;
         self.label_bytes = 0;
@@ -186,8 +186,8 @@ fn has_points(metric: &Metric) -> bool {
     }
 }
 
-/// The unit in the words of UCUM, by the end of the name. None for numbers of things: readers that make names for Prometheus
-/// would add `_ratio` to a gauge of the unit `1`.
+/// The unit as UCUM writes it, by the end of the name. Empty for numbers of things: readers that make names for Prometheus would
+/// add `_ratio` to a gauge of the unit `1`.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     if name.ends_with("_seconds") {

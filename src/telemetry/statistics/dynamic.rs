@@ -1,4 +1,4 @@
-//! Counters that get their names from requests: at most so many, found without waiting for other cores most of the time.
+//! Counters whose names come from requests. Their number is bounded, and a lookup seldom waits for other cores.
 //!
 //! Not here: the names (names.rs).
 
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 
 use super::names::NAME_BYTES_MAX;
 
-/// Into how many parts the counters are divided, each with a lock of its own.
+/// The counters are divided into so many parts, each with its own lock.
 const PARTS: usize = 16;
 
-/// How many counters may have names from requests, of all kinds together.
+/// Bounds the number of names from requests, of all kinds together.
 #[derive(Debug)]
 pub(super) struct Room {
     max: usize,
@@ -26,7 +26,7 @@ impl Room {
         Self { max, taken: AtomicUsize::new(0) }
     }
 
-    /// Whether there was room for one more, which is taken.
+    /// Takes a place. Returns whether there was one.
     fn take(&self) -> bool {
         self.taken.fetch_update(Relaxed, Relaxed, |taken| (taken < self.max).then_some(taken + 1)).is_ok()
     }
@@ -37,7 +37,7 @@ impl Room {
     }
 }
 
-/// Values by name. A plain mutex is right: nothing is awaited while it is held.
+/// Values by name. A plain mutex is right: nothing is awaited while it is locked.
 #[derive(Debug)]
 pub(super) struct Dynamic<V> {
     parts: [Mutex<HashMap<Arc<str>, V>>; PARTS],
@@ -52,7 +52,7 @@ impl<V> Default for Dynamic<V> {
 }
 
 impl<V: Default> Dynamic<V> {
-    /// Counts for this name. Answers whether there was room for it.
+    /// Counts for this name. Returns whether there was room for it.
     pub(super) fn count(&self, name: &[u8], room: &Room, count: impl FnOnce(&V)) -> bool {
         let Ok(name) = std::str::from_utf8(name) else { return false };
         if name.len() > NAME_BYTES_MAX {
@@ -72,8 +72,7 @@ impl<V: Default> Dynamic<V> {
         true
     }
 
-    /// Shows every name and what is read of its value, part by part. No part is locked while `see` works: requests count
-    /// meanwhile.
+    /// Passes every name and its number to `see`. No part is locked while `see` works, so requests can count meanwhile.
     pub(super) fn visit<T>(&self, read: impl Fn(&V) -> T, mut see: impl FnMut(&str, T)) {
         for part in &self.parts {
             let all: Vec<(Arc<str>, T)> = part.lock().iter().map(|(name, value)| (name.clone(), read(value))).collect();

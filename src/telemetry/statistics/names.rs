@@ -1,17 +1,17 @@
-//! The names by which envoyproxy/ratelimit counts limits: `DOMAIN.KEY_VALUE`, a part for each level of descriptors.
+//! The names of limits in the statistics of envoyproxy/ratelimit: `DOMAIN.KEY_VALUE`, one part for each level of descriptors.
 //!
-//! Not here: what is counted, and the prefix and suffix around a name (statistics.rs).
+//! Not here: the numbers, and the prefix and suffix of a name (statistics.rs).
 
 use smallvec::SmallVec;
 use weir_engine::{Entry, Rule};
 
-/// The longest name that a request may bring, in bytes. A longer one is counted as one too many.
+/// The longest name that a request can give, in bytes. A longer one counts as a name without room.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
 
-/// A name on the request path; room for most, so that it seldom allocates.
+/// A name on the request path. It has room for most names, so it seldom allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
-/// How the counters of one rule get their name.
+/// Makes the names of the counters of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     domain: Box<str>,
@@ -21,7 +21,7 @@ pub(super) struct Naming {
 /// One part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
-    /// As the policy has it.
+    /// Key and value of the policy.
     Policy(Box<str>),
     /// The entry of the request.
     Request,
@@ -98,7 +98,7 @@ fn write_entry(entry: &Entry<'_>, name: &mut Buffer) {
     }
 }
 
-/// The same text with what cannot stand in a name replaced.
+/// The name with invalid characters replaced.
 pub(super) fn cleaned(name: String) -> String {
     let mut bytes = name.into_bytes();
     clean(&mut bytes);
@@ -106,8 +106,8 @@ pub(super) fn cleaned(name: String) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Replaces what separates the parts of a StatsD line, and the dots of IPv4 addresses, which would look like levels.
-/// A control character would end the line.
+/// Replaces the separators of StatsD lines, the dots of IPv4 addresses, which would look like levels, and control characters,
+/// which would end the line.
 fn clean(name: &mut [u8]) {
     for byte in name.iter_mut() {
         if matches!(byte, b':' | b'|') || byte.is_ascii_control() {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The name that a request with these values gives, and the one that the policy gives, for the last of these levels.
+    /// The names of the last level: by a request with these values, and by the policy.
     fn named(levels: Vec<NodeSpec>, values: &[&str]) -> (String, String) {
         let keys: Vec<String> = levels.iter().map(|level| level.key.clone()).collect();
         let mut below = Vec::new();
@@ -191,7 +191,7 @@ mod tests {
         NodeSpec { key: key.into(), value: Some(value.into()), ..NodeSpec::default() }
     }
 
-    /// As recorded.
+    /// As recorded from envoyproxy/ratelimit.
     #[test]
     fn detailed_metric_and_value_to_metric_put_values_of_the_request_into_the_name() {
         let detailed = |level: NodeSpec| NodeSpec { detailed_metric: true, ..level };

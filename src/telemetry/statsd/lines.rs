@@ -1,6 +1,6 @@
-//! Statistics as lines of StatsD: what a counter grew by since it was sent, gauges as they are, and times.
+//! Statistics as lines of StatsD: the growth of counters since the last lines, gauges, and times.
 //!
-//! Not here: the way to the server (statsd.rs), and the numbers (statistics.rs).
+//! Not here: the connection (statsd.rs), and the numbers (statistics.rs).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use regex::Regex;
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
 use crate::statistics::Kind;
 
-/// Which lines a server reads.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `name:1|c`, with tags in the name as `.__key=value`.
@@ -19,14 +19,14 @@ pub enum Format {
     DogStatsd,
 }
 
-/// Makes another name and tags of the name of a statistic, for DogStatsD.
+/// Replaces the name of a statistic by another name and tags, for DogStatsD.
 #[derive(Debug)]
 pub struct Mogrifier {
-    /// Which names, and which parts of them.
+    /// Matches names, and captures parts of them.
     pub pattern: Regex,
     /// The new name; `$1` is a part, `$0` the whole.
     pub name: String,
-    /// Tags and their values, which may have parts too.
+    /// Tags and their values, which can have `$1` and `$0` too.
     pub tags: Vec<(String, String)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Packet {
     pub(super) lines: u64,
 }
 
-/// Makes lines, and remembers what was made before.
+/// Makes lines. Remembers the counters of the last lines.
 pub(super) struct Lines {
     format: Format,
     tags: Vec<(String, String)>,
@@ -51,7 +51,7 @@ impl Lines {
     pub(super) fn new(format: Format, mut tags: Vec<(String, String)>, mogrifiers: Vec<Mogrifier>) -> Self {
         tags.sort_unstable();
         if format == Format::Statsd {
-            // What would end the name, or look like a part of it.
+            // These characters would end the name, or look like a part of it.
             for (_, value) in &mut tags {
                 *value = value.replace(['.', ':', '|'], "_");
             }
@@ -96,7 +96,7 @@ impl Lines {
     }
 }
 
-/// What follows a time that stands for several: nothing if all are sent.
+/// The sample rate behind a time that stands for several; empty if all times are sent.
 #[expect(clippy::float_arithmetic, reason = "the rate is a decimal number in the line")]
 fn sample_rate(sent: usize, came: u64) -> String {
     if sent as u64 == came { String::new() } else { format!("|@{:.6}", sent as f64 / came as f64) }
@@ -132,7 +132,7 @@ fn line(format: Format, tags: &[(String, String)], mogrifiers: &[Mogrifier], nam
     line
 }
 
-/// Puts the parts of a match in place of `$0`, `$1` and so on; of a part that is not there, nothing.
+/// Replaces `$0`, `$1` and so on by the parts of a match. A part that is missing is empty.
 fn fill(template: &str, captures: &regex::Captures<'_>) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -179,7 +179,7 @@ mod tests {
     use crate::metrics::Options;
 
     fn metrics() -> Arc<Metrics> {
-        Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }).unwrap())
+        Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }))
     }
 
     fn text(packets: &[Packet]) -> String {

@@ -1,21 +1,21 @@
-//! How many records a second all taps together get.
+//! The bound on records of all taps together in a second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// A request with more bytes counts as one more record for each so many.
+/// A request counts as one more record for each so many bytes.
 const BYTES_PER_RECORD: usize = 1_024;
 
-/// What is not used can be used for so long.
+/// The time for which unused places are saved.
 const BURST: Duration = Duration::from_secs(1);
 
-/// Places that come at a steady rate. Each record takes one at least.
+/// Places, which become free at a steady rate. Each record takes at least one.
 pub(super) struct Budget {
     began: Instant,
     /// The time between two places.
     step_ns: u64,
-    /// When the next place is free, since it began.
+    /// When the next place is free, since `began`.
     next_ns: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ impl Budget {
         Self { began, step_ns, next_ns: AtomicU64::new(0) }
     }
 
-    /// Takes the places of a request of so many bytes; false if there is none.
+    /// Takes the places of a request of `bytes` bytes. Returns false if none is free.
     pub(super) fn take(&self, bytes: usize, now: Instant) -> bool {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let now_ns = nanos(now.saturating_duration_since(self.began));

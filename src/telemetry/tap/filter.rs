@@ -1,11 +1,11 @@
-//! Which requests a tap is about.
+//! The filter of a tap.
 
 use weir_engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
 
 /// The words for a verdict in a filter, and in records.
 pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];
 
-/// What a request must have. What is not set, every request has.
+/// What a request must have. A part that is not set matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Its domain.
@@ -19,7 +19,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether a request is wanted. What costs least is asked first.
+    /// Whether a request matches. The cheapest part is checked first.
     pub(super) fn wants(&self, request: &dyn AnsweredRequest) -> bool {
         self.domain.as_deref().is_none_or(|domain| domain == request.domain())
             && self.verdict.is_none_or(|verdict| has_verdict(request, verdict))

@@ -1,4 +1,4 @@
-//! One request as a tap keeps it, and its line: the format that `weir tap --record` writes.
+//! A recorded request and its line, in the format that `weir tap --record` writes.
 //!
 //! docs/testing.md describes the format.
 
@@ -12,11 +12,11 @@ use weir_engine::{Hits, Micros, Operation, Unit};
 use super::filter::word;
 use super::values::{Named, TapValues};
 
-/// The version of the format, which the header has.
+/// The version of the format, in the header.
 const VERSION: u32 = 1;
-/// What a record takes beside its texts: about that.
+/// About the bytes of a record without its texts.
 const RECORD_BYTES: usize = 128;
-/// The same for each entry.
+/// About the bytes of an entry without its texts.
 const ENTRY_BYTES: usize = 32;
 
 /// A copy of one request and its answer.
@@ -26,7 +26,7 @@ pub struct Record {
     verdict: &'static str,
     descriptors: Vec<Descriptor>,
     bytes: usize,
-    /// How many were lost before it.
+    /// How many requests were lost before it.
     pub(super) lost: u64,
 }
 
@@ -36,7 +36,7 @@ struct Descriptor {
     is: AnsweredDescriptor,
 }
 
-/// How many bytes a record of this request takes, about.
+/// About the bytes of a record of this request.
 pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
     let of_descriptor = |at: usize| {
         let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
@@ -66,7 +66,7 @@ impl Record {
         self.bytes
     }
 
-    /// Writes its line. Values that policies name are shown, others as the settings say.
+    /// Writes its line. Values in policies are shown, others as the settings say.
     pub(super) fn write(&self, to: &mut Vec<u8>, values: &TapValues, named: Option<&Named>) {
         let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.operation)).unwrap_or(1);
         let line = Line {

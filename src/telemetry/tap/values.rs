@@ -1,4 +1,4 @@
-//! Which values of requests a tap shows.
+//! How a tap shows the values of requests.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ const HIDDEN: char = '~';
 
 /// How values are shown.
 pub struct TapValues {
-    /// What hashes values, other in each process; none if they are shown as they are.
+    /// The key that hashes values, random in each process; none if values are shown as they are.
     key: Option<hmac::Key>,
 }
 
@@ -39,7 +39,7 @@ impl TapValues {
         if self.is_shown() { "shown" } else { "hidden" }
     }
 
-    /// A value as it is shown. Equal values look equal, and others do not.
+    /// A value as it is shown. Hashes of equal values are equal.
     pub(super) fn show<'v>(&self, named: Option<&Named>, domain: &str, key: &str, value: &'v str) -> Cow<'v, str> {
         let Some(secret) = &self.key else { return Cow::Borrowed(value) };
         if named.is_some_and(|named| named.has(domain, key, value)) {
@@ -54,11 +54,11 @@ impl TapValues {
     }
 }
 
-/// A key that nobody knows.
+/// A random key.
 fn random_key() -> hmac::Key {
     match hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()) {
         Ok(key) => key,
-        // The system has no random bytes to give, with which TLS would not work either: the standard library's will do.
+        // The system gives no random bytes, so TLS would not work either. The standard library's are enough here.
         Err(ring::error::Unspecified) => {
             let random = [0_u8; 4].map(|_| RandomState::new().hash_one(()));
             hmac::Key::new(hmac::HMAC_SHA256, &random.map(u64::to_be_bytes).concat())
@@ -66,15 +66,14 @@ fn random_key() -> hmac::Key {
     }
 }
 
-/// The values that policies name, which are no secrets of callers: a hash of each, with its key and domain.
+/// The values in policies, which are no secrets of callers: a hash of each, with its key and domain.
 pub struct Named {
     hasher: RandomState,
     hashes: HashSet<u64>,
 }
 
 impl Named {
-    /// The values that these policies name as they are. It takes milliseconds for many rules, so call it on a thread that
-    /// decides nothing.
+    /// The values in these policies. It takes milliseconds for many rules, so call it on a thread that decides nothing.
     #[must_use]
     pub fn of(policies: &PolicySet) -> Self {
         let mut named = Self { hasher: RandomState::new(), hashes: HashSet::new() };

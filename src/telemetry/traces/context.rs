@@ -1,6 +1,6 @@
 //! The trace context of a caller: W3C Trace Context, and B3 in one header and in several.
 //!
-//! Reads without allocating: this runs for each request while traces are on. What is malformed counts as absent.
+//! Reads without allocating: this runs for each request while traces are on. A malformed header counts as absent.
 
 use opentelemetry::trace::TraceState;
 use tonic::codegen::http::HeaderMap;
@@ -8,7 +8,7 @@ use weir_engine::observer::TraceIds;
 
 use super::Propagators;
 
-/// The most bytes of `tracestate` that are kept; a longer one is left out, as the specification allows.
+/// The longest `tracestate` that is kept. A longer one is left out, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
 /// The trace of a request by its headers.
@@ -18,7 +18,7 @@ pub(super) struct Caller {
     pub(super) ids: Option<TraceIds>,
     /// The caller's sampling decision; none if it made none.
     pub(super) sampled: Option<bool>,
-    /// Whether these are from `traceparent`.
+    /// Whether they are from `traceparent`.
     pub(super) is_w3c: bool,
 }
 
@@ -37,7 +37,7 @@ impl Caller {
     }
 }
 
-/// The headers of a trace context, each as the first value that the request has.
+/// The first value of each header of a trace context.
 #[derive(Default)]
 struct Found<'a> {
     traceparent: Option<&'a [u8]>,
@@ -49,7 +49,7 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// One pass: a look-up by name hashes the name, and most requests have none of the six.
+    /// Reads all headers once: a lookup hashes the name, and most requests have none of the six.
     fn among(headers: &'a HeaderMap) -> Self {
         let mut found = Self::default();
         for (name, value) in headers {
@@ -85,7 +85,7 @@ fn w3c(text: &[u8]) -> Option<Caller> {
     Some(Caller { ids: Some(ids(trace, span)?), sampled: Some(flags & 1 == 1), is_w3c: true })
 }
 
-/// `b3`: trace, span, decision and parent, the last two of which may be missing; or the decision alone.
+/// `b3`: trace, span, decision and parent, of which the last two can be missing; or the decision alone.
 fn b3(text: &[u8]) -> Option<Caller> {
     let mut parts = text.split(|byte| *byte == b'-');
     let first = parts.next()?;
@@ -103,7 +103,7 @@ fn b3(text: &[u8]) -> Option<Caller> {
 fn b3_multi(found: &Found<'_>) -> Caller {
     let sampled = found.b3_sampled.and_then(decision);
     let Some(trace) = found.b3_trace else {
-        // A caller may send its decision alone.
+        // A caller can send its decision alone.
         return Caller { sampled, ..Caller::default() };
     };
     let sampled = if found.b3_flags == Some(b"1") { Some(true) } else { sampled };
@@ -111,7 +111,7 @@ fn b3_multi(found: &Found<'_>) -> Caller {
     Caller { ids, sampled, is_w3c: false }
 }
 
-/// A decision as B3 writes it; `d` is debug, which is sampled.
+/// A sampling decision of B3. `d` is debug, which is sampled.
 fn decision(text: &[u8]) -> Option<bool> {
     match text {
         b"1" | b"d" | b"true" => Some(true),
@@ -146,7 +146,7 @@ const fn is_lower_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// `tracestate`, which other vendors keep their part of the context in; nothing if it is malformed.
+/// `tracestate`, the part of the context that belongs to other vendors; empty if it is malformed.
 pub(super) fn tracestate(headers: &HeaderMap) -> TraceState {
     let mut members = Vec::new();
     let mut bytes = 0;

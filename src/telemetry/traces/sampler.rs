@@ -2,27 +2,27 @@
 //!
 //! Not here: who the caller is (context.rs).
 
-/// The parts of a whole in which a ratio is given.
+/// A ratio of 1.
 const BILLIONTHS: u128 = 1_000_000_000;
-/// The number of values that decide: 63 bits of the trace's id.
+/// The number of values that [`value`] can have.
 const VALUES: u128 = 1 << 63;
 
 /// Decides by the caller's decision or by the trace's id, so that all services with one ratio keep the same traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
-    /// Values of ids below it are sampled.
+    /// Ids whose value is below it are sampled.
     threshold: u64,
     is_parent_based: bool,
 }
 
 impl Sampler {
-    /// Samples so many billionths of all traces. With `is_parent_based` a decision of the caller's stands.
+    /// Samples so many billionths of all traces. With `is_parent_based` the caller's decision wins.
     pub(super) fn new(billionths: u64, is_parent_based: bool) -> Self {
         let threshold = VALUES * u128::from(billionths) / BILLIONTHS;
         Self { threshold: u64::try_from(threshold).unwrap_or(u64::MAX), is_parent_based }
     }
 
-    /// Whether a trace is recorded. `id` is called only where the id decides.
+    /// Whether a trace is recorded. Calls `id` only if the id decides.
     pub(super) fn samples(self, caller: Option<bool>, id: impl FnOnce() -> u128) -> bool {
         match caller {
             Some(sampled) if self.is_parent_based => sampled,
@@ -32,7 +32,7 @@ impl Sampler {
     }
 }
 
-/// The last 63 random bits, as the other implementations of OpenTelemetry take them.
+/// The last 63 random bits of an id, which the other implementations of OpenTelemetry use too.
 #[expect(clippy::cast_possible_truncation, reason = "the last eight bytes are meant")]
 const fn value(id: u128) -> u64 {
     (id as u64) >> 1

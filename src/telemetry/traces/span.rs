@@ -1,7 +1,7 @@
 //! The spans of one decision: its own, and one for each call to a store outside of this process.
 //!
-//! Attributes have the names of OpenTelemetry's semantic conventions if there are some, and begin with `weir.` else.
-//! Every text and list is bounded: domains, keys and values come from callers.
+//! Attributes have the names of OpenTelemetry's semantic conventions. Names without a convention begin with `weir.`. Every text and
+//! list is bounded: domains, keys and values come from callers.
 
 use std::time::SystemTime;
 
@@ -11,13 +11,14 @@ use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks
 use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
 use weir_engine::{Entry, OnError, Rule};
 
-use super::{Ended, Trace, Way};
+use super::{Ended, Trace};
+use crate::metrics::Protocol;
 
 /// The longest text of an attribute that comes from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 /// The most members of a list.
 const LIST_MAX: usize = 64;
-/// The most calls to stores that have a span of their own; a decision over more slots of a cluster has fewer spans.
+/// The most calls to stores of one decision that have a span.
 const CALLS_MAX: usize = 32;
 
 /// The service and the method of gRPC.
@@ -113,7 +114,7 @@ pub(super) fn spans(trace: &Trace, record: DecisionRecord, ended: Ended, end: Sy
     spans
 }
 
-/// A span with the parts that all spans have. An error is its status and its attribute `error.type`.
+/// A span with the fields that all spans have. An error becomes its status and its attribute `error.type`.
 fn span(
     trace: &Trace,
     span_context: SpanContext,
@@ -143,14 +144,14 @@ fn span(
 fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: SystemTime) -> SpanData {
     let mut attributes = Vec::with_capacity(16);
     let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
-    let name = match trace.way {
-        Way::Grpc => {
+    let name = match trace.protocol {
+        Protocol::Grpc => {
             add("rpc.system", "grpc".into());
             add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
             add("rpc.method", "ShouldRateLimit".into());
             GRPC_NAME
         }
-        Way::Http => {
+        Protocol::Http => {
             add("http.request.method", "POST".into());
             add("http.route", "/json".into());
             add("url.path", "/json".into());
@@ -207,13 +208,13 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
     }
 }
 
-/// The round trip of a call. Its command is the one that runs a script: every decision is one.
+/// The round trip of a call. Its command runs a script.
 fn store_span(trace: &Trace, called: &Called) -> SpanData {
     let Called { call, at } = called;
     let mut attributes = Vec::with_capacity(8);
     let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
     add("db.system.name", call.store.into());
-    // The name before the conventions were stable, which many tools still read.
+    // The older name, which many tools still read.
     add("db.system", call.store.into());
     add("db.operation.name", "EVALSHA".into());
     if let Some(place) = &call.place {
@@ -238,7 +239,7 @@ fn store_span(trace: &Trace, called: &Called) -> SpanData {
     }
 }
 
-/// What is wrong on the server's side, by the codes that the conventions count as errors of a server.
+/// The name of a gRPC code that the conventions count as an error of the server.
 const fn grpc_error(code: i32) -> Option<&'static str> {
     match code {
         2 => Some("UNKNOWN"),

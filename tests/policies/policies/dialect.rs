@@ -1,7 +1,6 @@
 //! The two readings of policy files: what weir refuses, what it warns about, and what it loads as envoyproxy/ratelimit
 //! does.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use weir_engine::Role;
@@ -9,45 +8,29 @@ use weir_engine::metadata::Value;
 use weir_policies::{Code, Dialect, Loaded, WARNINGS_MAX, load_dir_with, parse, parse_with};
 use weir_rls::rlconfig;
 
-use super::{directory, files, good, name_of, rule};
+use super::{cases, compare, directory, good, good_texts, rule};
 
 const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false };
 const MERGING: Dialect = Dialect { compatible: false, merge_domains: true };
-
-/// Compares what is told about each file of a folder with the text beside it, which UPDATE_EXPECTED=1 writes anew.
-fn compare(folder: &str, told: impl Fn(&str, &str) -> String) {
-    let update = std::env::var_os("UPDATE_EXPECTED").is_some();
-    for path in files(folder, "yaml") {
-        let name = name_of(&path);
-        let told = told(&name, &fs::read_to_string(&path).unwrap());
-        let expected = path.with_extension("expected");
-        if update {
-            fs::write(&expected, &told).unwrap();
-        }
-        assert_eq!(fs::read_to_string(&expected).unwrap_or_default(), told, "{name}");
-    }
-}
 
 fn loaded(name: &str, text: &str, reading: Dialect) -> Loaded {
     parse_with(&[(name, text)], reading).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]
-fn what_is_probably_a_mistake_is_told_and_loads() {
-    compare("warned", |name, text| {
-        let loaded = loaded(name, text, Dialect::default());
-        assert!(loaded.warnings.count() > 0, "{name} has no warning");
+fn what_is_probably_a_mistake_loads_with_a_warning() {
+    compare("warned.txt", |policy| {
+        let loaded = loaded("p.yaml", policy, Dialect::default());
+        assert!(loaded.warnings.count() > 0, "{policy}");
         format!("{}\n", loaded.warnings)
     });
 }
 
 #[test]
-fn good_files_have_no_warnings() {
-    for path in files("good", "yaml") {
-        let name = name_of(&path);
-        let text = fs::read_to_string(&path).unwrap();
+fn good_files_load_and_have_no_warnings() {
+    for text in good_texts() {
         for reading in [Dialect::default(), COMPATIBLE] {
-            let warnings = loaded(&name, &text, reading).warnings;
+            let warnings = loaded("p.yaml", &text, reading).warnings;
             // A file with the most sub-buckets that a limit may have is right and heavy.
             assert!(warnings.list().iter().all(|warning| warning.code == Code::Heavy), "{warnings}");
         }
@@ -57,11 +40,11 @@ fn good_files_have_no_warnings() {
 /// What envoyproxy/ratelimit makes of these files, as it prints what it has loaded, and the warnings.
 #[test]
 fn a_compatible_reading_means_what_envoyproxy_ratelimit_means() {
-    compare("compatible", |name, text| {
-        let loaded = loaded(name, text, COMPATIBLE);
+    compare("compatible.txt", |policy| {
+        let loaded = loaded("p.yaml", policy, COMPATIBLE);
         let meaning = rlconfig::render(&loaded.policies);
-        let ours = parse(&[(name, text)]).map(|loaded| rlconfig::render(&loaded.policies));
-        assert_ne!(ours.ok().as_deref(), Some(&*meaning), "{name} needs no compatible reading");
+        let ours = parse(&[("p.yaml", policy)]).map(|loaded| rlconfig::render(&loaded.policies));
+        assert_ne!(ours.ok().as_deref(), Some(&*meaning), "no compatible reading is needed for\n{policy}");
         format!("{meaning}{}\n", loaded.warnings)
     });
 }
@@ -70,25 +53,18 @@ fn a_compatible_reading_means_what_envoyproxy_ratelimit_means() {
 #[test]
 fn a_compatible_reading_refuses_what_envoyproxy_ratelimit_refuses() {
     let loads = [
-        "domain_too_long.yaml",
-        "key_in_the_wrong_place.yaml",
-        "key_too_long.yaml",
-        "mapping_key_twice.yaml",
-        "replaces_too_many.yaml",
-        "requests_maybe_octal.yaml",
-        "tagged.yaml",
-        "too_many_levels.yaml",
-        "two_documents.yaml",
-        "value_too_long.yaml",
+        "domain_too_long",
+        "key_in_the_wrong_place",
+        "mapping_key_twice",
+        "replaces_too_many",
+        "requests_maybe_octal",
+        "tagged",
+        "too_many_levels",
+        "two_documents",
     ];
-    let mut loaded = BTreeSet::new();
-    for path in files("bad", "yaml") {
-        let name = name_of(&path);
-        if parse_with(&[(&name, &fs::read_to_string(&path).unwrap())], COMPATIBLE).is_ok() {
-            loaded.insert(name);
-        }
-    }
-    assert_eq!(loaded, loads.iter().map(ToString::to_string).collect());
+    let mut loaded = cases("bad.txt");
+    loaded.retain(|(_, policy)| parse_with(&[("p.yaml", policy)], COMPATIBLE).is_ok());
+    assert!(loaded.iter().map(|(name, _)| name).eq(loads), "{loaded:?}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn the_page_says_which_algorithms_take_a_key_and_what_is_its_default() {
         let base = match key.name {
             "timezone" => "rate: 5/month, calendar: true".to_owned(),
             "algorithm" | "unlimited" => "rate: 5/month".to_owned(),
-            _ => format!("rate: 5/month, algorithm: {}", taken.first().unwrap()),
+            _ => format!("rate: 5/month, algorithm: {}", taken.last().unwrap()),
         };
         let (without, with) = (format!("{{{base}}}"), format!("{{{base}, {}: {default}}}", key.name));
         assert_eq!(limits_of(&without), limits_of(&with), "{with}");
@@ -205,6 +205,7 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("window", format!("{} ms to {} days", WINDOW_US_MIN / 1_000, days(WINDOW_US_MAX))),
         ("sub-buckets of a sliding_window", BUCKETS_MAX.to_string()),
         ("hits of a sliding_window_log", REQUESTS_MAX.to_string()),
+        ("window of concurrency", "1 s to 1 h, in whole milliseconds".to_owned()),
         ("time in which a full burst drains", format!("2^{} us, 8.9 years", DEBT_US_MAX.trailing_zeros())),
         ("problems that are shown", PROBLEMS_MAX.to_string()),
     ];
@@ -247,6 +248,11 @@ fn there_is_an_example_of_each_algorithm() {
     assert_eq!(on_the_page, named);
 
     insta::assert_snapshot!(checked(&directory).unwrap(), @"
+    domain concurrency   concurrency.yaml:3:9   charging atomic   on_error the server's
+      api_key   5 per minute        concurrency
+      model     100000 per minute   sliding_window_counter
+                50 per 5m           concurrency
+
     domain fixed_window   fixed_window.yaml:3:9   on_error the server's
       user       120 per minute     fixed_window
       address    20 per 5m          fixed_window anchor first_hit
@@ -278,7 +284,7 @@ fn there_is_an_example_of_each_algorithm() {
       client   10 per second   token_bucket burst 50
       batch    100 per hour    token_bucket burst 300 refill interval
 
-    7 domains, 16 rules, 17 limits in 7 files
+    8 domains, 18 rules, 20 limits in 8 files
     ");
 }
 
@@ -351,7 +357,8 @@ fn the_page_shows_what_each_algorithm_admits_of_the_same_traffic() {
     let mut algorithms = BTreeSet::new();
     for row in table("### The same traffic") {
         let parameters = code(&row[0]).unwrap();
-        let limit = limits_of(&format!("{{rate: 10/min, {parameters}}}")).remove(0);
+        let amount = if parameters.contains("window: ") { "requests_per_unit: 10" } else { "rate: 10/min" };
+        let limit = limits_of(&format!("{{{amount}, {parameters}}}")).remove(0);
         algorithms.insert(limit.algorithm().name());
         let mut cells = vec![row[0].clone()];
         let mut rushed = Counter::new(limit.clone());

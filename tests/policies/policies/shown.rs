@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir_cli::check::Strictness;
 use weir_cli::{check, explain};
+use weir_lab::testing::Strictness;
 use weir_policies::Dialect;
 
 use super::{data, directory, rule};
@@ -140,7 +140,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
     let text = fs::read_to_string(data("good/all_algorithms.yaml")).unwrap();
     let dir = directory(&[("shop.yaml", &text)]);
     insta::assert_snapshot!(checked(dir.path()).unwrap(), @"
-    domain shop   shop.yaml:2:9   charging independent   on_error the server's
+    domain shop   shop.yaml:2:9   charging atomic   on_error the server's
       fixed_window                           100 per hour     fixed_window
       fixed_window of the clock              100 per hour     fixed_window
       fixed_window of the first hit          100 per 1m30s    fixed_window anchor first_hit, drain
@@ -158,12 +158,13 @@ fn check_and_explain_show_what_shapes_a_limit() {
       leaky_bucket with a queue              10 per second    leaky_bucket burst 50, drain
       gcra                                   10 per second    gcra burst 10
       gcra with a burst                      1 per 366d       gcra burst 8
+      concurrency                            50 per 30s       concurrency
 
-    1 domain, 17 rules, 17 limits in 1 file
+    1 domain, 18 rules, 18 limits in 1 file
     ");
     let text = explained(dir.path(), "shop", &["fixed_window of a calendar=x", "sliding_window=x"]);
     insta::assert_snapshot!(text, @"
-    domain shop   shop.yaml:2:9   charging independent   on_error the server's
+    domain shop   shop.yaml:2:9   charging atomic   on_error the server's
 
     descriptor 1   fixed_window of a calendar=x
       fixed_window of a calendar=x   key alone   shop.yaml:13:5

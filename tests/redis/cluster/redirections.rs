@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Operation, Role, Window};
 use weir_store::redis::pipeline::Options;
-use weir_store::redis::{Endpoint, Observer, Redis};
+use weir_store::redis::{Endpoint, Redis, RedisObserver};
 use weir_store::{Store, StoreError};
 
 use crate::support::fake_node::{FakeNode, all_slots, bulk};
@@ -20,7 +20,7 @@ fn store(seeds: &[&FakeNode]) -> Redis {
     watched(seeds, Arc::new(()))
 }
 
-fn watched(seeds: &[&FakeNode], observer: Arc<dyn Observer>) -> Redis {
+fn watched(seeds: &[&FakeNode], observer: Arc<dyn RedisObserver>) -> Redis {
     let at = |node: &&FakeNode| Endpoint::parse(&format!("redis://127.0.0.1:{}", node.port())).unwrap();
     let seeds: Vec<Endpoint> = seeds.iter().map(at).collect();
     let mut options = Options::new(seeds[0].clone());
@@ -223,7 +223,7 @@ async fn a_strange_map_is_told_as_one() {
 async fn a_node_whose_task_dies_is_reported() {
     #[derive(Default)]
     struct Faulty(AtomicBool);
-    impl Observer for Faulty {
+    impl RedisObserver for Faulty {
         fn batch_answered(&self, _: usize, _: Duration) {
             assert!(!self.0.load(Ordering::SeqCst), "a fault in a test");
         }

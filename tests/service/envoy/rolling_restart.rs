@@ -94,7 +94,7 @@ fn replica(policies: &Path, redis: &RedisServer, address: SocketAddr) -> Weir {
 
 /// An address for a process and the one after it. The port is free again between the two, so that the IP must be one that
 /// nothing else on the machine uses: one of 127.0.0.0/8 for this process and number.
-fn address_of_our_own(number: u8) -> SocketAddr {
+pub(super) fn address_of_our_own(number: u8) -> SocketAddr {
     let [.., high, low] = std::process::id().to_be_bytes();
     let ip = IpAddr::V4(Ipv4Addr::new(127, high, low, number));
     let listener = TcpListener::bind((ip, 0)).expect("a free port");

@@ -12,8 +12,9 @@ use crate::support::frames::{
     ACK, DATA, END_STREAM, HEADERS, INITIAL_WINDOW, MAX_STREAMS, PING, PRIORITY, REFLECTION, Raw, SETTINGS,
     SHOULD_RATE_LIMIT, WATCH, WINDOW_UPDATE, frame, headers, message, request, reset,
 };
-use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::process::{LogLine, PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
+use crate::support::seen::warns;
 use crate::support::served::{Served, metric};
 use crate::support::wait::{PATIENCE, until};
 
@@ -87,6 +88,11 @@ fn requests_that_never_end_hold_a_bounded_amount_and_are_given_up() {
     let grown = weir.memory_kib().saturating_sub(before);
     assert!(grown < GROWTH_KIB_MAX, "grew by {grown} KiB, {} bytes accounted for", held(&weir));
     assert!(metric(weir.http, "weir_grpc_refused_total").unwrap() > 0, "144 MB fit into no bound");
+    let names_the_caller = |line: &LogLine| {
+        warns(line, "too much memory is reserved for its caller")
+            && line.field("peer").is_some_and(|peer| peer == "127.0.0.1")
+    };
+    assert!(weir.wait_for_log(0, LONG, names_the_caller), "{}", weir.written());
     // All are given up, though the connections stay.
     until("the bytes to be let go", LONG, || (held(&weir) < 1 << 20).then_some(()));
     assert_served(weir.grpc);

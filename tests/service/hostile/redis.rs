@@ -15,7 +15,7 @@ use weir_engine::weight::{WEIGHT_MAX, WEIGHT_SHARED_MAX};
 use weir_store::redis::breaker::Circuit;
 use weir_store::redis::node::Node;
 use weir_store::redis::pipeline::{Call, CallError, Options, Reason};
-use weir_store::redis::{Endpoint, Observer};
+use weir_store::redis::{Endpoint, RedisObserver};
 
 use crate::support::fake_node::FakeNode;
 use crate::support::redis::RedisServer;
@@ -288,7 +288,7 @@ impl Recorder {
     }
 }
 
-impl Observer for Recorder {
+impl RedisObserver for Recorder {
     fn connection_broke(&self, _: &str, reason: &str) {
         self.broke.lock().unwrap().push(reason.to_owned());
     }

@@ -32,7 +32,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
         statsd: true,
         ..metrics::Options::default()
     };
-    let metrics = Arc::new(Metrics::new(options).unwrap());
+    let metrics = Arc::new(Metrics::new(options));
     let observer = metrics.observer();
     // Both have names that requests give, as far as there is room.
     let node = |key: &str| NodeSpec {
@@ -48,7 +48,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let limiter = Limiter::new(policies, Options::new(store), observer);
     let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Unit)>| {
         let asked = DescriptorRequest { entries: &[Entry { key, value }], operation: Operation::Consume(1), limit };
-        let query = Query { domain, descriptors: smallvec![asked] };
+        let query = Query { domain, descriptors: smallvec![asked], settle: None };
         limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };
 

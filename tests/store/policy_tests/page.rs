@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use weir_cli::test::{Format, Tests, Verdict, run};
+use weir_cli::test::{TestFormat, Tests, Verdict, run};
 use weir_lab::testing::FAILURES_MAX;
 use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX};
 
@@ -63,7 +63,7 @@ fn the_page_has_each_member_of_the_json() {
         let written = Written::new(&format!("domain: shop\ncases: {cases}"));
         let mut out = Vec::new();
         // The second has no case that can be run.
-        let _ = run(&Tests { format: Format::Json, coverage: true, ..written.tests() }, &mut out);
+        let _ = run(&Tests { format: TestFormat::Json, coverage: true, ..written.tests() }, &mut out);
         members(&serde_json::from_slice(&out).expect("JSON"), &mut found);
     }
     let page = page();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 
 use weir_cli::pipe::UntilClosed;
-use weir_cli::test::{Format, Tests, Verdict, run};
+use weir_cli::test::{TestFormat, Tests, Verdict, run};
 use weir_lab::testing::{FAILURES_MAX, Strictness};
 use weir_settings::Secret;
 
@@ -136,7 +136,7 @@ fn every_expectation_can_fail_and_says_where() {
 #[test]
 fn json_and_junit_say_the_same() {
     let written = Written::new(WRONG);
-    let (verdict, report) = ran(&Tests { format: Format::Json, coverage: true, ..written.tests() });
+    let (verdict, report) = ran(&Tests { format: TestFormat::Json, coverage: true, ..written.tests() });
     assert_eq!(verdict, Verdict::Failed);
     let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!((&json["passed"], &json["failed"], &json["errors"]), (&1.into(), &1.into(), &0.into()));
@@ -148,7 +148,7 @@ fn json_and_junit_say_the_same() {
     assert_eq!(json["coverage"]["not_met"][0]["rule"], "path");
     assert_eq!(json["coverage"]["not_met"][0]["line"], 4);
 
-    let (verdict, report) = ran(&Tests { format: Format::Junit, ..written.tests() });
+    let (verdict, report) = ran(&Tests { format: TestFormat::Junit, ..written.tests() });
     assert_eq!(verdict, Verdict::Failed);
     assert!(report.contains("tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\""), "{report}");
     assert!(report.contains("<testcase name=\"right\""), "{report}");
@@ -160,7 +160,7 @@ fn json_and_junit_say_the_same() {
 #[test]
 fn a_name_cannot_become_markup() {
     let text = "domain: shop\ncases: [{name: '<a & \"b\">', steps: [{ask: user=ann}]}]";
-    let (_, report) = ran(&Tests { format: Format::Junit, ..Written::new(text).tests() });
+    let (_, report) = ran(&Tests { format: TestFormat::Junit, ..Written::new(text).tests() });
     assert!(report.contains("name=\"&lt;a &amp; &quot;b&quot;&gt;\""), "{report}");
 }
 
@@ -194,17 +194,17 @@ fn junit_and_json_say_that_coverage_is_not_reached() {
     let written = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann, expect: ok}]}]");
     for (least, failures) in [("50", 0), ("50.5", 1)] {
         let fail_under = Some(least.parse().expect("a percentage"));
-        let (_, junit) = ran(&Tests { format: Format::Junit, fail_under, ..written.tests() });
+        let (_, junit) = ran(&Tests { format: TestFormat::Junit, fail_under, ..written.tests() });
         let suite = format!("<testsuite name=\"coverage\" tests=\"1\" failures=\"{failures}\"");
         assert!(junit.contains(&suite) && junit.contains(&format!("name=\"--fail-under {least}\"")), "{junit}");
         let message = "<failure message=\"coverage: 1 of 2 rules met (50.0 %): --fail-under 50.5 is not reached\">";
         assert_eq!(junit.contains(message), failures == 1, "{junit}");
-        let (_, report) = ran(&Tests { format: Format::Json, fail_under, ..written.tests() });
+        let (_, report) = ran(&Tests { format: TestFormat::Json, fail_under, ..written.tests() });
         let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
         let said = (&json["coverage"]["fail_under"], &json["coverage"]["reached"]);
         assert_eq!(said, (&least.into(), &(failures == 0).into()));
     }
-    let (_, junit) = ran(&Tests { format: Format::Junit, coverage: true, ..written.tests() });
+    let (_, junit) = ran(&Tests { format: TestFormat::Junit, coverage: true, ..written.tests() });
     assert!(!junit.contains("name=\"coverage\""), "{junit}");
 }
 
@@ -256,13 +256,13 @@ fn a_step_whose_requests_meet_no_rule_tests_nothing() {
     test result: ok. 3 passed; 0 failed; 0 skipped; 0 filtered out; 3 warnings
     "#);
 
-    let (_, json) = ran(&Tests { format: Format::Json, ..written.tests() });
+    let (_, json) = ran(&Tests { format: TestFormat::Json, ..written.tests() });
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&json["warnings"], &json["failed"]), (&3.into(), &0.into()));
     let warning = &json["files"][0]["cases"][0]["warnings"][0];
     assert_eq!((&warning["line"], &warning["column"]), (&5.into(), &11.into()));
     assert!(warning["reason"].as_str().expect("a text").ends_with("did you mean \"shop\"?"), "{warning}");
-    let (_, junit) = ran(&Tests { format: Format::Junit, ..written.tests() });
+    let (_, junit) = ran(&Tests { format: TestFormat::Junit, ..written.tests() });
     assert_eq!(junit.matches("<system-out>").count(), 2, "{junit}");
     assert!(
         junit.contains("tests nothing: it meets no rule: no descriptor begins with the key &quot;usre&quot;"),
@@ -274,16 +274,16 @@ fn a_step_whose_requests_meet_no_rule_tests_nothing() {
 fn strict_tests_fail_where_they_test_nothing() {
     let written = Written::new(UNMET);
     let strict = |format| Tests { format, strictness: Strictness::Strict, ..written.tests() };
-    let (verdict, report) = ran(&strict(Format::Text));
+    let (verdict, report) = ran(&strict(TestFormat::Text));
     assert_eq!(verdict, Verdict::Failed);
     assert!(report.contains("test result: FAILED. 1 passed; 2 failed; "), "{report}");
     assert!(
         report.contains("    - expected a rule, or rule: none in the test (--strict)\n    + got      no rule"),
         "{report}"
     );
-    let (_, junit) = ran(&strict(Format::Junit));
+    let (_, junit) = ran(&strict(TestFormat::Junit));
     assert!(junit.contains("failures=\"2\"") && junit.matches("<failure").count() == 2, "{junit}");
-    let (_, json) = ran(&strict(Format::Json));
+    let (_, json) = ran(&strict(TestFormat::Json));
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&json["failed"], &json["warnings"]), (&2.into(), &0.into()));
     assert_eq!(json["files"][0]["cases"][1]["failures"].as_array().map(Vec::len), Some(2));
@@ -305,7 +305,7 @@ fn percentages_have_one_decimal() {
     let third = format!("{SHOP}  - {{key: ip, rate_limit: 1/s}}\n");
     fs::write(written.directory.path().join("shop.yaml"), third).expect("a policy");
     let fail_under = Some("66.6".parse().expect("a percentage"));
-    let (verdict, report) = ran(&Tests { format: Format::Json, fail_under, ..written.tests() });
+    let (verdict, report) = ran(&Tests { format: TestFormat::Json, fail_under, ..written.tests() });
     assert_eq!(verdict, Verdict::Passed);
     let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     let coverage = &json["coverage"];
@@ -327,7 +327,7 @@ fn coverage_of_nothing_is_no_coverage() {
         let expected = format!("coverage: no rules, since no test loads policies from files{missed}\n");
         assert!(report.ends_with(&expected), "{report}");
     }
-    let (_, report) = ran(&Tests { format: Format::Json, coverage: true, ..written.tests() });
+    let (_, report) = ran(&Tests { format: TestFormat::Json, coverage: true, ..written.tests() });
     let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(json["coverage"]["percent"], serde_json::Value::Null);
 }
@@ -371,7 +371,7 @@ fn the_verdict_does_not_depend_on_how_much_of_the_report_is_read() {
         "domain: shop\ncases:\n- {name: a, steps: [{ask: user=ann, expect: ok}]}\n- {name: b, steps: [{ask: user=ann, expect: over}]}\n",
     );
     for bytes in [0, 30, 60] {
-        for format in [Format::Text, Format::Junit, Format::Json] {
+        for format in [TestFormat::Text, TestFormat::Junit, TestFormat::Json] {
             let tests = Tests { format, ..written.tests() };
             let verdict =
                 run(&tests, &mut UntilClosed::new(ClosedAfter(bytes))).unwrap_or_else(|error| panic!("{error}"));
@@ -391,23 +391,23 @@ fn programs_get_a_report_also_if_no_case_was_run() {
     };
     let (text, problems) = report(&written.tests());
     assert_eq!(text, "");
-    let (json, _) = report(&Tests { format: Format::Json, ..written.tests() });
+    let (json, _) = report(&Tests { format: TestFormat::Json, ..written.tests() });
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&json["errors"], &json["passed"], &json["files"]), (&2.into(), &0.into(), &serde_json::json!([])));
     let texts: Vec<&str> = (0..2).map(|i| json["problems"][i]["text"].as_str().expect("a text")).collect();
     assert_eq!(texts.join("\n"), problems);
     assert!(texts[1].starts_with("shop.test.yaml:2:"), "{texts:?}");
-    let (junit, _) = report(&Tests { format: Format::Junit, ..written.tests() });
+    let (junit, _) = report(&Tests { format: TestFormat::Junit, ..written.tests() });
     assert!(junit.contains("tests=\"2\" failures=\"0\" errors=\"2\""), "{junit}");
     assert!(junit.contains("<testcase name=\"shop.test.yaml\" classname=\"weir test\""), "{junit}");
     assert!(junit.contains("<error message=\"other.test.yaml:1:8: ") && junit.contains("&lt;&amp;&gt;"), "{junit}");
 
     let filter = Some("nothing".to_owned());
     let right = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann}]}]");
-    let (junit, _) = report(&Tests { format: Format::Junit, filter, ..right.tests() });
+    let (junit, _) = report(&Tests { format: TestFormat::Junit, filter, ..right.tests() });
     assert!(junit.contains("<error message=\"no case has &quot;nothing&quot; in its name\">"), "{junit}");
     let redis_url = Some(Secret::from("nonsense"));
-    let (junit, _) = report(&Tests { format: Format::Junit, redis_url, ..right.tests() });
+    let (junit, _) = report(&Tests { format: TestFormat::Junit, redis_url, ..right.tests() });
     assert!(junit.contains("<error message=\"--redis-url: cannot use this redis url"), "{junit}");
 }
 

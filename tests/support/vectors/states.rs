@@ -6,11 +6,12 @@ use weir_engine::algorithm::anchored_window::{self, ObservedWindow};
 use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir_engine::algorithm::gcra::Debt;
 use weir_engine::algorithm::sliding_window::Buckets;
-use weir_engine::algorithm::sliding_window_counter::Counts;
-use weir_engine::algorithm::sliding_window_log::{Entry, Log};
+use weir_engine::algorithm::sliding_window_counter::WindowCounts;
+use weir_engine::algorithm::sliding_window_log::{Log, LogEntry};
 use weir_engine::algorithm::token_bucket::Bucket;
 use weir_engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
 
+use super::super::algorithms::sub_bucket;
 use super::{Vector, number};
 
 /// Nothing counts.
@@ -25,13 +26,13 @@ impl Vector {
             (_, Some(State::SlidingWindowCounter(counts))) => Observed::SlidingWindowCounter(*counts),
             (_, Some(State::Pacing(debt))) => Observed::Pacing(*debt),
             (_, Some(State::TokenBucket(bucket))) => Observed::TokenBucket(*bucket),
-            (_, Some(State::AnchoredWindow(anchored_window::Window { start, count }))) => {
+            (_, Some(State::AnchoredWindow(anchored_window::StoredWindow { start, count }))) => {
                 let (start, count) = (*start, *count);
                 let end = self.bounds(limit, start).map_or(start + window_us, |bounds| bounds[2]);
                 Observed::AnchoredWindow(ObservedWindow { start, end, count })
             }
-            (Algorithm::SlidingWindow { precision }, Some(State::SlidingWindow(state))) => {
-                let precision = precision.get();
+            (_, Some(State::SlidingWindow(state))) => {
+                let precision = length_of(limit);
                 let last = state.newest().map_or(0, |number| number * precision);
                 let at = now.max(last);
                 // A bucket counts as long as its last instant lies in the window that ends with now.
@@ -58,10 +59,12 @@ impl Vector {
                 let (start, end) = self.bounds(limit, now).map_or((now, now), |bounds| (bounds[1], bounds[2]));
                 Observed::AnchoredWindow(ObservedWindow { start, end, count: 0 })
             }
-            (Algorithm::SlidingWindowCounter, _) => {
-                Observed::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
-            }
-            (Algorithm::SlidingWindow { .. }, _) => Observed::SlidingWindow(NOTHING),
+            (Algorithm::SlidingWindowCounter, _) => Observed::SlidingWindowCounter(WindowCounts {
+                start: now / window_us * window_us,
+                previous: 0,
+                count: 0,
+            }),
+            (Algorithm::SlidingWindow { .. } | Algorithm::Concurrency, _) => Observed::SlidingWindow(NOTHING),
             (Algorithm::SlidingWindowLog, _) => Observed::SlidingWindowLog(NOTHING),
             (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
                 Observed::TokenBucket(Bucket { anchor: now, used: 0 })
@@ -80,7 +83,9 @@ impl Vector {
     pub(super) fn write_mark(&self, limit: &Limit, mark: u64) -> String {
         match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::Clock } => format!("#{}", self.near(limit, mark)),
-            Algorithm::SlidingWindow { precision } => format!("#{}", self.number(precision.get(), mark)),
+            Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => {
+                format!("#{}", self.number(length_of(limit), mark))
+            }
             Algorithm::SlidingWindowLog => mark.to_string(),
             _ => self.time(mark),
         }
@@ -99,8 +104,7 @@ impl Vector {
             State::AnchoredWindow(window) => format!("{}@{}", window.count, self.time(window.start)),
             State::SlidingWindowCounter(counts) => self.write_seen(limit, &Observed::SlidingWindowCounter(*counts)),
             State::SlidingWindow(state) => {
-                let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
-                let text = |(number, count)| format!("{count}@#{}", self.number(precision.get(), number));
+                let text = |(number, count)| format!("{count}@#{}", self.number(length_of(limit), number));
                 state.iter().map(text).collect::<Vec<_>>().join("/")
             }
             State::SlidingWindowLog(log) => {
@@ -121,7 +125,7 @@ impl Vector {
             Observed::AnchoredWindow(ObservedWindow { start, end, count }) => {
                 format!("{count}@{}..{}", self.time(*start), self.time(*end))
             }
-            Observed::SlidingWindowCounter(Counts { start, previous, count }) => {
+            Observed::SlidingWindowCounter(WindowCounts { start, previous, count }) => {
                 let window_us = limit.window().us();
                 format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
             }
@@ -159,6 +163,11 @@ fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked:
     Summary { used, fits_at, empty_at: newest + limit.window().us(), mark }
 }
 
+/// The length of the sub-buckets of a limit that has some.
+fn length_of(limit: &Limit) -> Micros {
+    sub_bucket(limit).unwrap_or_else(|| unreachable!("{limit:?}"))
+}
+
 /// The newest part of a state as shown, which a receipt is for.
 pub(super) fn mark(seen: &Observed) -> u64 {
     match seen {
@@ -188,7 +197,7 @@ pub(super) fn mark_of(vector: &Vector, limit: &Limit, text: &str) -> Result<u64,
     let window_us = limit.window().us();
     match limit.algorithm() {
         Algorithm::FixedWindow { anchor: Anchor::Clock } => Ok(numbered(vector, window_us, text)? % WINDOW_NUMBERS),
-        Algorithm::SlidingWindow { precision } => numbered(vector, precision.get(), text),
+        Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => numbered(vector, length_of(limit), text),
         Algorithm::SlidingWindowLog => number(text),
         _ => vector.at(text),
     }
@@ -206,13 +215,13 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
         Ok(match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::FirstHit | Anchor::Calendar(_) } => {
                 let (count, start) = placed(text)?;
-                State::AnchoredWindow(anchored_window::Window { start: vector.at(start)?, count })
+                State::AnchoredWindow(anchored_window::StoredWindow { start: vector.at(start)?, count })
             }
-            Algorithm::SlidingWindow { precision } => {
+            Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => {
                 let mut buckets = Vec::new();
                 for part in text.split('/') {
                     let (count, bucket) = placed(part)?;
-                    buckets.push((numbered(vector, precision.get(), bucket)?, count));
+                    buckets.push((numbered(vector, length_of(limit), bucket)?, count));
                 }
                 State::SlidingWindow(Buckets::from_iter(buckets))
             }
@@ -223,7 +232,7 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
                 for part in entries.split('/') {
                     let (hits, time) = placed(part)?;
                     sum += u64::from(hits);
-                    log.entries.push_back(Entry { at: vector.at(time)?, sum });
+                    log.entries.push_back(LogEntry { at: vector.at(time)?, sum });
                 }
                 State::SlidingWindowLog(Box::new(log))
             }
@@ -258,9 +267,9 @@ pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Observe
             let (window, counts) = cut(':')?;
             let (previous, count) = counts.split_once('+').ok_or_else(|| format!("{text:?} has no +"))?;
             let start = numbered(vector, window_us, window)? * window_us;
-            Observed::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
+            Observed::SlidingWindowCounter(WindowCounts { start, previous: number(previous)?, count: number(count)? })
         }
-        algorithm @ (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog) => {
+        algorithm @ (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog | Algorithm::Concurrency) => {
             let parts: Vec<&str> = text.split('~').collect();
             let [used, empty_at, fits_at, mark] = parts[..] else { return Err(format!("{text:?} has not four parts")) };
             let time = |text: &str| if text == "-" { Ok(0) } else { vector.at(text) };

@@ -279,6 +279,15 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if and (eq $v.mode "serve") (ne (include "weir.hasUnseenSettings" .) "true") -}}
+{{- if eq (get $given "policies.source" | toString) "xds" -}}
+{{- if not (get $given "policies.xds.server") -}}
+{{- fail "policies.xds.server: required with policies.source=xds" -}}
+{{- end -}}
+{{- else if not (get $given "policies.directory") -}}
+{{- fail "policies.enabled=false needs policies.directory, or policies.source=xds, among the settings" -}}
+{{- end -}}
+{{- end -}}
 {{- with $v.redis.tls -}}
 {{- if ne (empty .certKey) (empty .keyKey) -}}
 {{- fail "redis.tls.certKey and redis.tls.keyKey: set both or none" -}}

@@ -71,7 +71,7 @@ impl Limits {
             Err(status) => {
                 let code = match status.code() {
                     Code::Unavailable => "UNAVAILABLE",
-                    // CANCELLED is what tonic calls its own timeout.
+                    // tonic returns CANCELLED for its own timeout.
                     Code::DeadlineExceeded | Code::Cancelled => "DEADLINE_EXCEEDED",
                     // INVALID_ARGUMENT and the like: this program is wrong.
                     _ => return Err(status),
@@ -93,7 +93,7 @@ impl Limits {
     }
 }
 
-/// 5 to 20 ms, so that callers that failed together do not come back together.
+/// 5 to 20 ms, so that callers that failed together do not retry together.
 fn short_pause() -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_millis(5 + u64::from(now.subsec_micros() % 16))

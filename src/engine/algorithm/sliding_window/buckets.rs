@@ -1,7 +1,7 @@
 //! The sub-buckets of one key: a ring with their sum, in one allocation.
 //!
-//! Most decisions need the sum and the oldest buckets, so they read the beginning of the allocation and not all of it. A
-//! simulation of thousands of keys waits for memory more than for anything else. Not here: which buckets count.
+//! Most decisions need the sum and the oldest buckets, so they read only the beginning of the allocation. That matters
+//! for a simulation of thousands of keys, which mostly waits for memory. Not here: which buckets count.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use super::BUCKETS_MAX;
 
 /// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 ///
-/// A bucket that no window can hold together with the newest is not kept: at most 257 are.
+/// A bucket that is too old for any window with the newest bucket is not kept: at most 257 are.
 pub struct Buckets(Box<Ring<[Slot]>>);
 
-/// The most buckets of a state: those of a window, and one that it leaves. [sw-5]
+/// The most buckets of a state: those of a window, and one that is leaving it. [sw-5]
 const SLOTS_MAX: usize = 257;
 const _: () = assert!(SLOTS_MAX as u64 == BUCKETS_MAX + 1, "a state has one bucket more than a window");
 
-/// The buckets, from the slot `first` on; slot 0 follows the last slot.
+/// The buckets begin at the slot `first`; slot 0 follows the last slot.
 struct Ring<S: ?Sized> {
-    /// The number of the newest bucket; any where there is none.
+    /// The number of the newest bucket; without buckets it has no meaning.
     newest: u64,
     /// The hits of all buckets.
     sum: u64,
@@ -29,7 +29,7 @@ struct Ring<S: ?Sized> {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// The low bits of the number: the others follow from the newest bucket's.
+    /// The low bits of the number. The others follow from the newest bucket's number.
     low: u16,
     hits: u32,
 }
@@ -38,7 +38,7 @@ struct Slot {
 const _: () = assert!(size_of::<Ring<[Slot; 1]>>() == 32, "docs/performance.md has the size of one bucket");
 const _: () = assert!(size_of::<Ring<[Slot; 61]>>() == 512, "docs/performance.md has the size of a full state");
 
-/// Room for so many buckets or more. The sizes are those that an allocator has: 32, 64, 128, ... bytes.
+/// Space for this many buckets or more. The sizes are those of an allocator: 32, 64, 128, ... bytes.
 fn with_room(slots: usize) -> Box<Ring<[Slot]>> {
     match slots {
         0..=1 => ring::<1>(),
@@ -61,36 +61,36 @@ const fn low(number: u64) -> u16 {
 }
 
 impl Buckets {
-    /// How many there are.
+    /// How many buckets there are.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.0.len)
     }
 
-    /// Whether there are none.
+    /// Whether there are no buckets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// The hits of all.
+    /// The hits of all buckets.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.sum
     }
 
-    /// The number of the newest.
+    /// The number of the newest bucket.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.0.newest)
     }
 
-    /// Number and hits of each, oldest first.
+    /// Number and hits of each bucket, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> + '_ {
         self.iter_from(0)
     }
 
-    /// The same without so many of the oldest.
+    /// The same without this many of the oldest buckets.
     pub(super) fn iter_from(&self, skip: usize) -> impl DoubleEndedIterator<Item = (u64, u32)> + '_ {
         (skip..self.len()).map(|i| self.get(i))
     }
@@ -102,7 +102,7 @@ impl Buckets {
         (self.0.newest - u64::from(behind), slot.hits)
     }
 
-    /// Adds hits to the bucket of a number, which is not below that of the newest.
+    /// Adds hits to the bucket with this number, which is not below the newest bucket's number.
     pub(super) fn add(&mut self, number: u64, hits: u32) {
         match self.newest() {
             Some(newest) if newest == number => {
@@ -130,7 +130,7 @@ impl Buckets {
         self.0.len += 1;
     }
 
-    /// Drops so many of the oldest buckets.
+    /// Drops this many of the oldest buckets.
     pub(super) fn drop_oldest(&mut self, count: usize) {
         for _ in 0..count.min(self.len()) {
             self.0.sum -= u64::from(self.get(0).1);
@@ -139,7 +139,7 @@ impl Buckets {
         }
     }
 
-    /// Takes hits away, of the newest buckets first.
+    /// Removes hits, from the newest buckets first.
     pub(super) fn refund(&mut self, mut hits: u32) {
         while let Some(last) = self.len().checked_sub(1) {
             let place = self.0.place(last);
@@ -164,7 +164,7 @@ impl Buckets {
         self.0 = larger;
     }
 
-    /// Copies all into a ring with room for them.
+    /// Copies all buckets into a ring with space for them.
     fn copy_into(&self, to: &mut Ring<[Slot]>) {
         (to.newest, to.sum, to.first, to.len) = (self.0.newest, self.0.sum, 0, self.0.len);
         for (i, slot) in to.slots.iter_mut().take(self.len()).enumerate() {
@@ -182,7 +182,7 @@ impl Ring<[Slot]> {
 }
 
 impl Default for Buckets {
-    /// None, and room for one: many keys never have more.
+    /// No buckets, and space for one: many keys never have more.
     fn default() -> Self {
         Self(with_room(1))
     }
@@ -211,7 +211,7 @@ impl fmt::Debug for Buckets {
 }
 
 impl FromIterator<(u64, u32)> for Buckets {
-    /// Of numbers in ascending order.
+    /// From numbers in ascending order.
     fn from_iter<I: IntoIterator<Item = (u64, u32)>>(buckets: I) -> Self {
         let mut all = Self::default();
         for (number, hits) in buckets {
@@ -260,10 +260,10 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % end
         };
-        // So that the low bits of numbers overflow.
+        // Makes the low bits of numbers overflow.
         let mut number = (1 << 40) - 5_000;
         for step in 0..40_000 {
-            // Long stretches that mostly add, and stretches that mostly take away.
+            // Long stretches that mostly add, and stretches that mostly remove.
             let is_growing = step / 700 % 2 == 0;
             match below(if is_growing { 40 } else { 4 }) {
                 0 => {

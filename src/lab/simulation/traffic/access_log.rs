@@ -1,4 +1,4 @@
-//! Access logs of JSON lines, as Envoy writes them, by the meaning of their fields.
+//! Access logs of JSON lines, as Envoy writes them.
 
 use std::fmt;
 
@@ -11,15 +11,15 @@ use weir_policies::traffic_file::{AccessLog, LoggedHits, TimeFormat};
 use weir_rls::proto::RateLimitRequest;
 
 use super::Request;
-use super::recorded::Format;
+use super::recorded::LineReader;
 use crate::simulation::message::message;
 
-/// What Envoy writes in place of a value that is not there, in texts.
+/// Envoy writes this in place of a missing value.
 const ABSENT: &str = "-";
 
-/// A log that is read.
+/// The reader of a log.
 pub(super) struct Log {
-    /// The members of lines that are needed, and their values in the line at hand.
+    /// The members that are needed, and their values in the current line.
     members: Vec<String>,
     values: Vec<Option<Value>>,
     time: Field,
@@ -27,19 +27,19 @@ pub(super) struct Log {
     domain: Vec<Piece>,
     descriptors: Vec<Descriptor>,
     hits: Hits,
-    /// Lines that make no request.
+    /// Lines without a request.
     empty: u64,
     /// Requests whose line has no hits in the field for them.
     without_hits: u64,
 }
 
-/// Where the hits of requests are.
+/// The source of hits.
 enum Hits {
     Same(Option<u32>),
     Field(Field),
 }
 
-/// A descriptor: its form without its entries, and their pieces.
+/// A descriptor without its entries, and the pieces of its entries.
 struct Descriptor {
     form: RateLimitRequest,
     entries: Vec<(Vec<Piece>, Vec<Piece>)>,
@@ -51,11 +51,11 @@ enum Piece {
     Field(Field),
 }
 
-/// A member, by its name or by the way to it through mappings.
+/// A member, by its name or by a path of names.
 struct Field {
     name: String,
     whole: usize,
-    /// Where the name has dots: the outermost mapping, and the members below it.
+    /// For a name with dots: the outermost mapping, and the members below it.
     nested: Option<(usize, Vec<String>)>,
 }
 
@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-impl Format for Log {
+impl LineReader for Log {
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
         self.values.iter_mut().for_each(|value| *value = None);
         let mut deserializer = serde_json::Deserializer::from_slice(line);
@@ -148,7 +148,7 @@ impl Log {
             }
         };
         if hits == Some(0) {
-            // On the wire, 0 hits of a request mean 1: a request that costs nothing has 0 in each descriptor.
+            // On the wire, 0 hits of a request mean 1. To cost nothing, each descriptor needs 0 hits.
             descriptors.iter_mut().for_each(|form| form.hits_addend = form.hits_addend.or(Some(0.into())));
         }
         let message = RateLimitRequest { domain, descriptors, hits_addend: hits.unwrap_or(0) };
@@ -156,7 +156,7 @@ impl Log {
     }
 }
 
-/// The hits of the line at hand; none where it has no value for them.
+/// The hits of the current line; none if it has no value.
 fn hits_in(field: &Field, values: &[Option<Value>]) -> Result<Option<u32>, String> {
     let Some(text) = field.text(values)? else { return Ok(None) };
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -169,7 +169,7 @@ fn entry(key: String, value: String) -> weir_rls::proto::rate_limit_descriptor::
     weir_rls::proto::rate_limit_descriptor::Entry { key, value }
 }
 
-/// A text with `<field>` in it, in pieces.
+/// The pieces of a text with `<field>` in it.
 fn pieces(text: &str, members: &mut Vec<String>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -186,14 +186,14 @@ fn pieces(text: &str, members: &mut Vec<String>) -> Vec<Piece> {
     pieces
 }
 
-/// The first `<field>` of a text, with what stands before and behind it.
+/// The first `<field>` of a text, and the texts before and after it.
 fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('<')?;
     let (name, after) = rest.split_once('>')?;
     Some((before, name, after))
 }
 
-/// The text of pieces; none where a field has no value.
+/// The text of pieces; none if a field has no value.
 fn filled(pieces: &[Piece], values: &[Option<Value>]) -> Result<Option<String>, String> {
     let mut text = String::new();
     for piece in pieces {
@@ -223,7 +223,7 @@ impl Field {
         Self { name: name.to_owned(), whole, nested }
     }
 
-    /// Its value in the line at hand.
+    /// Its value in the current line.
     fn text(&self, values: &[Option<Value>]) -> Result<Option<String>, String> {
         let nested = || {
             let (outermost, way) = self.nested.as_ref()?;
@@ -257,7 +257,7 @@ fn micros(text: &str, format: TimeFormat) -> Result<Micros, String> {
     decimal(text, digits).ok_or_else(|| "is no number of time_format".to_owned())
 }
 
-/// A decimal number times ten to the power of `digits`; further digits are cut off.
+/// A decimal number times ten to the power of `digits`, rounded down.
 fn decimal(text: &str, digits: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -268,7 +268,7 @@ fn decimal(text: &str, digits: usize) -> Option<u64> {
     format!("{whole}{fraction}").parse().ok()
 }
 
-/// Reads the wanted members of one object, and passes over the others.
+/// Reads the wanted members of one object, and skips the others.
 struct Wanted<'a> {
     members: &'a [String],
     values: &'a mut [Option<Value>],

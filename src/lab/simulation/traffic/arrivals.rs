@@ -1,14 +1,14 @@
-//! When the requests of one source come.
+//! The times of the requests of one source.
 //!
-//! A source has a clock of its own that runs at its share of the rate: it stands in pauses, and is slow where the daily curve
-//! is low. Requests come at the rate by that clock. All but Poisson's distances is whole numbers, so that nothing drifts.
+//! A source has its own clock, which stands still in pauses and is slow if the daily curve is low. By that clock, requests
+//! come at the full rate. All times except Poisson's distances are computed in whole numbers, so nothing drifts.
 
 use weir_engine::Micros;
 use weir_policies::traffic_file::{Arrivals, HOURS, Source};
 
 use super::random::Random;
 
-/// A nanosecond, in which times are computed: a rate of more than one request in a microsecond has distances too.
+/// Times are computed in nanoseconds, because a rate may be more than one request in a microsecond.
 type Nanos = u64;
 
 const NANOS: Nanos = 1_000;
@@ -24,17 +24,17 @@ pub(super) struct Times {
     requests: u64,
     period: Nanos,
     arrivals: Arrivals,
-    /// How many requests came, or of bursts how many bursts.
+    /// The requests so far, or the bursts.
     count: u64,
-    /// What is left of a burst.
+    /// The remaining requests of a burst.
     left: u32,
-    /// Where the source's own clock stands, after its beginning.
+    /// The source's own clock, since its beginning.
     own: Nanos,
-    /// Where the clock of all stands, after the source's beginning.
+    /// The common clock, since the source's beginning.
     now: Nanos,
     /// The source's beginning.
     from: Nanos,
-    /// The source's end, after its beginning.
+    /// The source's end, since its beginning.
     end: Nanos,
     share: Share,
 }
@@ -61,7 +61,7 @@ impl Times {
         }
     }
 
-    /// The next one, in nanoseconds from the start of all on.
+    /// The next time, in nanoseconds since the start of the traffic.
     pub(super) fn next(&mut self) -> Option<Nanos> {
         let due = match self.arrivals {
             Arrivals::Constant => self.nth(1),
@@ -88,13 +88,13 @@ impl Times {
         (self.now < self.end).then(|| self.from + self.now)
     }
 
-    /// When, by the source's own clock, request or burst `count` of `size` requests is due.
+    /// When request or burst `count`, of `size` requests, is due by the source's own clock.
     fn nth(&self, size: u64) -> Nanos {
         let due = u128::from(self.count) * u128::from(self.period) * u128::from(size) / u128::from(self.requests);
         Nanos::try_from(due).unwrap_or(Nanos::MAX)
     }
 
-    /// Moves both clocks until the source's own one shows `due`, or the source ends.
+    /// Advances both clocks until the source's own one shows `due`, or the source ends.
     fn advance(&mut self, due: Nanos) {
         let mut missing = due - self.own;
         self.own = due;
@@ -120,13 +120,13 @@ impl Times {
     }
 }
 
-/// Which share of its rate a source sends at.
+/// The share of its rate at which a source sends.
 #[derive(Debug)]
 struct Share {
     /// For each minute of the day.
     daily: Option<Box<[u32; MINUTES]>>,
     phases: Option<(Nanos, Nanos)>,
-    /// The source's beginning, from any midnight on.
+    /// The source's beginning, since a midnight.
     since_midnight: Nanos,
 }
 
@@ -135,7 +135,7 @@ impl Share {
         self.daily.is_none() && self.phases.is_none()
     }
 
-    /// The share at an instant after the source's beginning, and until when it stays so.
+    /// The share at an instant since the source's beginning, and when it changes.
     fn at(&self, now: Nanos) -> (u64, Nanos) {
         let (mut share, mut until) = (FULL, Nanos::MAX);
         if let Some((on, off)) = self.phases {
@@ -155,7 +155,7 @@ impl Share {
     }
 }
 
-/// The shares of all minutes: straight lines between those of the hours.
+/// The shares of all minutes, interpolated linearly between the hours.
 fn minutes(hours: [u32; HOURS]) -> Box<[u32; MINUTES]> {
     Box::new(std::array::from_fn(|minute| {
         let (hour, past) = (minute / 60, u32::try_from(minute % 60).unwrap_or(0));
@@ -206,7 +206,7 @@ mod tests {
     fn pauses_stop_the_clock_of_the_source() {
         let all = times("30s", "rate: 1/s, on: 2s500ms, off: 7s500ms");
         let seconds: Vec<u64> = all.iter().map(|time| time / 100_000).collect();
-        // What was due in a pause comes after it, as late in the phase as it was due.
+        // Pauses delay all later requests.
         assert_eq!(seconds, [0, 10, 20, 105, 115, 200, 210, 220]);
     }
 

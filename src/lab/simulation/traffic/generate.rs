@@ -19,7 +19,7 @@ const NANOS: u64 = 1_000;
 pub(super) struct Generator {
     start: Micros,
     sources: Vec<Sending>,
-    /// When which source sends next, in nanoseconds after the start.
+    /// The next time of each source, in nanoseconds since the start, and its index.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     expected: u64,
 }
@@ -28,23 +28,26 @@ pub(super) struct Generator {
 struct Sending {
     times: Times,
     random: Random,
+    /// For how long requests last.
+    lengths: Random,
+    lasts: Option<(Micros, Micros)>,
     keys: u32,
     zipf: Option<Zipf>,
     request: Request,
-    places: Vec<Place>,
+    places: Vec<NumberedText>,
 }
 
-/// A key or a value that has the number of the key in it.
-struct Place {
+/// A key or a value that contains the number of the key.
+struct NumberedText {
     descriptor: usize,
     entry: usize,
-    part: Part,
-    /// What stands around the numbers.
+    part: KeyOrValue,
+    /// The texts around the numbers.
     pieces: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum KeyOrValue {
     Key,
     Value,
 }
@@ -54,12 +57,13 @@ impl Generator {
         let mut sources = Vec::with_capacity(traffic.sources.len());
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
-            // Two streams, so that the times of a source do not depend on how its keys are drawn.
+            // Three streams: times, keys and lengths of a source do not depend on each other.
             let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));
             }
-            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1)));
+            let lengths = Random::new(traffic.seed, u64::MAX - number);
+            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1), lengths));
         }
         let expected = traffic.sources.iter().map(expected).fold(0, u64::saturating_add);
         Self { start: traffic.start, sources, next, expected }
@@ -69,7 +73,7 @@ impl Generator {
         self.start
     }
 
-    /// About how many requests there are: without pauses and curves, at most.
+    /// The approximate number of requests, without pauses and curves.
     pub(super) fn expected(&self) -> u64 {
         self.expected
     }
@@ -84,11 +88,13 @@ impl Generator {
         }
         source.fill();
         source.request.time = self.start + time / NANOS;
+        let lengths = &mut source.lengths;
+        source.request.lasts = source.lasts.map(|(least, most)| least + lengths.up_to(most - least));
         Some(&source.request)
     }
 }
 
-/// About how many requests a source sends, if it is always on.
+/// The approximate number of requests of a source that is always on.
 fn expected(source: &Source) -> u64 {
     let all = u128::from(source.until - source.from) * u128::from(source.requests) / u128::from(source.period);
     let all = match source.phases {
@@ -99,21 +105,22 @@ fn expected(source: &Source) -> u64 {
 }
 
 impl Sending {
-    fn new(source: &Source, times: Times, random: Random) -> Self {
+    fn new(source: &Source, times: Times, random: Random, lengths: Random) -> Self {
         let mut places = Vec::new();
         for (descriptor, asked) in source.descriptors.iter().enumerate() {
             for (entry, (key, value)) in asked.entries.iter().enumerate() {
-                for (part, text) in [(Part::Key, key), (Part::Value, value)] {
+                for (part, text) in [(KeyOrValue::Key, key), (KeyOrValue::Value, value)] {
                     if text.contains(CALLER) {
                         let pieces = text.split(CALLER).map(str::to_owned).collect();
-                        places.push(Place { descriptor, entry, part, pieces });
+                        places.push(NumberedText { descriptor, entry, part, pieces });
                     }
                 }
             }
         }
         let message = message(&source.domain, &source.descriptors, source.hits);
         let zipf = source.zipf.map(|exponent| Zipf::new(source.keys, exponent));
-        Self { times, random, keys: source.keys, zipf, request: Request::of(message), places }
+        let (keys, lasts) = (source.keys, source.lasts);
+        Self { times, random, lengths, lasts, keys, zipf, request: Request::of(message), places }
     }
 
     /// Writes the number of a key into the request.
@@ -131,8 +138,8 @@ impl Sending {
         for place in &self.places {
             let entry = &mut self.request.message.descriptors[place.descriptor].entries[place.entry];
             let text = match place.part {
-                Part::Key => &mut entry.key,
-                Part::Value => &mut entry.value,
+                KeyOrValue::Key => &mut entry.key,
+                KeyOrValue::Value => &mut entry.value,
             };
             text.clear();
             for (i, piece) in place.pieces.iter().enumerate() {

@@ -35,7 +35,7 @@ impl Lines {
         Ok(Self { file, reader, line: Vec::new(), number: 0, read: 0, size })
     }
 
-    /// Goes to the next line that is not empty. False behind the last one.
+    /// Advances to the next line that is not empty. False after the last one.
     pub(super) fn advance(&mut self) -> Result<bool, TrafficError> {
         loop {
             self.line.clear();
@@ -67,12 +67,12 @@ impl Lines {
         self.number
     }
 
-    /// Bytes read, and of all.
+    /// The bytes that were read, and the size.
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         self.size.map(|size| (self.read, size))
     }
 
-    /// A problem of the line at hand.
+    /// A problem of the current line.
     pub(super) fn error(&self, column: usize, message: String) -> TrafficError {
         self.error_at(self.number, column, message)
     }

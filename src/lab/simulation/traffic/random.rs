@@ -1,8 +1,8 @@
-//! Random numbers that follow from a seed: the same on every machine.
+//! Pseudo-random numbers: the same seed gives the same numbers on every machine.
 //!
 //! The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), which
-//! passes BigCrush and needs one word of state. The logarithm and the exponential are made here of operations that IEEE 754
-//! defines to the last bit, since those of the system differ between libraries. Not here: anything that must be secret.
+//! passes BigCrush and needs one word of state. The logarithm and the exponential are computed here by operations that IEEE 754
+//! defines exactly, because those of system libraries differ. Not for secrets.
 
 #![expect(clippy::float_arithmetic, reason = "distributions are computed in floats")]
 
@@ -33,10 +33,15 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`, which is 1 or more; all equally likely, but for one in 2^32.
+    /// A number below `end`, which is 1 or more; all equally likely within 2^-32.
     #[expect(clippy::cast_possible_truncation, reason = "the product of a fraction below 1 and 32 bits")]
     pub(super) fn below(&mut self, end: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u32
+    }
+
+    /// A number from 0 to `most`, which is below 2^64 - 1.
+    pub(super) fn up_to(&mut self, most: u64) -> u64 {
+        ((u128::from(self.bits()) * (u128::from(most) + 1)) >> 64) as u64
     }
 
     /// A number above 0, up to 1.
@@ -58,10 +63,10 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Numbers from 0 on, the first ones the most frequent, by the alias method (Walker; Vose 1991): one look-up for each.
+/// Numbers from 0, the first ones the most frequent, by the alias method (Walker; Vose 1991): one look-up for each.
 #[derive(Debug)]
 pub(super) struct Zipf {
-    /// For each number, the share of its column that is its own, of 2^32, and the number that has the rest.
+    /// For each number, its own share of its column, of 2^32, and the number that has the rest.
     columns: Box<[(u32, u32)]>,
 }
 
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_first_numbers_of_a_seed_are_always_the_same() {
-        // Written down once: another value would change every simulation.
+        // Other values would change every simulation.
         let mut random = Random(1_234_567);
         assert_eq!(
             [random.bits(), random.bits(), random.bits()],

@@ -1,4 +1,4 @@
-//! Records of `weir tap`: JSON lines, of which the first is a header. docs/simulation.md has the format.
+//! Records of `weir tap`: a header and requests as JSON lines. docs/simulation.md has the format.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,33 +12,33 @@ use weir_rls::bounded::List;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use weir_rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
 
-use super::recorded::Format;
+use super::recorded::LineReader;
 use super::{Request, Verdict};
 use crate::simulation::message::limit;
 
 /// The version of the format.
 const VERSION: u64 = 1;
-/// What is wrong with a file that is no record.
+/// The message for a file that is no record.
 const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
                          traffic (*.traffic.yaml) with access_log";
-/// What comes before the message of a problem that has a member.
+/// The path of the whole line. Problems of a member have its path before the message.
 const WHOLE: &str = ".";
 
-/// A record that is read.
+/// The reader of a record.
 #[derive(Default)]
 pub(super) struct Tap {
-    /// Lines up to here; the header is the first.
+    /// The number of the current line; the header is the first.
     lines: u64,
     sample: u64,
     is_hidden: bool,
-    /// How many headers there are: one for each record that was put behind another.
+    /// The number of headers: records may be concatenated.
     headers: u64,
     lost: u64,
 }
 
 /// A header or a request.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct RecordLine<'a> {
     weir_record: Option<u64>,
     sample: Option<u64>,
     #[serde(borrow)]
@@ -94,16 +94,16 @@ enum RecordedVerdict {
     Error,
 }
 
-/// A text, borrowed where it has no escapes.
+/// A text, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Format for Tap {
+impl LineReader for Tap {
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
         self.lines += 1;
-        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| {
+        let read: RecordLine<'_> = serde_json::from_slice(line).map_err(|error| {
             let (column, message) = explained(line, &error);
-            // The first line is a header, or the file is something else.
+            // If the first line is no header, the file is no record.
             (column, if self.lines == 1 { format!("{NO_HEADER} ({message})") } else { message })
         })?;
         if let Some(version) = read.weir_record {
@@ -120,6 +120,7 @@ impl Format for Tap {
         let rules = descriptors.iter_mut().map(rule).collect();
         let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
         Ok(Some(Request {
+            lasts: None,
             rules,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
@@ -159,7 +160,7 @@ impl Format for Tap {
 }
 
 impl Tap {
-    fn header(&mut self, version: u64, line: &Line<'_>) -> Result<(), String> {
+    fn header(&mut self, version: u64, line: &RecordLine<'_>) -> Result<(), String> {
         if version != VERSION {
             return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
         }
@@ -176,7 +177,7 @@ impl Tap {
 
 impl Descriptor<'_> {
     /// # Errors
-    /// With the text of the error, if a request cannot have so many entries.
+    /// If a request cannot have so many entries.
     fn message(self) -> Result<RateLimitDescriptor, String> {
         let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
             key: key.0.into_owned(),
@@ -214,7 +215,7 @@ impl From<RecordedVerdict> for Verdict {
     }
 }
 
-/// An instant as RFC 3339 has it. Read here, so that an error has its column.
+/// An instant of RFC 3339. It is parsed here, so an error has its column.
 fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
     struct Instant;
     impl Visitor<'_> for Instant {
@@ -233,15 +234,15 @@ fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>,
     deserializer.deserialize_str(Instant)
 }
 
-/// Where a line is wrong, and its member: found by reading it once more.
+/// The column and member of an error, found by reading the line once more.
 fn explained(line: &[u8], error: &serde_json::Error) -> (usize, String) {
     let mut deserializer = serde_json::Deserializer::from_slice(line);
-    let member = match serde_path_to_error::deserialize::<_, Line<'_>>(&mut deserializer) {
+    let member = match serde_path_to_error::deserialize::<_, RecordLine<'_>>(&mut deserializer) {
         Err(again) if again.path().to_string() != WHOLE => format!("{}: ", again.path()),
         _ => String::new(),
     };
     let text = error.to_string();
-    // The line that serde_json counts is always the first.
+    // For serde_json, each text is line 1.
     let message = text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message);
     (error.column(), format!("{member}{message}"))
 }

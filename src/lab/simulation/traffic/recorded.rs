@@ -1,7 +1,7 @@
-//! Requests that were recorded, put in the order of their times.
+//! Recorded requests, sorted by time.
 //!
-//! Lines may be a little out of order: so many requests wait for earlier ones that are still to come. A line that comes
-//! later than that is an error, since the states that it would have met are gone.
+//! Lines may be slightly out of order: a bounded number of requests waits for earlier ones. A line that comes too late is an
+//! error, because later requests have changed the states already.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -21,9 +21,9 @@ pub const WAITING_MAX: usize = 16_384;
 /// The most bytes of memory for the requests that wait.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// How lines are read.
-pub(super) trait Format: Send {
-    /// Reads a line; none for one that is no request. The error is the column and the message.
+/// A reader of lines.
+pub(super) trait LineReader: Send {
+    /// Reads a line; none if it has no request. The error is the column and the message.
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)>;
 
     /// Whether the values of requests are hidden.
@@ -31,22 +31,22 @@ pub(super) trait Format: Send {
         false
     }
 
-    /// What a file without a line lacks, where it lacks something.
+    /// The problem of an empty file, if that is one.
     fn empty(&self) -> Option<&'static str> {
         None
     }
 
-    /// What a reader of results must know.
+    /// Notes for the results.
     fn notes(&self) -> Vec<String>;
 }
 
 pub(super) struct Recorded {
     lines: Lines,
-    format: Box<dyn Format>,
+    format: Box<dyn LineReader>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     waiting_bytes: usize,
     at_end: bool,
-    /// The time of the request that was given last.
+    /// The time of the last returned request.
     last: Micros,
     current: Request,
 }
@@ -58,8 +58,8 @@ struct Waiting {
 }
 
 impl Recorded {
-    /// Opens a file, and reads until the first request is known.
-    pub(super) fn open(path: &Path, format: Box<dyn Format>) -> Result<Self, TrafficError> {
+    /// Opens a file, and reads until the first request is determined.
+    pub(super) fn open(path: &Path, format: Box<dyn LineReader>) -> Result<Self, TrafficError> {
         let lines = Lines::open(path)?;
         let mut recorded = Self {
             lines,
@@ -94,7 +94,7 @@ impl Recorded {
         Ok(Some(&self.current))
     }
 
-    /// Reads until as many requests wait as may.
+    /// Reads until the bound of waiting requests.
     fn fill(&mut self) -> Result<(), TrafficError> {
         while !self.at_end && self.waiting.len() < WAITING_MAX && self.waiting_bytes < WAITING_BYTES_MAX {
             if !self.lines.advance()? {
@@ -125,7 +125,7 @@ impl Recorded {
     }
 }
 
-/// The bytes that a message takes in memory.
+/// The size of a message in memory, in bytes.
 fn memory(message: &RateLimitRequest) -> usize {
     let entry = |entry: &Entry| size_of::<Entry>() + entry.key.len() + entry.value.len();
     let of_entries = |descriptor: &RateLimitDescriptor| descriptor.entries.iter().map(entry).sum::<usize>();

@@ -24,7 +24,7 @@ pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
     document
 }
 
-/// The report where no case was run.
+/// The report if no case was run.
 #[must_use]
 pub fn of_problems(problems: &[Problem]) -> Value {
     let problem = |problem: &Problem| json!({ "subject": problem.subject, "text": problem.text });

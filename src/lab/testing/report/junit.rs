@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Covered, Problem, Totals, text};
 use crate::testing::{CaseReport, FileReport, Outcome};
 
-/// The whole report. The coverage that was asked for is a test of its own.
+/// The whole report. Required coverage is a test case of its own.
 #[must_use]
 pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -18,7 +18,7 @@ pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
     xml
 }
 
-/// The report where no case was run: an error for each problem, as CI systems show nothing for a report without a test.
+/// The report if no case was run: a test case with an error for each problem. CI systems show nothing for an empty report.
 #[must_use]
 pub fn of_problems(problems: &[Problem]) -> String {
     let count = problems.len();
@@ -102,7 +102,7 @@ fn test(file: &FileReport, case: &CaseReport, xml: &mut String) {
     write_end(element, first, body, xml);
 }
 
-/// How a test ended that did not pass, and the end of its element.
+/// Writes the outcome of a test that did not pass, and the end of its element.
 fn write_end(element: &str, message: &str, body: &str, xml: &mut String) {
     let (message, body) = (escaped(message), escaped(body));
     let _ = write!(xml, "      <{element} message=\"{message}\">{body}</{element}>\n    </testcase>\n");
@@ -112,7 +112,7 @@ fn seconds(took: Duration) -> String {
     format!("{}.{:06}", took.as_secs(), took.subsec_micros())
 }
 
-/// A text inside of XML 1.0, which has no way to write most control characters.
+/// Escapes a text for XML 1.0, which cannot represent most control characters.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use weir_engine::words::{counted, percent, printable};
-use weir_policies::Position;
+use weir_text::yaml::Position;
 
 use super::{Covered, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
-/// Writes how the cases of one file ended, and where those stand that failed.
+/// Writes the results of one file, and the places of failed cases.
 ///
 /// # Errors
 /// Those of the writer.
@@ -52,7 +52,7 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// What is wrong with a case, a line for each thing.
+/// The failures of a case, a line for each.
 #[must_use]
 pub fn details(report: &FileReport, outcome: &Outcome) -> String {
     match outcome {
@@ -84,7 +84,7 @@ fn step(report: &FileReport, failure: &Failure) -> String {
     text
 }
 
-/// The steps of a case that test nothing, two lines for each.
+/// The steps of a case that test nothing, two lines each.
 #[must_use]
 pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
     let mut text = String::new();
@@ -98,7 +98,7 @@ pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
     text
 }
 
-/// Writes which rules no test met.
+/// Writes the rules that no test met.
 ///
 /// # Errors
 /// Those of the writer.
@@ -106,7 +106,7 @@ pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(of_coverage(covered).as_bytes())
 }
 
-/// Which rules no test met. Where these are too many, the first line says it.
+/// The rules that no test met. If they are too many, the first line says so.
 #[must_use]
 pub fn of_coverage(covered: Covered<'_>) -> String {
     let Covered { coverage, least } = covered;

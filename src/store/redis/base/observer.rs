@@ -15,7 +15,7 @@ use super::error_class::RedisErrorClass;
 
 /// Gets the reports of the Redis store. Every method is called on the runtime that serves requests: it must return at
 /// once.
-pub trait Observer: Send + Sync + 'static {
+pub trait RedisObserver: Send + Sync + 'static {
     /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
     /// sent a second time, because Redis did not know their script, are a batch of their own.
     fn batch_answered(&self, calls: usize, took: Duration) {
@@ -41,7 +41,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// A connection to the server at `address` broke, with the reason: it was closed under calls, or the server sent what is
-    /// not RESP, or a reply that no request waits for. [`Observer::connection_dropped`] reports it too.
+    /// not RESP, or a reply that no request waits for. [`RedisObserver::connection_dropped`] reports it too.
     fn connection_broke(&self, address: &str, reason: &str) {
         let _ = (address, reason);
     }
@@ -59,7 +59,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (address, load);
     }
 
-    /// A pipeline to `address` that [`Observer::started`] reported is gone.
+    /// A pipeline to `address` that [`RedisObserver::started`] reported is gone.
     fn ended(&self, address: &str) {
         let _ = address;
     }
@@ -82,7 +82,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// Observes nothing.
-impl Observer for () {}
+impl RedisObserver for () {}
 
 /// The calls that wait in one pipeline.
 pub(crate) trait Backlog: fmt::Debug + Send + Sync {
@@ -119,11 +119,11 @@ impl Load {
 /// Reports a pipeline to its observer, and its end when this is dropped.
 pub(crate) struct Announced {
     address: Box<str>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
 }
 
 impl Announced {
-    pub(crate) fn start(address: &str, load: Load, observer: Arc<dyn Observer>) -> Self {
+    pub(crate) fn start(address: &str, load: Load, observer: Arc<dyn RedisObserver>) -> Self {
         observer.started(address, load);
         Self { address: address.into(), observer }
     }

@@ -22,6 +22,7 @@ use std::time::Instant;
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
+use super::command_buffer::CommandBuffer;
 use super::generation::Generation;
 use super::meter::Meter;
 use super::replies::Replies;
@@ -33,9 +34,6 @@ pub const REPLIES_BYTES_MAX: usize = 16 << 20;
 
 /// The most bytes that the answers to one batch may take until the handshake is over: it has a few short lines.
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
-
-/// A request that took more memory than this gives it back after its batch.
-const REQUEST_KEPT_BYTES: usize = 64 << 10;
 
 /// The bytes of a failed handshake in which an error of Redis is looked for: enough for a few.
 const LAST_WORDS_BYTES_MAX: usize = 1024;
@@ -71,8 +69,7 @@ impl From<io::Error> for Broken {
 pub struct Connection {
     stream: Box<dyn Stream>,
     meter: Meter,
-    /// The batch in flight as it is sent, kept for its room, and how many of its bytes the stream has taken.
-    request: Vec<u8>,
+    /// How many bytes of the batch in flight the stream has taken.
     sent: usize,
     /// The stream may hold bytes back.
     unflushed: bool,
@@ -109,7 +106,6 @@ impl Connection {
         Connection {
             stream: Box::new(stream),
             meter,
-            request: Vec::new(),
             sent: 0,
             unflushed: false,
             replies: Replies::default(),
@@ -140,10 +136,9 @@ impl Connection {
     /// # Errors
     ///
     /// When there is none, or when it is an error of the server; for people.
-    pub(crate) async fn ask(&mut self, command: Cmd) -> Result<Value, Unusable> {
-        let mut batch = redis::pipe();
-        batch.add_command(command);
-        let answers = self.exchange(&batch).await.map_err(|broken| Unusable::from(broken.to_string()))?;
+    pub(crate) async fn ask(&mut self, command: &Cmd) -> Result<Value, Unusable> {
+        let answers =
+            self.exchange(&CommandBuffer::of(command)).await.map_err(|broken| Unusable::from(broken.to_string()))?;
         match answers.into_iter().next() {
             Some(Value::ServerError(error)) => Err(Unusable::from(&error)),
             Some(answer) => Ok(answer),
@@ -151,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Sends `batch` (not empty) as one pipeline and returns one answer for each command, an answer
+    /// Sends `request` (not empty) at once and returns one answer for each command, an answer
     /// that is an error of the server included. Nothing is sent twice.
     ///
     /// The connection cannot be used again from the first poll until all answers are in: so it is closed
@@ -160,28 +155,21 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks, answers what is no RESP or before it is asked, or answers more than
-    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::resp::REPLIES_VALUES_MAX) or a bound of one reply.
-    pub(crate) async fn exchange(&mut self, batch: &redis::Pipeline) -> Result<Vec<Value>, Broken> {
+    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::replies::REPLIES_VALUES_MAX) or a bound of one reply.
+    pub(crate) async fn exchange(&mut self, request: &CommandBuffer) -> Result<Vec<Value>, Broken> {
         self.unanswered = true;
-        self.request.clear();
-        for command in batch.cmd_iter() {
-            command.write_packed_command(&mut self.request);
-        }
         (self.sent, self.unflushed) = (0, true);
-        let mut answers = Vec::with_capacity(batch.len());
-        poll_fn(|context| self.poll_exchange(context, batch.len(), &mut answers)).await?;
+        let mut answers = Vec::with_capacity(request.commands());
+        poll_fn(|context| self.poll_exchange(context, request, &mut answers)).await?;
         self.unanswered = false;
-        if self.request.capacity() > REQUEST_KEPT_BYTES {
-            self.request = Vec::new();
-        }
         Ok(answers)
     }
 
-    /// Sends what is left of the request, and reads until there are `count` answers.
+    /// Sends what is left of the request, and reads until there is an answer for each command.
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,
-        count: usize,
+        request: &CommandBuffer,
         answers: &mut Vec<Value>,
     ) -> Poll<Result<(), Broken>> {
         if self.sent == 0 {
@@ -193,7 +181,8 @@ impl Connection {
                 return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
             }
         }
-        if let Poll::Ready(Err(error)) = self.poll_send(context) {
+        let count = request.commands();
+        if let Poll::Ready(Err(error)) = self.poll_send(context, request.as_bytes()) {
             self.closed = true;
             // The reason that the peer gave comes before the error that follows from it.
             return Poll::Ready(Err(match self.poll_fill(context) {
@@ -235,10 +224,9 @@ impl Connection {
         }
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.request.len() {
-            let rest = &self.request[self.sent..];
-            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
+    fn poll_send(&mut self, context: &mut Context<'_>, request: &[u8]) -> Poll<io::Result<()>> {
+        while self.sent < request.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(context, &request[self.sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => self.sent += written,
             }

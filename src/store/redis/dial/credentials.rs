@@ -11,7 +11,7 @@ use std::sync::Arc;
 use redis::RedisConnectionInfo;
 use weir_tls::files::{self, FileError, OneAtATime, Reread};
 
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
 
 /// The largest file of a password, in bytes, its line end included.
 pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
@@ -88,7 +88,7 @@ impl Credentials {
     ///
     /// # Errors
     /// When the password's file has never been readable, for people.
-    pub(super) async fn login(&self, observer: &Arc<dyn Observer>) -> Result<Login, String> {
+    pub(super) async fn login(&self, observer: &Arc<dyn RedisObserver>) -> Result<Login, String> {
         let password = match &self.password {
             Password::None => None,
             Password::Given(password) => Some(password.clone()),
@@ -102,7 +102,7 @@ impl Credentials {
 }
 
 impl PasswordFile {
-    fn read(&self, observer: &dyn Observer) -> Result<Arc<str>, FileError> {
+    fn read(&self, observer: &dyn RedisObserver) -> Result<Arc<str>, FileError> {
         self.reread.read(
             |error| observer.file_refused(error),
             |_| {

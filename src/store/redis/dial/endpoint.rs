@@ -21,7 +21,7 @@ pub use super::credentials::PASSWORD_FILE_BYTES_MAX;
 use super::handshake::greet;
 use super::meter::{Meter, Metered};
 use super::unusable::Unusable;
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
 
 /// An address that can be dialled, and the login and TLS to use there. `Display` and `Debug` leave out user and password.
 /// Cheap to clone: clones share what they read from files.
@@ -154,7 +154,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// Why there is none, for people. Never shows a password.
-    pub(crate) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, Unusable> {
+    pub(crate) async fn open(&self, observer: &Arc<dyn RedisObserver>) -> Result<Connection, Unusable> {
         let login = self.access.credentials.login(observer).await?;
         let meter = Meter::default();
         let (host, port) = match &self.address {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     async fn login(endpoint: &Endpoint) -> (Option<String>, Option<String>, i64) {
-        let observer: Arc<dyn Observer> = Arc::new(());
+        let observer: Arc<dyn RedisObserver> = Arc::new(());
         let login = endpoint.access.credentials.login(&observer).await.unwrap();
         (login.username.map(String::from), login.password.as_deref().map(str::to_owned), login.database)
     }

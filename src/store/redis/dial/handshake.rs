@@ -4,6 +4,7 @@
 
 use redis::{ServerError, ServerErrorKind, Value};
 
+use super::command_buffer::CommandBuffer;
 use super::connection::{Broken, Connection, Stream};
 use super::credentials::Login;
 use super::meter::Meter;
@@ -54,9 +55,9 @@ async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refuse
         }
         done => done?,
     }
-    let mut greeting = redis::pipe();
-    greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
-    greeting.cmd("PING");
+    let mut greeting = CommandBuffer::default();
+    greeting.add(redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME));
+    greeting.add(&redis::cmd("PING"));
     // A user without the right to either command can still be the right user.
     match connection.exchange(&greeting).await?.into_iter().nth(1) {
         Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(Refused::Error(error)),
@@ -66,18 +67,14 @@ async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refuse
 
 /// Sends the password, if there is one, and selects the database.
 async fn authenticate(connection: &mut Connection, login: &Login, username: Option<&str>) -> Result<(), Refused> {
-    let mut request = redis::pipe();
+    let mut request = CommandBuffer::default();
     if let Some(password) = &login.password {
-        request.cmd("AUTH");
-        if let Some(username) = username {
-            request.arg(username);
-        }
-        request.arg(&**password);
+        request.add(redis::cmd("AUTH").arg(username).arg(&**password));
     }
     if login.database != 0 {
-        request.cmd("SELECT").arg(login.database);
+        request.add(redis::cmd("SELECT").arg(login.database));
     }
-    if request.is_empty() {
+    if request.commands() == 0 {
         return Ok(());
     }
     for answer in connection.exchange(&request).await? {
@@ -174,7 +171,7 @@ mod tests {
     }
 
     /// Nothing of a further batch leaves.
-    async fn check_is_over(mut connection: Connection, batch: &redis::Pipeline, reason: &str) {
+    async fn check_is_over(mut connection: Connection, batch: &CommandBuffer, reason: &str) {
         assert!(!connection.is_reusable());
         let written = connection.bytes_written();
         assert_eq!(connection.exchange(batch).await.unwrap_err().to_string(), reason);
@@ -183,8 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_byte_that_no_request_waits_for_ends_the_connection() {
-        let mut batch = redis::pipe();
-        batch.cmd("DBSIZE");
+        let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         let reason = |shown: &str| format!("a reply that no request waits for: {shown:?}");
         // With the answer.
         for surplus in [":666\r\n", "$2\r\n", "x"] {
@@ -216,8 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_server_answers_against_the_protocol_is_shown() {
-        let mut batch = redis::pipe();
-        batch.cmd("DBSIZE");
+        let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         for (bytes, reason) in [
             (&b"hello\r\n"[..], "a reply that is no RESP: a value begins with \"hello\\r\\n\""),
             (b":x\r\n", "a reply that is no RESP: "),
@@ -292,8 +287,7 @@ mod tests {
         let before = connection.bytes_written();
         assert!(before > 0, "the greeting was written");
         stopped.store(true, Ordering::SeqCst);
-        let mut batch = redis::pipe();
-        batch.cmd("INCR").arg("n");
+        let batch = CommandBuffer::of(redis::cmd("INCR").arg("n"));
         {
             let mut exchange = std::pin::pin!(connection.exchange(&batch));
             // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.

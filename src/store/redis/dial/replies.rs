@@ -1,11 +1,23 @@
 //! The bytes that a connection received for one batch, and the replies in them.
 //!
-//! Where a reply ends is found here, so that every byte belongs to a known reply. A list of integers, which is what every
-//! decision is answered with, is read at once where it arrived whole; other replies are read when their end has come.
+//! Replies are read element by element as they arrive, so that their number and depth are bounded before they take memory, and
+//! every byte belongs to a known reply. Not here: what an element is (resp.rs).
 
 use redis::Value;
+use smallvec::SmallVec;
 
-use super::resp::{BadReply, ValueEnds, integers, shown, value};
+use super::resp::{BadReply, Element, element, shown};
+
+/// The most values in the answers to one batch, the nested ones included. A value takes 56 bytes of memory, and a hostile
+/// one three of the stream. The largest honest answers, CLUSTER SLOTS with a range for each slot and a look at ten full
+/// logs, stay below it.
+pub(super) const REPLIES_VALUES_MAX: usize = 1 << 18;
+
+/// The deepest nesting of arrays. CLUSTER SLOTS has four levels.
+const DEPTH_MAX: usize = 8;
+
+/// The least bytes of an integer: so many values at most are in the bytes of a list of integers.
+const INTEGER_BYTES_MIN: usize = b":0\r\n".len();
 
 /// The room for one read from the socket at least, in bytes.
 const READ_BYTES_MIN: usize = 1 << 10;
@@ -20,11 +32,20 @@ const KEPT_BYTES: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Replies {
     buffer: Vec<u8>,
-    /// The position that `ends` has reached.
-    scanned: usize,
     /// Where the first reply begins that was not returned yet.
     begin: usize,
-    ends: ValueEnds,
+    /// Where its first element begins that was not read yet.
+    at: usize,
+    /// The arrays of that reply that are not whole, each in the one before it.
+    open: SmallVec<[OpenArray; 2]>,
+    /// How many values there are, those that an array has announced included.
+    values: usize,
+}
+
+/// An array some of whose values are still to come.
+struct OpenArray {
+    values: Vec<Value>,
+    left: usize,
 }
 
 impl Replies {
@@ -46,25 +67,63 @@ impl Replies {
     /// # Errors
     /// Where the bytes are no RESP 2, or take more than an honest reply.
     pub(super) fn next(&mut self) -> Result<Option<Value>, BadReply> {
-        if self.scanned == self.begin
-            && let Some((numbers, taken)) =
-                integers(&self.buffer[self.begin..], self.ends.values_left().saturating_sub(1))
-        {
-            self.ends.count(1 + numbers.len())?;
-            self.begin += taken;
-            self.scanned = self.begin;
-            return Ok(Some(Value::Array(numbers)));
-        }
-        while self.scanned < self.buffer.len() {
-            let taken = self.ends.advance(&self.buffer[self.scanned..])?;
-            self.scanned += taken;
-            if self.ends.is_between() {
-                let reply = &self.buffer[self.begin..self.scanned];
-                self.begin = self.scanned;
-                return value(reply).map(|(value, _)| Some(value));
+        while let Some((element, taken)) = element(&self.buffer[self.at..])? {
+            if self.at == self.begin {
+                self.count(1)?;
+            }
+            self.at += taken;
+            let value = match element {
+                Element::Whole(value) => value,
+                Element::Array(0) => Value::Array(Vec::new()),
+                Element::Array(left) => {
+                    self.open_array(left)?;
+                    continue;
+                }
+            };
+            if let Some(reply) = self.close_arrays(value) {
+                self.begin = self.at;
+                return Ok(Some(reply));
             }
         }
         Ok(None)
+    }
+
+    fn count(&mut self, values: usize) -> Result<(), BadReply> {
+        self.values = self.values.saturating_add(values);
+        if self.values > REPLIES_VALUES_MAX {
+            return Err(BadReply::TooLarge(format!(
+                "more than {REPLIES_VALUES_MAX} values in the answers to one batch"
+            )));
+        }
+        Ok(())
+    }
+
+    fn open_array(&mut self, left: usize) -> Result<(), BadReply> {
+        self.count(left)?;
+        if self.open.len() == DEPTH_MAX {
+            return Err(BadReply::TooLarge(format!("arrays in more than {DEPTH_MAX} others")));
+        }
+        // No length makes more room than the bytes justify. A list of integers that arrived whole gets exactly its own.
+        let room = left.min((self.buffer.len() - self.at) / INTEGER_BYTES_MIN);
+        self.open.push(OpenArray { values: Vec::with_capacity(room), left });
+        Ok(())
+    }
+
+    /// Puts a value where it belongs. Returns the reply that it completes.
+    fn close_arrays(&mut self, mut value: Value) -> Option<Value> {
+        while let Some(array) = self.open.last_mut() {
+            if array.values.len() == array.values.capacity() {
+                // Twice as much as usual, and never more than it announced.
+                array.values.reserve_exact(array.values.len().clamp(1, array.left));
+            }
+            array.values.push(value);
+            array.left -= 1;
+            if array.left > 0 {
+                return None;
+            }
+            value = Value::Array(self.open.pop()?.values);
+        }
+        Some(value)
     }
 
     /// The sentence about bytes that follow the last reply.
@@ -80,16 +139,17 @@ impl Replies {
         } else {
             self.buffer.clear();
         }
-        (self.scanned, self.begin) = (0, 0);
-        self.ends = ValueEnds::default();
+        (self.begin, self.at, self.values) = (0, 0, 0);
+        self.open.clear();
         surplus
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::redis::dial::resp::REPLIES_VALUES_MAX;
 
     fn all(replies: &mut Replies) -> Vec<Value> {
         std::iter::from_fn(|| replies.next().unwrap()).collect()
@@ -112,22 +172,73 @@ mod tests {
         }
     }
 
+    /// The replies in `bytes`, which arrive in pieces of so many bytes.
+    fn read(bytes: &[u8], piece: usize) -> Result<Vec<Value>, BadReply> {
+        let (mut replies, mut found) = (Replies::default(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            replies.room().extend_from_slice(piece);
+            while let Some(value) = replies.next()? {
+                found.push(value);
+            }
+        }
+        Ok(found)
+    }
+
     #[test]
-    fn lists_of_integers_are_read_as_the_redis_crate_reads_them() {
-        let lists = [
-            "*0",
-            "*1\r\n:-7",
-            "*2\r\n:0\r\n:9223372036854775807",
-            "*1\r\n:+3",
-            "*2\r\n:01\r\n$1\r\na",
-            "*1\r\n*1\r\n:1",
-        ];
-        for list in lists {
-            let bytes = format!("{list}\r\n").into_bytes();
+    fn a_reply_beyond_its_bounds_is_refused_before_it_is_whole() {
+        let check = |bytes: &[u8], expected: &str| {
+            for piece in [7, bytes.len()] {
+                let error = read(bytes, piece).unwrap_err();
+                assert_eq!(error.to_string(), format!("a reply beyond its bounds: {expected}"));
+            }
+        };
+        check(&[b"-".as_slice(), &b"x".repeat(16 << 10)].concat(), "a line of more than 16384 bytes");
+        let values = format!("*{REPLIES_VALUES_MAX}\r\n");
+        check(values.as_bytes(), "more than 262144 values in the answers to one batch");
+        let nested = format!("*2\r\n*{}\r\n", REPLIES_VALUES_MAX - 2);
+        check(nested.as_bytes(), "more than 262144 values in the answers to one batch");
+        let flat = ":1\r\n".repeat(REPLIES_VALUES_MAX + 1);
+        check(flat.as_bytes(), "more than 262144 values in the answers to one batch");
+        let within = format!("*1\r\n*{}\r\n", REPLIES_VALUES_MAX - 2);
+        assert_eq!(read(within.as_bytes(), 7), Ok(vec![]));
+    }
+
+    #[test]
+    fn arrays_are_nested_so_deeply_at_most() {
+        let nested = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
+        let bytes = nested(DEPTH_MAX);
+        assert_eq!(read(&bytes, 3), Ok(vec![redis::parse_redis_value(&bytes).unwrap()]));
+        assert!(matches!(read(&nested(DEPTH_MAX + 1), 3), Err(BadReply::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_list_of_integers_is_one_allocation() {
+        let bytes = format!("*9\r\n{}", ":123456\r\n".repeat(9)).into_bytes();
+        let mut replies = Replies::default();
+        replies.room().extend_from_slice(&bytes);
+        let taken = allocation_counter::measure(|| drop(replies.next()));
+        assert_eq!(taken.count_total, 1);
+    }
+
+    proptest! {
+        /// What is read here is what the redis crate reads, in pieces of any size.
+        #[test]
+        fn replies_are_read_as_the_redis_crate_reads_them(pieces in prop::collection::vec(prop::sample::select(vec!["*1\r\n", "*2\r\n", "*0\r\n", "*-1\r\n", "$-1\r\n", "$2\r\nab\r\n", "$0\r\n\r\n", "$7\r\n:1\r\n+\r\n\r\n", ":-3\r\n", ":+3\r\n", ":01\r\n", ":9223372036854775807\r\n", "+OK\r\n", "+a\r\n", "+a\nb\rc\r\n", "-ERR no\r\n"]), 1..20), piece in 1usize..40) {
+            let bytes = pieces.concat().into_bytes();
             let mut replies = Replies::default();
             replies.room().extend_from_slice(&bytes);
-            assert_eq!(replies.next().unwrap(), Some(redis::parse_redis_value(&bytes).unwrap()), "{list}");
-            assert_eq!(replies.finish(), None);
+            if let Ok(Some(first)) = replies.next() {
+                prop_assert_eq!(first, redis::parse_redis_value(&bytes[..replies.begin]).unwrap());
+            }
+            if let Ok(values) = read(&bytes, bytes.len()) {
+                prop_assert_eq!(read(&bytes, piece).unwrap(), values);
+            }
+        }
+
+        /// Any bytes are read or refused, in pieces as in whole.
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(prop::sample::select(b"+-:$*19\r\nx".to_vec()), 0..200), piece in 1usize..20) {
+            prop_assert_eq!(read(&bytes, piece).is_ok(), read(&bytes, bytes.len().max(1)).is_ok());
         }
     }
 

@@ -24,7 +24,7 @@ use super::endpoint::Endpoint;
 use super::generation::{Generation, Generations};
 use super::host_port::HostPort;
 use super::unusable::Unusable;
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
 
 /// How often a sentinel is asked whether the master is still the same, by all runtimes together.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -74,7 +74,11 @@ impl Sentinels {
 
     /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an even
     /// part of the time that is left, and so does the master. The caller has the exact bound.
-    pub(crate) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Unusable> {
+    pub(crate) async fn open(
+        &self,
+        observer: &Arc<dyn RedisObserver>,
+        within: Duration,
+    ) -> Result<Connection, Unusable> {
         let end = Instant::now() + within;
         let count = self.sentinels.len();
         let first = self.first.load(Ordering::Relaxed);
@@ -101,7 +105,7 @@ impl Sentinels {
     }
 
     /// Asks a sentinel every second whether another server is master, once any was dialled. Never ends.
-    pub(crate) async fn watch(self: Arc<Self>, observer: Arc<dyn Observer>, within: Duration) {
+    pub(crate) async fn watch(self: Arc<Self>, observer: Arc<dyn RedisObserver>, within: Duration) {
         let mut kept = None;
         loop {
             tokio::time::sleep(ASK_EVERY).await;
@@ -136,7 +140,7 @@ impl Sentinels {
         index: usize,
         kept: Option<(usize, Connection)>,
         known: &HostPort,
-        observer: &Arc<dyn Observer>,
+        observer: &Arc<dyn RedisObserver>,
     ) -> Result<(usize, Connection), Unusable> {
         let sentinel = &self.sentinels[index];
         let mut connection = match kept {
@@ -150,7 +154,7 @@ impl Sentinels {
         Ok((index, connection))
     }
 
-    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn Observer>) -> Result<HostPort, Unusable> {
+    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn RedisObserver>) -> Result<HostPort, Unusable> {
         let mut connection = sentinel.open(observer).await?;
         self.ask_on(&mut connection).await
     }
@@ -158,7 +162,7 @@ impl Sentinels {
     async fn ask_on(&self, connection: &mut Connection) -> Result<HostPort, Unusable> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
-        match connection.ask(question).await? {
+        match connection.ask(&question).await? {
             Value::Nil => Err("it knows no master of this name".to_owned().into()),
             Value::Array(parts) => {
                 let address = match &parts[..] {
@@ -177,7 +181,7 @@ impl Sentinels {
         &self,
         address: HostPort,
         sentinel: &Endpoint,
-        observer: &Arc<dyn Observer>,
+        observer: &Arc<dyn RedisObserver>,
     ) -> Result<Connection, Unusable> {
         let master = self.redis.at(&address.host, address.port);
         let named = |problem: Unusable| Unusable {
@@ -185,7 +189,7 @@ impl Sentinels {
             ..problem
         };
         let mut connection = master.open(observer).await.map_err(named)?;
-        let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;
+        let answer = connection.ask(&redis::cmd("ROLE")).await.map_err(named)?;
         let role = match &answer {
             Value::Array(parts) => match parts.first() {
                 Some(Value::BulkString(role)) => text(role),

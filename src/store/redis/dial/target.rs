@@ -10,27 +10,31 @@ use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::sentinel::Sentinels;
 use super::unusable::Unusable;
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
 
 /// What a pool dials: a fixed address, or the address that sentinels name at that moment.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum RedisTarget {
     /// Always the same address.
     Fixed(Endpoint),
     /// The master that sentinels name, asked at every dial.
     Sentinel(Arc<Sentinels>),
 }
 
-impl Target {
+impl RedisTarget {
     /// Opens a connection. A fixed address has no bound of its own; sentinels get `within` together.
     ///
     /// # Errors
     ///
     /// Why there is none, for people. Never shows a password.
-    pub(crate) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Unusable> {
+    pub(crate) async fn open(
+        &self,
+        observer: &Arc<dyn RedisObserver>,
+        within: Duration,
+    ) -> Result<Connection, Unusable> {
         match self {
-            Target::Fixed(endpoint) => endpoint.open(observer).await,
-            Target::Sentinel(sentinels) => sentinels.open(observer, within).await,
+            RedisTarget::Fixed(endpoint) => endpoint.open(observer).await,
+            RedisTarget::Sentinel(sentinels) => sentinels.open(observer, within).await,
         }
     }
 
@@ -38,33 +42,33 @@ impl Target {
     /// for a fixed address.
     pub(crate) fn watch(
         &self,
-        observer: Arc<dyn Observer>,
+        observer: Arc<dyn RedisObserver>,
         within: Duration,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
         match self {
-            Target::Fixed(_) => None,
-            Target::Sentinel(sentinels) => Some(sentinels.clone().watch(observer, within)),
+            RedisTarget::Fixed(_) => None,
+            RedisTarget::Sentinel(sentinels) => Some(sentinels.clone().watch(observer, within)),
         }
     }
 }
 
-impl From<Endpoint> for Target {
-    fn from(endpoint: Endpoint) -> Target {
-        Target::Fixed(endpoint)
+impl From<Endpoint> for RedisTarget {
+    fn from(endpoint: Endpoint) -> RedisTarget {
+        RedisTarget::Fixed(endpoint)
     }
 }
 
-impl From<Sentinels> for Target {
-    fn from(sentinels: Sentinels) -> Target {
-        Target::Sentinel(Arc::new(sentinels))
+impl From<Sentinels> for RedisTarget {
+    fn from(sentinels: Sentinels) -> RedisTarget {
+        RedisTarget::Sentinel(Arc::new(sentinels))
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for RedisTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Fixed(endpoint) => endpoint.fmt(f),
-            Target::Sentinel(sentinels) => sentinels.fmt(f),
+            RedisTarget::Fixed(endpoint) => endpoint.fmt(f),
+            RedisTarget::Sentinel(sentinels) => sentinels.fmt(f),
         }
     }
 }

@@ -23,7 +23,7 @@ pub const DOUBLINGS_MAX: u32 = 3;
 
 /// What the end of a call means for Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It works.
     Success,
     /// It does not.
@@ -45,7 +45,7 @@ pub enum Pass {
 
 /// A change of the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct CircuitChange {
     /// The state before.
     pub from: Circuit,
     /// The state now.
@@ -56,14 +56,14 @@ pub struct Change {
 #[derive(Debug)]
 pub struct Breaker {
     settings: BreakerSettings,
-    state: State,
+    state: BreakerState,
     /// Half-open phases so far: an outcome of an earlier one does not count in this one.
     phase: u32,
 }
 
 #[derive(Debug)]
-enum State {
-    Closed(Option<Window>),
+enum BreakerState {
+    Closed(Option<CallWindow>),
     /// `setbacks`: probes and trials that failed since the breaker was closed.
     Open {
         setbacks: u32,
@@ -77,7 +77,7 @@ enum State {
 
 /// Calls that ended since a failure, that one included, or since a suspicion.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct CallWindow {
     ends: Instant,
     calls: u32,
     failed: u32,
@@ -91,34 +91,34 @@ impl Breaker {
     #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
         assert!(settings.error_percent <= 100, "{} percent of the calls cannot fail", settings.error_percent);
-        Self { settings, state: State::Closed(None), phase: 0 }
+        Self { settings, state: BreakerState::Closed(None), phase: 0 }
     }
 
     /// Whether calls pass.
     #[must_use]
     pub const fn circuit(&self) -> Circuit {
         match self.state {
-            State::Closed(_) => Circuit::Closed,
-            State::HalfOpen { .. } => Circuit::HalfOpen,
-            State::Open { .. } => Circuit::Open,
+            BreakerState::Closed(_) => Circuit::Closed,
+            BreakerState::HalfOpen { .. } => Circuit::HalfOpen,
+            BreakerState::Open { .. } => Circuit::Open,
         }
     }
 
     /// Every call may pass as an ordinary one, and its success need not be reported.
     #[must_use]
     pub const fn is_calm(&self) -> bool {
-        matches!(self.state, State::Closed(None))
+        matches!(self.state, BreakerState::Closed(None))
     }
 
     /// Permits one call. None if it may not pass.
     pub const fn admit(&mut self) -> Option<Pass> {
         match &mut self.state {
-            State::Closed(_) => Some(Pass::Ordinary),
-            State::HalfOpen { running, succeeded, .. } if *running + *succeeded < TRIALS => {
+            BreakerState::Closed(_) => Some(Pass::Ordinary),
+            BreakerState::HalfOpen { running, succeeded, .. } if *running + *succeeded < TRIALS => {
                 *running += 1;
                 Some(Pass::Trial(self.phase))
             }
-            State::HalfOpen { .. } | State::Open { .. } => None,
+            BreakerState::HalfOpen { .. } | BreakerState::Open { .. } => None,
         }
     }
 
@@ -126,37 +126,37 @@ impl Breaker {
     /// where the breaker is not half open, or enough trials run or have succeeded.
     pub const fn admit_probe(&mut self) -> Option<Pass> {
         match self.state {
-            State::HalfOpen { .. } => self.admit(),
-            State::Closed(_) | State::Open { .. } => None,
+            BreakerState::HalfOpen { .. } => self.admit(),
+            BreakerState::Closed(_) | BreakerState::Open { .. } => None,
         }
     }
 
     /// A call ended at `now`. An outcome from before the last change is too old to matter.
-    pub fn ended(&mut self, pass: Pass, outcome: Outcome, now: Instant) -> Option<Change> {
+    pub fn ended(&mut self, pass: Pass, outcome: CallOutcome, now: Instant) -> Option<CircuitChange> {
         match (&mut self.state, pass) {
-            (State::Closed(window), Pass::Ordinary) => {
+            (BreakerState::Closed(window), Pass::Ordinary) => {
                 if !Self::counted(&self.settings, window, outcome, now) {
                     return None;
                 }
-                self.state = State::Open { setbacks: 0 };
-                Some(Change { from: Circuit::Closed, to: Circuit::Open })
+                self.state = BreakerState::Open { setbacks: 0 };
+                Some(CircuitChange { from: Circuit::Closed, to: Circuit::Open })
             }
-            (State::HalfOpen { setbacks, running, succeeded }, Pass::Trial(phase)) if phase == self.phase => {
+            (BreakerState::HalfOpen { setbacks, running, succeeded }, Pass::Trial(phase)) if phase == self.phase => {
                 *running -= 1;
                 match outcome {
-                    Outcome::Neutral => None,
-                    Outcome::Failure | Outcome::Down => {
+                    CallOutcome::Neutral => None,
+                    CallOutcome::Failure | CallOutcome::Down => {
                         let setbacks = *setbacks + 1;
-                        self.state = State::Open { setbacks };
-                        Some(Change { from: Circuit::HalfOpen, to: Circuit::Open })
+                        self.state = BreakerState::Open { setbacks };
+                        Some(CircuitChange { from: Circuit::HalfOpen, to: Circuit::Open })
                     }
-                    Outcome::Success => {
+                    CallOutcome::Success => {
                         *succeeded += 1;
                         if *succeeded < TRIALS {
                             return None;
                         }
-                        self.state = State::Closed(None);
-                        Some(Change { from: Circuit::HalfOpen, to: Circuit::Closed })
+                        self.state = BreakerState::Closed(None);
+                        Some(CircuitChange { from: Circuit::HalfOpen, to: Circuit::Closed })
                     }
                 }
             }
@@ -166,17 +166,17 @@ impl Breaker {
 
     /// A call may have failed, at `now`: from here on calls are counted, this one not.
     pub fn suspect(&mut self, now: Instant) {
-        if let State::Closed(window) = &mut self.state
+        if let BreakerState::Closed(window) = &mut self.state
             && self.settings.error_percent > 0
             && window.is_none_or(|window| now >= window.ends)
         {
-            *window = Some(Window { ends: now + self.settings.window, calls: 0, failed: 0 });
+            *window = Some(CallWindow { ends: now + self.settings.window, calls: 0, failed: 0 });
         }
     }
 
     /// A probe was answered, or was not.
-    pub const fn probed(&mut self, answered: bool) -> Option<Change> {
-        let State::Open { setbacks } = &mut self.state else {
+    pub const fn probed(&mut self, answered: bool) -> Option<CircuitChange> {
+        let BreakerState::Open { setbacks } = &mut self.state else {
             return None;
         };
         if !answered {
@@ -184,8 +184,8 @@ impl Breaker {
             return None;
         }
         self.phase = self.phase.wrapping_add(1);
-        self.state = State::HalfOpen { setbacks: *setbacks, running: 0, succeeded: 0 };
-        Some(Change { from: Circuit::Open, to: Circuit::HalfOpen })
+        self.state = BreakerState::HalfOpen { setbacks: *setbacks, running: 0, succeeded: 0 };
+        Some(CircuitChange { from: Circuit::Open, to: Circuit::HalfOpen })
     }
 
     /// How long to wait before the next probe: longer after each setback. Half open, it is the time that calls are given to
@@ -193,37 +193,42 @@ impl Breaker {
     #[must_use]
     pub fn next_probe(&self) -> Option<Duration> {
         let setbacks = match self.state {
-            State::Closed(_) => return None,
-            State::Open { setbacks } => setbacks,
-            State::HalfOpen { .. } => 0,
+            BreakerState::Closed(_) => return None,
+            BreakerState::Open { setbacks } => setbacks,
+            BreakerState::HalfOpen { .. } => 0,
         };
         Some(self.settings.probe.saturating_mul(1 << setbacks.min(DOUBLINGS_MAX)))
     }
 
     /// Counts the end of a call. Whether it was the failure too many.
-    fn counted(settings: &BreakerSettings, window: &mut Option<Window>, outcome: Outcome, now: Instant) -> bool {
-        if settings.error_percent == 0 || outcome == Outcome::Neutral {
+    fn counted(
+        settings: &BreakerSettings,
+        window: &mut Option<CallWindow>,
+        outcome: CallOutcome,
+        now: Instant,
+    ) -> bool {
+        if settings.error_percent == 0 || outcome == CallOutcome::Neutral {
             return false;
         }
         if window.is_some_and(|window| now >= window.ends) {
             *window = None;
         }
-        let failed = outcome != Outcome::Success;
+        let failed = outcome != CallOutcome::Success;
         if window.is_none() && !failed {
             return false;
         }
-        let window = window.get_or_insert(Window { ends: now + settings.window, calls: 0, failed: 0 });
+        let window = window.get_or_insert(CallWindow { ends: now + settings.window, calls: 0, failed: 0 });
         window.calls = window.calls.saturating_add(1);
         window.failed = window.failed.saturating_add(u32::from(failed));
         let has_failed_often = window.calls >= settings.calls
             && u64::from(window.failed) * 100 >= u64::from(settings.error_percent) * u64::from(window.calls);
-        outcome == Outcome::Down || failed && has_failed_often
+        outcome == CallOutcome::Down || failed && has_failed_often
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use Outcome::{Down, Failure, Neutral, Success};
+    use CallOutcome::{Down, Failure, Neutral, Success};
 
     use super::*;
 
@@ -266,13 +271,13 @@ mod tests {
             self.breaker.admit().expect("a pass")
         }
 
-        fn ended(&mut self, pass: Pass, outcome: Outcome) -> Option<(Circuit, Circuit)> {
+        fn ended(&mut self, pass: Pass, outcome: CallOutcome) -> Option<(Circuit, Circuit)> {
             let change = self.breaker.ended(pass, outcome, self.now);
             change.map(|change| (change.from, change.to))
         }
 
         /// Makes calls one after the other, and returns the change that the last one made.
-        fn run(&mut self, outcomes: &[Outcome]) -> Option<(Circuit, Circuit)> {
+        fn run(&mut self, outcomes: &[CallOutcome]) -> Option<(Circuit, Circuit)> {
             let mut change = None;
             for &outcome in outcomes {
                 assert_eq!(change, None, "only the last call changes something");
@@ -403,7 +408,7 @@ mod tests {
         let mut rig = Rig::open();
         assert_eq!(rig.breaker.probed(false), None);
         assert!(rig.breaker.admit().is_none());
-        assert_eq!(rig.breaker.probed(true), Some(Change { from: Circuit::Open, to: Circuit::HalfOpen }));
+        assert_eq!(rig.breaker.probed(true), Some(CircuitChange { from: Circuit::Open, to: Circuit::HalfOpen }));
         assert_eq!(rig.breaker.probed(true), None);
         assert_eq!(rig.breaker.probed(false), None);
         assert_eq!(rig.breaker.circuit(), Circuit::HalfOpen);

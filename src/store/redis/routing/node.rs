@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use weir_tls::backoff::jittered;
 
-use super::breaker::{Breaker, BreakerSettings, Change, Circuit, Outcome, Pass, TRIALS};
+use super::breaker::{Breaker, BreakerSettings, CallOutcome, Circuit, CircuitChange, Pass, TRIALS};
 use crate::redis::base::error_class::{Blame, RedisErrorClass};
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::heavy::Lane;
@@ -149,7 +149,7 @@ struct Gate {
     breaker: Mutex<Breaker>,
     /// Wakes the task that probes: a call has failed, or the circuit has opened.
     trouble: Notify,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
 }
 
 impl std::fmt::Debug for Gate {
@@ -173,8 +173,8 @@ impl Gate {
         Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
     }
 
-    fn ended(&self, pass: Pass, outcome: Outcome) {
-        let failed = matches!(outcome, Outcome::Failure | Outcome::Down);
+    fn ended(&self, pass: Pass, outcome: CallOutcome) {
+        let failed = matches!(outcome, CallOutcome::Failure | CallOutcome::Down);
         if !failed && self.calm.load(Relaxed) {
             return;
         }
@@ -184,14 +184,14 @@ impl Gate {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Breaker) -> Option<Change>) {
+    fn change(&self, change: impl FnOnce(&mut Breaker) -> Option<CircuitChange>) {
         let changed = {
             let mut breaker = self.breaker.lock();
             let changed = change(&mut breaker);
             self.calm.store(breaker.is_calm(), Relaxed);
             changed
         };
-        if let Some(Change { from, to }) = changed {
+        if let Some(CircuitChange { from, to }) = changed {
             if to == Circuit::Open {
                 self.trouble.notify_one();
             }
@@ -248,27 +248,27 @@ impl Passing<'_> {
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
         if let Some(pass) = self.pass.take() {
-            self.gate.ended(pass, Outcome::Neutral);
+            self.gate.ended(pass, CallOutcome::Neutral);
         }
     }
 }
 
 /// What an answer says about the server. The call had `time_given`, and calls usually have `timeout`. None for a missed
 /// deadline where `time_given` is not known.
-fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeout: Duration) -> Option<Outcome> {
+fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeout: Duration) -> Option<CallOutcome> {
     Some(match answer {
-        Ok(_) => Outcome::Success,
+        Ok(_) => CallOutcome::Success,
         Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
-            Reason::NoConnection(error) if error.is_refused() => Outcome::Down,
-            Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
-            Reason::Deadline if time_given? >= timeout / 2 => Outcome::Failure,
+            Reason::NoConnection(error) if error.is_refused() => CallOutcome::Down,
+            Reason::NoConnection(_) | Reason::Broken(_) => CallOutcome::Failure,
+            Reason::Deadline if time_given? >= timeout / 2 => CallOutcome::Failure,
             Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
-                Outcome::Neutral
+                CallOutcome::Neutral
             }
         },
         Err(CallError::Refused(error)) => match RedisErrorClass::of(error).blame {
-            Blame::Server => Outcome::Failure,
-            Blame::Call | Blame::Route => Outcome::Neutral,
+            Blame::Server => CallOutcome::Failure,
+            Blame::Call | Blame::Route => CallOutcome::Neutral,
         },
     })
 }
@@ -310,10 +310,12 @@ async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
         let now = Instant::now();
         let answer = ping(pipeline, now + settings.timeout).await.map(|()| Value::Okay);
         match judge(&answer, Some(settings.timeout), settings.timeout) {
-            Some(Outcome::Down) => gate.ended(Pass::Ordinary, Outcome::Down),
-            Some(Outcome::Failure) if now - begun >= settings.window => gate.ended(Pass::Ordinary, Outcome::Down),
-            Some(Outcome::Failure) => tokio::time::sleep(settings.window / WATCH_PINGS).await,
-            Some(Outcome::Success | Outcome::Neutral) | None => {
+            Some(CallOutcome::Down) => gate.ended(Pass::Ordinary, CallOutcome::Down),
+            Some(CallOutcome::Failure) if now - begun >= settings.window => {
+                gate.ended(Pass::Ordinary, CallOutcome::Down);
+            }
+            Some(CallOutcome::Failure) => tokio::time::sleep(settings.window / WATCH_PINGS).await,
+            Some(CallOutcome::Success | CallOutcome::Neutral) | None => {
                 // Calls that fail meanwhile cost no further PINGs.
                 tokio::time::sleep(settings.probe).await;
                 return;

@@ -6,8 +6,8 @@
 use redis::Value;
 use smallvec::SmallVec;
 use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
-use weir_engine::algorithm::{Format, Numbers};
-use weir_engine::decision::Found;
+use weir_engine::algorithm::{StateNumbers, StoredFormat};
+use weir_engine::decision::FoundState;
 use weir_engine::{Charge, Limit, Micros, State};
 
 use crate::Undo;
@@ -18,15 +18,18 @@ const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 /// Where numbers that scripts can write end: they are doubles.
 pub(crate) const NUMBERS_END: u64 = 1 << 53;
 
-/// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
+/// The clock of a reply to undos, one of which took nothing back: no window of its calendar holds the clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
-    match (reply, undos) {
-        (Value::Array(numbers), [undo]) if undo.bounds.is_some() => match &numbers[..] {
-            [now, _, end, _] if integer(end) == Some(0) => integer(now),
-            _ => None,
-        },
-        _ => None,
+    // The undo of a log has another reply.
+    let Value::Array(numbers) = reply else { return None };
+    let (now, mut numbers) = numbers.split_first()?;
+    for undo in undos {
+        let own = numbers.split_off(..undo.limit.kind().reply_count())?;
+        if undo.bounds.is_some() && own.get(1).and_then(integer) == Some(0) {
+            return integer(now);
+        }
     }
+    None
 }
 
 /// A decision's reply.
@@ -34,7 +37,7 @@ pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Mic
 #[expect(clippy::large_enum_variant, reason = "the usual one is the large one, and is taken apart at once")]
 pub(crate) enum DecisionReply {
     /// The clock, and what each charge found.
-    Found(Micros, SmallVec<[Found; 4]>),
+    Found(Micros, SmallVec<[FoundState; 4]>),
     /// No window of a calendar holds the clock.
     StaleBounds(Micros),
 }
@@ -51,18 +54,18 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
     let mut is_stale = false;
     for charge in charges {
         let kind = charge.limit.kind();
-        let mut own = Numbers::new();
+        let mut own = StateNumbers::new();
         for _ in 0..kind.reply_count() {
             own.push(next()?);
         }
         if !charge.limit.applies_at(now) {
-            found.push(Found::nothing(charge, now));
+            found.push(FoundState::nothing(charge, now));
             continue;
         }
         // No window of a calendar ends at 0: none holds the clock. [cl-3]
         is_stale |= charge.bounds.is_some() && own.get(1) == Some(&0);
         let (before, after) = kind.read_reply(&own, now)?;
-        found.push(Found { before, after });
+        found.push(FoundState { before, after });
     }
     let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
     next().is_none().then_some(reply)
@@ -90,22 +93,22 @@ pub(crate) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>,
 pub(crate) struct ForeignValue;
 
 /// The numbers of a stored value. None where it is not of the format.
-fn stored_numbers(format: Format, value: &Value) -> Option<Numbers> {
+fn stored_numbers(format: StoredFormat, value: &Value) -> Option<StateNumbers> {
     match (format, value) {
-        (Format::Integer, value) => Some(Numbers::from_slice(&[integer(value)?])),
-        (Format::Doubles, Value::BulkString(bytes)) => doubles(bytes),
-        (Format::Counts, Value::BulkString(bytes)) => counts(bytes),
-        (Format::SortedSet, Value::Array(members)) => scored(members),
-        (Format::Doubles | Format::Counts | Format::SortedSet, _) => None,
+        (StoredFormat::Integer, value) => Some(StateNumbers::from_slice(&[integer(value)?])),
+        (StoredFormat::Doubles, Value::BulkString(bytes)) => doubles(bytes),
+        (StoredFormat::Counts, Value::BulkString(bytes)) => counts(bytes),
+        (StoredFormat::SortedSet, Value::Array(members)) => scored(members),
+        (StoredFormat::Doubles | StoredFormat::Counts | StoredFormat::SortedSet, _) => None,
     }
 }
 
 /// The numbers of each member, and its score.
-fn scored(members: &[Value]) -> Option<Numbers> {
+fn scored(members: &[Value]) -> Option<StateNumbers> {
     let (pairs, []) = members.as_chunks::<2>() else {
         return None;
     };
-    let mut numbers = Numbers::new();
+    let mut numbers = StateNumbers::new();
     for [member, score] in pairs {
         let Value::BulkString(member) = member else {
             return None;
@@ -121,7 +124,7 @@ fn scored(members: &[Value]) -> Option<Numbers> {
 }
 
 /// Whole numbers out of little-endian doubles. None where one is no whole number that a script can have written.
-fn doubles(bytes: &[u8]) -> Option<Numbers> {
+fn doubles(bytes: &[u8]) -> Option<StateNumbers> {
     let (chunks, []) = bytes.as_chunks::<8>() else {
         return None;
     };
@@ -129,7 +132,7 @@ fn doubles(bytes: &[u8]) -> Option<Numbers> {
 }
 
 /// A whole number, and counts of as many bytes each as the first byte says.
-fn counts(bytes: &[u8]) -> Option<Numbers> {
+fn counts(bytes: &[u8]) -> Option<StateNumbers> {
     let (&width, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first_chunk::<8>()?;
     let width = usize::from(width);

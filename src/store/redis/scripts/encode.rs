@@ -1,19 +1,22 @@
-//! What goes to the scripts: charges as doubles.
+//! What goes to the scripts: charges as letters and numbers.
 //!
-//! lua/README.md describes the same for readers of the scripts. Every number sent is an integer below 2^53, which a double
-//! holds exactly [ar-2]. Not here: what comes back (decode.rs), and what a decision is (engine).
+//! lua/README.md describes the same for readers of the scripts. Not here: how they are written (transport/charge_list.rs), what
+//! comes back (decode.rs), and what a decision is (engine).
 
 use redis::Cmd;
 use smallvec::SmallVec;
-use weir_engine::algorithm::{Format, UndoScript};
+use weir_engine::algorithm::{StoredFormat, UndoScript};
 use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
-use super::{ALONE, TERM, TERM_NUMBERS, library, merge};
+use super::library;
 use crate::Undo;
-use crate::redis::transport::call::{Call, Script};
+use crate::redis::transport::call::Call;
+use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
 
-/// More numbers than that need an allocation: those of more than four charges.
-const BLOB_NUMBERS: usize = 32;
+/// The role of a charge that is a decision of its own.
+const ALONE: u8 = b'-';
+/// The letter in the place of an algorithm's that says when the limit of the next charge applies.
+const TERM: u8 = b'0';
 
 /// What a script does with a charge: the numbers that lua/README.md explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,66 +57,6 @@ impl Op {
     }
 }
 
-/// Integers as the little-endian doubles that `struct.unpack` reads.
-struct Blob(SmallVec<[[u8; size_of::<f64>()]; BLOB_NUMBERS]>);
-
-impl Blob {
-    fn new() -> Self {
-        Self(SmallVec::new())
-    }
-
-    fn push(&mut self, numbers: &[u64]) {
-        for &number in numbers {
-            self.0.push((number as f64).to_le_bytes());
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.0.as_flattened()
-    }
-
-    /// The numbers of an algorithm, in the order in which the scripts read them.
-    fn push_limit(&mut self, limit: &Limit, hits: u32, bounds: Option<Bounds>) {
-        self.push(&limit.kind().script_numbers(hits, bounds));
-    }
-
-    /// The term of the limit of the next charge. [te-1]
-    fn push_term(&mut self, limit: &Limit, term: Term) {
-        // The next charge has its key and its hits beside the numbers of its algorithm.
-        let numbers = 2 + StateKind::numbers_of(limit.kind().number()).unwrap_or_default();
-        let (length, replies) = (numbers * size_of::<f64>(), limit.kind().reply_count());
-        let term: [u64; TERM_NUMBERS] = [term.from(), term.until(), length as u64, replies as u64];
-        self.push(&term);
-    }
-}
-
-/// What a list does with its charges: three letters for each.
-struct Plan {
-    letters: SmallVec<[u8; 48]>,
-    has_long: bool,
-}
-
-impl Plan {
-    fn new() -> Self {
-        Self { letters: SmallVec::new(), has_long: false }
-    }
-
-    fn push(&mut self, limit: &Limit, op: Op, role: u8) {
-        self.letters.extend_from_slice(&[b'0' + limit.kind().number(), b'0' + op as u8, role]);
-        self.has_long |= limit.kind().format().is_list();
-    }
-
-    /// Says that the next charge is on a limit with a term. `role` is that of the charge.
-    fn push_term(&mut self, role: u8) {
-        self.letters.extend_from_slice(&[TERM, b'0', if role == ALONE { ALONE } else { b's' }]);
-    }
-
-    /// The script that decides it.
-    fn script(&self) -> &'static Script {
-        if self.has_long { &library::DECIDE_LONG } else { &library::DECIDE }
-    }
-}
-
 /// The call that makes a decision. `now` stands for the server's clock where a test sets it.
 pub(crate) fn decide_call(
     prefix: &str,
@@ -123,23 +66,18 @@ pub(crate) fn decide_call(
     mode: Mode,
     now: Option<Micros>,
 ) -> Call {
-    let now = now.unwrap_or(0);
-    let mut blob = Blob::new();
+    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
+    let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
+    // A run saves nothing for decisions on long states: most of what they cost is the state.
+    if charges.iter().any(|charge| has_long_state(charge.limit)) {
+        list = list.unmergeable();
+    }
     if let [charge] = charges
         && charge.limit.term.is_none()
     {
-        let hits = hits_of(charge.operation);
-        blob.push(&[Op::alone(charge, mode) as u64, u64::from(hits)]);
-        blob.push_limit(charge.limit, hits, charge.bounds);
-        blob.push(&[now]);
-        let script = library::alone(charge.limit.kind());
-        return Call::script_on(script, prefix, std::iter::once(charge.key), &[blob.as_bytes()])
-            .mergeable(merge::mergeable(charge))
-            .weighing(weight::of_charge(charge));
+        push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
+        return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-
-    let mut plan = Plan::new();
-    blob.push(&[now]);
     // Only a decision that can be denied, or may find no window of a calendar, has to be undone as a whole.
     let whole = mode == Mode::Atomic || charges.iter().any(|charge| charge.bounds.is_some());
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
@@ -150,58 +88,93 @@ pub(crate) fn decide_call(
             Role::Shadow => b's',
             Role::Quota => b'q',
         };
-        let is_last = i + 1 == charges.len();
-        let (op, hits) = (Op::of(charge, mode), hits_of(charge.operation));
         if let Some(term) = &charge.limit.term {
-            plan.push_term(role);
-            blob.push_term(charge.limit, **term);
+            push_term(&mut list, charge.limit, **term, if whole { b's' } else { ALONE });
         }
-        plan.push(charge.limit, op, if is_last { role.to_ascii_uppercase() } else { role });
-        blob.push(&[u64::from(place) + 1, u64::from(hits)]);
-        blob.push_limit(charge.limit, hits, charge.bounds);
+        let is_last = i + 1 == charges.len();
+        push_charge(
+            &mut list,
+            charge,
+            Op::of(charge, mode),
+            if is_last { role.to_ascii_uppercase() } else { role },
+            place,
+        );
     }
-    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
-    let weight = weight::of_charges(charges);
-    Call::script_on(plan.script(), prefix, keys, &[&plan.letters[..], blob.as_bytes()])
-        .mergeable(merge::mergeable_together(charges))
-        .weighing(weight)
+    Call::charges(list)
 }
 
-/// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
-pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Vec<Call> {
-    let now = now.unwrap_or(0);
-    let mut calls = Vec::new();
-    let mut keys: Vec<String> = Vec::new();
-    let mut plan = Plan::new();
-    let mut together = Blob::new();
-    together.push(&[now]);
-    let mut weight = 0;
-    for undo in undos {
-        let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
-        let hits = u64::from(receipt.hits);
-        if undo.limit.kind().undo_script() == UndoScript::Log {
-            let mut blob = Blob::new();
-            blob.push(&[undo.limit.window().us(), receipt.mark, receipt.at, hits, now]);
-            calls.push(
-                Call::script(&library::UNDO_LOG, &[key], &[blob.as_bytes()]).weighing(weight::of_undo(undo.limit)),
-            );
-            continue;
-        }
-        let slot = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
-            keys.push(key);
+/// Whether its charges are taken back by a call each: all charges of the log after one are written anew.
+pub(crate) fn is_undone_alone(limit: &Limit) -> bool {
+    limit.kind().undo_script() == UndoScript::Log
+}
+
+/// The call that takes charges back, each as a decision of its own; or the one charge of a log.
+pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Call {
+    if let [undo] = undos
+        && is_undone_alone(undo.limit)
+    {
+        let receipt = undo.receipt;
+        let numbers = [undo.limit.window().us(), receipt.mark, receipt.at, u64::from(receipt.hits), now.unwrap_or(0)];
+        let bytes = numbers.map(|number| (number as f64).to_le_bytes());
+        let call = Call::script(&library::UNDO_LOG, &[format!("{prefix}{}", undo.key)], &[bytes.as_flattened()]);
+        return call.weighing(weight::of_undo(undo.limit));
+    }
+    let mut keys = SmallVec::<[&str; 4]>::new();
+    let places = undos.iter().map(|undo| {
+        keys.iter().position(|key| *key == undo.key).unwrap_or_else(|| {
+            keys.push(undo.key);
             keys.len() - 1
-        });
-        weight += weight::of_undo(undo.limit);
-        let proof = undo.limit.kind().proof(receipt);
-        plan.push(undo.limit, Op::Undo, ALONE);
-        together.push(&[slot as u64 + 1, hits]);
-        together.push_limit(undo.limit, receipt.hits, undo.bounds);
-        together.push(&[proof]);
+        })
+    });
+    let places: SmallVec<[usize; 4]> = places.collect();
+    let mut list = list_on(prefix, keys.iter().copied(), undos.iter().map(|undo| undo.limit), now);
+    for (undo, place) in undos.iter().zip(places) {
+        let kind = undo.limit.kind();
+        let key = u16::try_from(place).expect("a request has a few hundred charges");
+        let charge = listed(undo.limit, Op::Undo, ALONE, key, weight::of_undo(undo.limit));
+        list.push(charge, numbers(undo.limit, undo.receipt.hits, undo.bounds).chain([kind.proof(undo.receipt)]));
     }
-    if !plan.letters.is_empty() {
-        calls.push(Call::script(plan.script(), &keys, &[&plan.letters[..], together.as_bytes()]).weighing(weight));
-    }
-    calls
+    Call::charges(list)
+}
+
+/// A list on these keys, which are distinct, for charges on these limits.
+fn list_on<'a>(
+    prefix: &str,
+    keys: impl Iterator<Item = &'a str> + Clone,
+    mut limits: impl Iterator<Item = &'a Limit>,
+    now: Option<Micros>,
+) -> ChargeList {
+    let has_long = limits.any(has_long_state);
+    ChargeList::new(library::of_lists, has_long, prefix, keys, now.unwrap_or(0))
+}
+
+fn has_long_state(limit: &Limit) -> bool {
+    limit.kind().format().is_list()
+}
+
+fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key: u16) {
+    let hits = hits_of(charge.operation);
+    let one = listed(charge.limit, op, role, key, weight::of_charge(charge));
+    list.push(one, numbers(charge.limit, hits, charge.bounds));
+}
+
+/// Says when the limit of the next charge applies. [te-1]
+fn push_term(list: &mut ChargeList, limit: &Limit, term: Term, role: u8) {
+    let kind = limit.kind();
+    // The next charge has its key and its hits beside the numbers of its algorithm.
+    let numbers = 2 + StateKind::numbers_of(kind.number()).unwrap_or_default();
+    let (length, replies) = (numbers * size_of::<f64>(), kind.reply_count());
+    list.push_before([TERM, b'0', role], [term.from(), term.until(), length as u64, replies as u64]);
+}
+
+fn listed(limit: &Limit, op: Op, role: u8, key: u16, weight: u32) -> ListedCharge {
+    let kind = limit.kind();
+    ListedCharge { letters: [b'0' + kind.number(), b'0' + op as u8, role], key, replies: kind.reply_count(), weight }
+}
+
+/// The numbers of a charge: its hits, and what its algorithm reads.
+fn numbers(limit: &Limit, hits: u32, bounds: Option<Bounds>) -> impl Iterator<Item = u64> {
+    std::iter::once(u64::from(hits)).chain(limit.kind().script_numbers(hits, bounds))
 }
 
 /// The hits that a script works with: a peek asks about one.
@@ -220,8 +193,8 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
         command
     };
     match limit.kind().format() {
-        Format::Integer | Format::Doubles | Format::Counts => command("GET"),
-        Format::SortedSet => {
+        StoredFormat::Integer | StoredFormat::Doubles | StoredFormat::Counts => command("GET"),
+        StoredFormat::SortedSet => {
             let mut command = command("ZRANGE");
             command.arg(0).arg(-1).arg("WITHSCORES");
             command
@@ -231,10 +204,10 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
 
 #[cfg(test)]
 mod tests {
-    use redis::Arg;
     use weir_engine::Unit;
 
     use super::*;
+    use crate::redis::transport::charge_list::{KEY_COST, RUN_COST_MAX, Run};
     use crate::redis::transport::options::MERGE_MAX;
 
     #[test]
@@ -248,21 +221,12 @@ mod tests {
                 decide_call("", &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
             })
             .collect();
-        let merger = calls[0].mergeable.expect("it can share a run").merger;
-        let (count, command) = merger.merge(&mut calls.iter(), MERGE_MAX).expect("a run");
+        let lists = calls.iter().map(|call| call.mergeable().expect("it can share a run"));
+        let run = Run::of(lists, MERGE_MAX).expect("a run");
+        let count = run.len();
         assert!((2..calls.len()).contains(&count), "{count} calls: the bound is not met");
-        let arguments: Vec<&[u8]> = command
-            .args_iter()
-            .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
-            .collect();
-        // EVALSHA, the script, how many keys, the keys, the plan, the numbers.
-        assert_eq!(arguments[2], (3 * count).to_string().as_bytes());
-        let keys: Vec<&[u8]> = names[..3 * count].iter().map(String::as_bytes).collect();
-        assert_eq!(arguments[3..arguments.len() - 2], keys);
-        let cost = |calls: &[Call]| calls.iter().map(|call| call.weight + 3 * merge::KEY_COST).sum::<u32>();
-        assert!(
-            cost(&calls[..count]) <= merge::RUN_COST_MAX && cost(&calls[..=count]) > merge::RUN_COST_MAX,
-            "{count} calls"
-        );
+        assert_eq!(run.keys(), &names[..3 * count]);
+        let cost = |calls: &[Call]| calls.iter().map(|call| call.weight + 3 * KEY_COST).sum::<u32>();
+        assert!(cost(&calls[..count]) <= RUN_COST_MAX && cost(&calls[..=count]) > RUN_COST_MAX, "{count} calls");
     }
 }

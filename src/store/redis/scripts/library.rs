@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use weir_engine::StateKind;
 use weir_engine::kind_rows;
 
-use crate::redis::transport::call::Script;
+use crate::redis::transport::script::Script;
 
 /// Declares a script. Redis knows it by its hash once it was sent there.
 macro_rules! script {
@@ -41,15 +41,20 @@ macro_rules! scripts_of_kinds {
 kind_rows!(scripts_of_kinds);
 
 /// Decides lists of charges on short states.
-pub(super) static DECIDE: LazyLock<Script> = script!("decide");
+static DECIDE: LazyLock<Script> = script!("decide");
 /// Decides lists of charges.
-pub(super) static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
+static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
 /// Takes one charge of a log back.
 pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
 /// Reads the overrides.
 pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
 /// Replaces the overrides.
 pub(super) static WRITE_OVERRIDES: LazyLock<Script> = script!("write_overrides");
+
+/// The script that decides lists of charges.
+pub(super) fn of_lists(has_long: bool) -> &'static Script {
+    if has_long { &DECIDE_LONG } else { &DECIDE }
+}
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {

@@ -13,13 +13,17 @@ const TEXT_KEY: &str = "w1:{weir}overrides";
 /// Reads them, if their version is not this one.
 pub(crate) fn read_call(prefix: &str, known: &str) -> Call {
     let arguments = [known, &OVERRIDES_BYTES_MAX.to_string()];
-    Call::script_on(&library::READ_OVERRIDES, prefix, [VERSION_KEY, TEXT_KEY].into_iter(), &arguments)
+    Call::script(&library::READ_OVERRIDES, &keys(prefix), &arguments)
 }
 
 /// Replaces them, if their version is this one.
 pub(crate) fn write_call(prefix: &str, known: &str, with: &StoredOverrides) -> Call {
     let arguments = [known, &with.version, with.text.as_deref().unwrap_or_default()];
-    Call::script_on(&library::WRITE_OVERRIDES, prefix, [VERSION_KEY, TEXT_KEY].into_iter(), &arguments)
+    Call::script(&library::WRITE_OVERRIDES, &keys(prefix), &arguments)
+}
+
+fn keys(prefix: &str) -> [String; 2] {
+    [VERSION_KEY, TEXT_KEY].map(|key| format!("{prefix}{key}"))
 }
 
 /// What was read; the inner none where nothing has changed, the outer none where the reply has the wrong form.

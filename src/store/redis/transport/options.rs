@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::turns::Turns;
 use crate::redis::base::circuit::BreakerSettings;
-use crate::redis::base::observer::Observer;
-use crate::redis::dial::target::Target;
+use crate::redis::base::observer::RedisObserver;
+use crate::redis::dial::target::RedisTarget;
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second
 /// on one core: more cannot be served in time, so they are refused at once.
@@ -32,7 +32,7 @@ pub const MERGE_MAX: usize = 16;
 #[derive(Clone)]
 pub struct Options {
     /// Where Redis is.
-    pub target: Target,
+    pub target: RedisTarget,
     /// Connections, each with a worker; at least 1. Fewer make larger batches.
     pub connections: u32,
     /// The bound for a dial, from the address to the answered handshake; more than zero.
@@ -49,13 +49,13 @@ pub struct Options {
     /// The turns in which heavy calls are made (heavy.rs).
     pub turns: Turns,
     /// Gets reports of batches, failed dials and dropped connections.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn RedisObserver>,
 }
 
 impl Options {
     /// The defaults, without an observer.
     #[must_use]
-    pub fn new(target: impl Into<Target>) -> Options {
+    pub fn new(target: impl Into<RedisTarget>) -> Options {
         Options {
             target: target.into(),
             connections: CONNECTIONS,

@@ -25,11 +25,12 @@ use std::time::Instant;
 use redis::Value;
 use tokio::task::JoinSet;
 
-pub use super::call::{Call, Script};
+pub use super::call::Call;
 pub use super::error::{CallError, Reason};
 pub use super::options::Options;
 use super::pool::Pool;
 use super::queue::{Queue, Waiting, expire};
+pub use super::script::Script;
 use super::worker::Worker;
 pub use super::worker::{SILENCE_MAX, SILENCE_TIMEOUTS};
 pub use crate::redis::base::observer::Load;

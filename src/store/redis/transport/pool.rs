@@ -21,9 +21,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use weir_tls::backoff::Pace;
 
-use crate::redis::base::observer::{DialError, NO_CONNECTION, Observer};
+use crate::redis::base::observer::{DialError, NO_CONNECTION, RedisObserver};
 pub use crate::redis::dial::connection::{Connection, REPLIES_BYTES_MAX};
-use crate::redis::dial::target::Target;
+use crate::redis::dial::target::RedisTarget;
 use crate::redis::dial::unusable::Unusable;
 
 /// Dials for each connection of a pool that are not held back: more than a worker makes while Redis restarts.
@@ -55,7 +55,12 @@ impl Pool {
     ///
     /// When `connections` or `connect_timeout` is zero.
     #[must_use]
-    pub fn new(target: Target, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
+    pub fn new(
+        target: RedisTarget,
+        connections: u32,
+        connect_timeout: Duration,
+        observer: Arc<dyn RedisObserver>,
+    ) -> Pool {
         let address: Arc<str> = target.to_string().into();
         let failures = Arc::new(Failures {
             last: Mutex::new(DialError::new(address.clone(), NO_CONNECTION, "none was free".into())),
@@ -120,7 +125,7 @@ pub const SUPERSEDED: &str = "the sentinels name another master";
 struct Failures {
     last: Mutex<DialError>,
     happened: Notify,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
 }
 
 impl fmt::Debug for Failures {
@@ -175,11 +180,11 @@ pub enum Fault {
 
 /// Makes connections for bb8 and decides which ones stay.
 pub struct Manager {
-    target: Target,
+    target: RedisTarget,
     address: Arc<str>,
     connect_timeout: Duration,
     pace: Pace,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
     open: Arc<AtomicUsize>,
 }
 
@@ -243,6 +248,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
+    use crate::redis::dial::command_buffer::CommandBuffer;
     use crate::redis::dial::credentials::Login;
     use crate::redis::dial::endpoint::Endpoint;
     use crate::redis::dial::handshake::greet;
@@ -269,8 +275,7 @@ mod tests {
             observer: Arc::new(()),
             open: Arc::default(),
         };
-        let mut batch = redis::pipe();
-        batch.cmd("DBSIZE");
+        let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         let (answers, ()) = tokio::join!(connection.exchange(&batch), answer(&mut server, b":1\r\n"));
         assert_eq!(answers.unwrap(), [Value::Int(1)]);
         manager.is_valid(&mut connection).await.unwrap();

@@ -39,13 +39,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the call out, to be sent again. The rest has no caller.
-    pub(crate) fn take(&mut self) -> Waiting {
-        let command = std::mem::take(&mut self.call.command);
-        Waiting { call: Call { command, ..self.call }, deadline: self.deadline, reply: self.reply.take() }
-    }
-
-    /// Whether a caller still waits for the answer.
+    /// Whether it has no answer yet, and a caller that waits for one.
     pub(crate) fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }

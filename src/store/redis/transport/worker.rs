@@ -1,8 +1,6 @@
 //! Takes batches from the queue, sends each as one pipeline over a connection of the pool, and gives each call its answer.
 //!
-//! Not here: how connections are made (pool.rs), and how calls are merged (the [`Merger`] that a call names).
-//!
-//! [`Merger`]: super::call::Merger
+//! Not here: how connections are made (pool.rs), and which calls share a command (charge_list.rs).
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,13 +12,15 @@ use tokio::time::Sleep;
 use weir_engine::words::counted;
 use weir_tls::backoff::{doubled, jittered};
 
-use super::call::{Call, Script};
+use super::charge_list::{ChargeList, Run, script_of_run};
 use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
 use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
+use super::script::Script;
 use crate::redis::base::error_class::{After, RedisErrorClass};
-use crate::redis::base::observer::Observer;
+use crate::redis::base::observer::RedisObserver;
+use crate::redis::dial::command_buffer::CommandBuffer;
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.
@@ -42,14 +42,14 @@ pub(crate) struct Worker {
     queue: Arc<Queue>,
     /// Where its connections go, for people.
     address: Arc<str>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn RedisObserver>,
     batch_max: usize,
     merge_max: usize,
     /// How long the connection may be silent while answers are outstanding. Their callers may have gone: late answers are read
     /// and dropped.
     silence_max: Duration,
-    /// The batch as it is sent, kept for its room.
-    request: redis::Pipeline,
+    /// The batch as it is sent. Empty between two.
+    request: CommandBuffer,
     /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
     /// deadline costs the runtime next to nothing.
     alarm: Pin<Box<Sleep>>,
@@ -74,7 +74,7 @@ impl Worker {
             batch_max: options.batch_max,
             merge_max: options.merge_max,
             silence_max: silence_max(options.breaker.timeout),
-            request: redis::Pipeline::with_capacity(options.batch_max),
+            request: CommandBuffer::default(),
             alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
             setbacks: 0,
         }
@@ -134,60 +134,47 @@ impl Worker {
         }
     }
 
-    /// Sends one batch and answers its calls; those whose script Redis does not know, after a second
-    /// round.
-    async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
-        self.request.clear();
+    /// Sends one batch and answers its calls; after a second round those that certainly did not run, but will then.
+    async fn send(&mut self, connection: &mut Connection, batch: &mut Vec<Waiting>, now: Instant) -> Health {
         let mut groups = SmallVec::<[usize; BATCH_MAX]>::new();
-        let mut rest = &mut *batch;
-        while !rest.is_empty() {
-            let mergeable = rest[0].call.mergeable.filter(|_| self.merge_max > 1);
-            let merged = mergeable.and_then(|how| how.merger.merge(&mut calls(rest), self.merge_max));
-            let count = merged.as_ref().map_or(1, |&(count, _)| count);
-            let (group, others) = rest.split_at_mut(count);
-            match merged {
-                Some((_, command)) => {
-                    self.request.add_command(command);
-                }
-                None => group.iter_mut().for_each(|waiting| waiting.call.add_to(&mut self.request)),
+        let mut rest = &batch[..];
+        while let Some(first) = rest.first() {
+            let run = if self.merge_max > 1 { Run::of(lists(rest), self.merge_max) } else { None };
+            let count = run.as_ref().map_or(1, Run::len);
+            match run {
+                Some(run) => run.add_to(&mut self.request),
+                None => first.call.add_to(&mut self.request),
             }
             groups.push(count);
-            rest = others;
+            rest = &rest[count..];
         }
         let Some(answers) = self.exchange(connection, batch, now).await else {
             return Health::Bad;
         };
         self.observer.batch_answered(batch.len(), now.elapsed());
         let mut close_reason = None;
-        let mut again = Vec::new();
-        let mut merged_script = None;
-        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
-        let mut rest = &mut *batch;
+        let mut scripts: Vec<&'static Script> = Vec::new();
+        let mut answers = answers.into_iter();
+        let mut rest = &mut batch[..];
         for count in groups {
             let (group, others) = rest.split_at_mut(count);
             rest = others;
             // The exchange returns one answer for each command.
             let [waiting] = group else {
-                let Some((answer, _)) = answers.next().zip(commands.next()) else { break };
-                if let Some(script) = answer_merged(group, answer, &mut again, &mut close_reason) {
-                    merged_script = Some(script);
-                }
+                let Some(answer) = answers.next() else { break };
+                scripts.extend(answer_run(group, answer, &mut close_reason));
                 continue;
             };
-            let Some((answer, command)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
+            let Some(answer) = waiting.call.take_answer(&mut answers) else { break };
             match answer {
-                Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
-                    waiting.call.command = command.clone();
-                    again.push(waiting.take());
-                }
+                // It is not answered, and so sent again.
+                Value::ServerError(error) if waiting.call.needed_script().is_some() && is_no_script(&error) => {}
                 Value::ServerError(error) => refuse(waiting, error, &mut close_reason),
                 value => waiting.answer(Ok(value)),
             }
         }
-        drop(commands);
-        if !again.is_empty()
-            && self.send_again(connection, again, merged_script, &mut close_reason).await == Health::Bad
-        {
+        batch.retain(Waiting::is_wanted);
+        if !batch.is_empty() && self.send_again(connection, batch, scripts, &mut close_reason).await == Health::Bad {
             return Health::Bad;
         }
         match close_reason {
@@ -200,51 +187,42 @@ impl Worker {
         }
     }
 
-    /// Loads the scripts that Redis did not know and sends their calls once more, each alone, in one round trip. Where
-    /// merged calls failed together, the script that merges them is loaded too.
+    /// Loads these scripts and those of the calls, and sends the calls once more, each alone, in one round trip.
     async fn send_again(
         &mut self,
         connection: &mut Connection,
-        mut batch: Vec<Waiting>,
-        merged_script: Option<&'static Script>,
+        batch: &mut Vec<Waiting>,
+        mut scripts: Vec<&'static Script>,
         close_reason: &mut Option<String>,
     ) -> Health {
         let now = Instant::now();
-        batch.retain_mut(|waiting| {
-            if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
-            }
-            waiting.is_wanted()
-        });
+        answer_late(batch, now, |reason| CallError::NotSent { reason });
+        batch.retain(Waiting::is_wanted);
         if batch.is_empty() {
             return Health::Good;
         }
-        let mut scripts: Vec<&'static Script> = merged_script.into_iter().collect();
-        for script in batch.iter().filter_map(|waiting| waiting.call.script) {
-            if !scripts.iter().any(|known| known.sha1 == script.sha1) {
-                scripts.push(script);
-            }
-        }
-        self.request.clear();
+        scripts.extend(batch.iter().filter_map(|waiting| waiting.call.needed_script()));
+        scripts.sort_unstable_by_key(|script| &script.sha1);
+        scripts.dedup_by_key(|script| &script.sha1);
         for script in &scripts {
-            self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
+            self.request.add(&script.load());
         }
-        for waiting in &mut batch {
+        for waiting in &*batch {
             waiting.call.add_to(&mut self.request);
         }
-        let Some(answers) = self.exchange(connection, &mut batch, now).await else {
+        let Some(answers) = self.exchange(connection, batch, now).await else {
             return Health::Bad;
         };
         self.observer.batch_answered(batch.len(), now.elapsed());
-        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
+        let mut answers = answers.into_iter();
         let mut load_error = None;
-        for (loaded, _) in answers.by_ref().zip(commands.by_ref()).take(scripts.len()) {
+        for loaded in answers.by_ref().take(scripts.len()) {
             if let Value::ServerError(error) = loaded {
                 load_error = Some(error);
             }
         }
-        for waiting in &mut batch {
-            let Some((answer, _)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
+        for waiting in batch {
+            let Some(answer) = waiting.call.take_answer(&mut answers) else { break };
             match answer {
                 Value::ServerError(error) if is_no_script(&error) => {
                     // The reason why it could not be loaded helps more than NOSCRIPT.
@@ -257,7 +235,7 @@ impl Worker {
         Health::Good
     }
 
-    /// Sends `self.request`, which holds the calls of `batch`, at the time `sent`. Calls that pass their deadline are
+    /// Sends `self.request`, which holds the calls of `batch`, at the time `sent`, and empties it. Calls that pass their deadline are
     /// answered meanwhile. When all have, the worker still waits for the answers for `silence_max`, and drops them:
     /// then none is outstanding, and the connection is used again. `None` when there are no answers; then every call of the
     /// batch has its error.
@@ -271,7 +249,7 @@ impl Worker {
         let meter = connection.meter();
         let end = sent + self.silence_max;
         let alarm = &mut self.alarm;
-        let reason = {
+        let ended = {
             let mut exchange = pin!(connection.exchange(&self.request));
             let mut at = earliest(batch, None).unwrap_or(end);
             loop {
@@ -279,8 +257,8 @@ impl Worker {
                 tokio::select! {
                     biased;
                     answers = &mut exchange => match answers {
-                        Ok(answers) => return Some(answers),
-                        Err(broken) => break Reason::Broken(broken.into_reason()),
+                        Ok(answers) => break Ok(answers),
+                        Err(broken) => break Err(Reason::Broken(broken.into_reason())),
                     },
                     () = alarm.as_mut() => {
                         let now = Instant::now();
@@ -288,12 +266,18 @@ impl Worker {
                             Some(next) => next,
                             // No caller waits for what has not been written by now.
                             None if now < end && meter.bytes_written() > written => end,
-                            None => break Reason::Deadline,
+                            None => break Err(Reason::Deadline),
                         };
-                        answer_late(batch, now);
+                        // They may have run.
+                        answer_late(batch, now, |reason| CallError::Unknown { reason });
                     }
                 }
             }
+        };
+        self.request.clear();
+        let reason = match ended {
+            Ok(answers) => return Some(answers),
+            Err(reason) => reason,
         };
         if let Reason::Broken(why) = &reason {
             self.observer.connection_broke(&self.address, why);
@@ -329,11 +313,11 @@ fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
     earliest
 }
 
-/// Answers the calls of a batch in flight whose deadline has passed. They may have run.
-fn answer_late(batch: &mut [Waiting], now: Instant) {
+/// Answers the calls whose deadline has passed with an error.
+fn answer_late(batch: &mut [Waiting], now: Instant, error: impl Fn(Reason) -> CallError) {
     for waiting in batch {
         if waiting.deadline <= now {
-            waiting.answer(Err(CallError::Unknown { reason: Reason::Deadline }));
+            waiting.answer(Err(error(Reason::Deadline)));
         }
     }
 }
@@ -346,47 +330,42 @@ fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<S
     waiting.answer(Err(CallError::Refused(error)));
 }
 
-/// Answers the calls that one merged command made. Where its error proves that nothing ran, and the connection stays, all
-/// of them go to `again`, where each gets its own answer: alone some would have succeeded, by another key, or because
-/// they write nothing. Returns the script that merged them if they were put there.
-fn answer_merged(
-    group: &mut [Waiting],
-    answer: Value,
-    again: &mut Vec<Waiting>,
-    close_reason: &mut Option<String>,
-) -> Option<&'static Script> {
-    let merger = group.first()?.call.mergeable?.merger;
+/// Answers the calls that one command made together. Where its error proves that nothing ran, and the connection stays, none
+/// of them is answered: sent again, each gets its own answer. Alone some would have succeeded, by another key, or because they
+/// write nothing. Returns the script of the command then, which Redis may not know.
+fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> Option<&'static Script> {
+    let script = script_of_run(lists(group))?;
     match answer {
         Value::ServerError(error) => {
             let class = RedisErrorClass::of(&error);
-            let is_undone = class.connection == After::Keep && class.proves_nothing_ran(&error);
-            for waiting in group {
-                if is_undone {
-                    again.push(waiting.take());
-                } else {
-                    refuse(waiting, error.clone(), close_reason);
-                }
+            if class.connection == After::Keep && class.proves_nothing_ran(&error) {
+                return Some(script);
             }
-            is_undone.then(|| merger.script())
+            for waiting in group {
+                refuse(waiting, error.clone(), close_reason);
+            }
         }
         Value::Array(numbers) => {
-            let answers = merger.split(&mut calls(group), numbers);
-            for (waiting, answer) in group.iter_mut().zip(answers) {
-                waiting.answer(Ok(answer));
+            let mut numbers = numbers.into_iter();
+            let clock = numbers.next().unwrap_or(Value::Nil);
+            for waiting in group {
+                let own = waiting.call.mergeable().and_then(|list| list.answer_of(&clock, &mut numbers));
+                // Nil is no answer to a decision.
+                waiting.answer(Ok(own.unwrap_or(Value::Nil)));
             }
-            None
         }
         other => {
             for waiting in group {
                 waiting.answer(Ok(other.clone()));
             }
-            None
         }
     }
+    None
 }
 
-fn calls(batch: &[Waiting]) -> impl Iterator<Item = &Call> {
-    batch.iter().map(|waiting| &waiting.call)
+/// The charges of the first calls that may share a command with others.
+fn lists(batch: &[Waiting]) -> impl Iterator<Item = &ChargeList> {
+    batch.iter().map_while(|waiting| waiting.call.mergeable())
 }
 
 fn is_no_script(error: &ServerError) -> bool {

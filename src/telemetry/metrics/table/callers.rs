@@ -1,103 +1,53 @@
 //! The metrics of callers and their connections. Not here: all other metrics (table.rs).
 
-use super::FamilyKind::{Counter, Gauge};
-use super::{Part, Row};
+use super::{Part, counter, gauge};
 
 pub(super) const CALLERS: Part = Part {
     title: "Callers",
     about: "Those that begin with `weir_tls` are there with `listen.tls` only.",
     rows: &[
-        Row {
-            name: "weir_connections",
-            kind: Gauge,
-            labels: &["runtime"],
-            unit: "connections",
-            help: "Open gRPC connections of each runtime. There is one for each core.",
-            more: "weir spreads connections by the requests of the last seconds, so busy callers weigh more than idle ones.",
-        },
-        Row {
-            name: "weir_grpc_held_bytes",
-            kind: Gauge,
-            labels: &[],
-            unit: "bytes",
-            help: "Bytes of requests and responses that weir holds for gRPC callers.",
-            more: "At most `grpc.held_bytes` and a quarter more, or 32 KiB for each connection.",
-        },
-        Row {
-            name: "weir_grpc_refused_total",
-            kind: Counter,
-            labels: &[],
-            unit: "requests",
-            help: "gRPC requests refused with UNAVAILABLE because weir held too much for its callers.",
-            more: "Alert on any increase: callers do not read, or a store stalls.",
-        },
-        Row {
-            name: "weir_grpc_closed_total",
-            kind: Counter,
-            labels: &["reason"],
-            unit: "connections",
-            help: "gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.",
-            more: "`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
-                   time. `held`: it held too much. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
-                   rules of HTTP/2. See [what a caller can hold](bounds.md#what-a-caller-can-hold).",
-        },
-        Row {
-            name: "weir_grpc_reset_requests_total",
-            kind: Counter,
-            labels: &["code"],
-            unit: "requests",
-            help: "Requests that HTTP/2 reset before they were decided, by the error code of HTTP/2.",
-            more: "A caller whose requests fail open notices nothing: alert on `protocol_error`. The log has the address of the caller.",
-        },
-        Row {
-            name: "weir_connections_shed_total",
-            kind: Counter,
-            labels: &["listener", "reason"],
-            unit: "connections",
-            help: "Connections that a listener closed to stay within its bounds, by reason.",
-            more: "`listener` is `grpc`, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
+        gauge("weir_connections", &["runtime"], "connections")
+            .help("Open gRPC connections of each runtime. There is one for each core.")
+            .more("weir spreads connections by the requests of the last seconds, so busy callers weigh more than idle ones."),
+        gauge("weir_grpc_held_bytes", &[], "bytes")
+            .help("Memory that weir has reserved for requests and responses of gRPC callers.")
+            .more("At most `grpc.held_bytes` and a quarter more, or 32 KiB for each connection."),
+        counter("weir_grpc_refused_total", &[], "requests")
+            .help("gRPC requests refused with UNAVAILABLE because too much memory was reserved for callers.")
+            .more("Callers do not read, or do not end their requests, or a store stalls. The log has the address of a caller. \
+                   [Alert on their share of the requests](operations.md#weirrefusescallers)."),
+        counter("weir_grpc_closed_total", &["reason"], "connections")
+            .help("gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.")
+            .more("`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
+                   time. `held`: it used too much memory. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
+                   rules of HTTP/2. See [what a caller can hold](bounds.md#what-a-caller-can-hold)."),
+        counter("weir_grpc_reset_requests_total", &["code"], "requests")
+            .help("Requests that HTTP/2 reset before they were decided, by the error code of HTTP/2.")
+            .more("A caller whose requests fail open notices nothing: alert on `protocol_error`. The log has the address of the caller."),
+        counter("weir_connections_shed_total", &["listener", "reason"], "connections")
+            .help("Connections that a listener closed to stay within its bounds, by reason.")
+            .more("`listener` is `grpc`, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
                    the oldest that waits for a request. `peer`: the address had `http.connections_per_peer`. `handover`: every core had \
-                   1,024 that it had not taken over yet.",
-        },
-        Row {
-            name: "weir_admin_refused_total",
-            kind: Counter,
-            labels: &[],
-            unit: "requests",
-            help: "Requests to the admin listener that had no token of admin.token_file.",
-            more: "There with `admin.token_file` only. The log has the address.",
-        },
-        Row {
-            name: "weir_certificate_not_after_timestamp_seconds",
-            kind: Gauge,
-            labels: &["certificate", "use"],
-            unit: "seconds since 1970",
-            help: "When certificates in use expire, in seconds since 1970; 0 if there is none.",
-            more: "`use`: `grpc` for the listener, `redis`, `redis_per_second`, `xds`, `traces`, `metrics` or `alerts`. `certificate`: \
+                   1,024 that it had not taken over yet."),
+        counter("weir_admin_refused_total", &[], "requests")
+            .help("Requests to the admin listener that had no token of admin.token_file.")
+            .more("There with `admin.token_file` only. The log has the address."),
+        gauge("weir_certificate_not_after_timestamp_seconds", &["certificate", "use"], "seconds since 1970")
+            .help("When certificates in use expire, in seconds since 1970; 0 if there is none.")
+            .more("`use`: `grpc` for the listener, `redis`, `redis_per_second`, `xds`, `traces`, `metrics` or `alerts`. `certificate`: \
                    `own` for weir's certificate with its intermediates, of which the first to expire counts. `authority` for those of \
                    the `ca_file`, of which the last counts. `peer` for the servers that weir has connections to, of which the first \
-                   counts. Alert 14 days before.",
-        },
-        Row {
-            name: "weir_tls_handshake_errors_total",
-            kind: Counter,
-            labels: &["kind"],
-            unit: "handshakes",
-            help: "TLS handshakes of gRPC clients that failed, by reason.",
-            more: "`closed`: the client closed the connection. `no_certificate`: it has none. `certificate`: its authority, time or use is \
+                   counts. Alert 14 days before."),
+        counter("weir_tls_handshake_errors_total", &["kind"], "handshakes")
+            .help("TLS handshakes of gRPC clients that failed, by reason.")
+            .more("`closed`: the client closed the connection. `no_certificate`: it has none. `certificate`: its authority, time or use is \
                    wrong. `name`: it has none of `listen.tls.client_names`. `refused`: the client does not accept weir's \
                    certificate. `protocol`: it does not speak TLS 1.2 or 1.3. `too_many` and \
                    `too_many_of_peer`: weir gave the oldest unfinished one up, of all clients or of one address; see [what a caller can \
-                   hold](bounds.md#what-a-caller-can-hold).",
-        },
-        Row {
-            name: "weir_tls_reloads_total",
-            kind: Counter,
-            labels: &["result"],
-            unit: "changes",
-            help: "Changed files of the gRPC listener's TLS, by whether they were put in force.",
-            more: "`replaced`, or `refused` because they do not fit together or cannot be read. `weir_input_refused` \
-                   shows whether they still are.",
-        },
+                   hold](bounds.md#what-a-caller-can-hold)."),
+        counter("weir_tls_reloads_total", &["result"], "changes")
+            .help("Changed files of the gRPC listener's TLS, by whether they were put in force.")
+            .more("`replaced`, or `refused` because they do not fit together or cannot be read. `weir_input_refused` \
+                   shows whether they still are."),
     ],
 };

@@ -17,7 +17,7 @@ use weir_tls::files::FileError;
 use super::map::View;
 use super::members::{Member, Members, Problem};
 use crate::redis::base::error_class::RedisErrorClass;
-use crate::redis::base::observer::{DialError, Observer};
+use crate::redis::base::observer::{DialError, RedisObserver};
 use crate::redis::dial::endpoint::Endpoint;
 use crate::redis::dial::host_port::HostPort;
 use crate::redis::routing::node::Node;
@@ -200,9 +200,9 @@ impl Members {
 
 /// The observer of a node that is asked only for the map. It does not report the node's pipeline and breaker, since no
 /// decision goes there.
-struct Unlisted(Arc<dyn Observer>);
+struct Unlisted(Arc<dyn RedisObserver>);
 
-impl Observer for Unlisted {
+impl RedisObserver for Unlisted {
     fn batch_answered(&self, calls: usize, took: Duration) {
         self.0.batch_answered(calls, took);
     }

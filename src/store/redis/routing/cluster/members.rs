@@ -40,7 +40,7 @@ pub(super) struct Members {
     /// Runs the tasks of each pipeline.
     runtime: tokio::runtime::Handle,
     /// Never held across an await; no contention on a runtime of one thread.
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<MembersState>,
     /// Bounds the calls that wait for the first map, as each pipeline bounds its queue.
     waiting: Semaphore,
     /// Wakes the task that learns the map.
@@ -50,7 +50,7 @@ pub(super) struct Members {
 }
 
 /// What is known of the cluster.
-pub(super) struct State {
+pub(super) struct MembersState {
     pub(super) map: Map<Member>,
     /// Why the last attempt to learn a map failed.
     pub(super) problem: Option<Problem>,
@@ -66,7 +66,7 @@ impl Members {
             waiting: Semaphore::new(options.queue_max.min(Semaphore::MAX_PERMITS)),
             options,
             runtime: tokio::runtime::Handle::current(),
-            state: Mutex::new(State { map: Map::new(), problem: None, preferred: None }),
+            state: Mutex::new(MembersState { map: Map::new(), problem: None, preferred: None }),
             map_wanted: Notify::new(),
             changed: Notify::new(),
         }

@@ -1,0 +1,89 @@
+//! What is sent to other systems: statistics to StatsD, spans and metrics to a collector, alerts to a webhook.
+//!
+//! Not here: how each is opened from the settings (metrics.rs, traces.rs, alerts.rs).
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use weir_lifecycle::{Done, Supervisor};
+use weir_settings::Settings;
+use weir_telemetry::alerts::follow;
+use weir_telemetry::alerts::webhook::{Outbox, Webhook};
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::metrics_export::MetricsExporter;
+use weir_telemetry::otlp::SpanSender;
+use weir_telemetry::statsd;
+use weir_telemetry::traces::{Exporting, Tracer};
+
+use super::{AppError, alerts, metrics, otlp, traces};
+
+/// The exports of the settings. Nothing is sent yet.
+pub(super) struct Exports {
+    tracer: Option<Arc<Tracer>>,
+    statsd: Option<statsd::Options>,
+    spans: Option<Exporting<SpanSender>>,
+    metrics: Option<MetricsExporter>,
+    outbox: Option<Outbox>,
+    webhook: Option<Webhook>,
+}
+
+/// The tasks that send.
+pub(super) struct Senders {
+    tasks: Vec<Done>,
+    /// Dropping it asks them to send what is left, and to end.
+    stop: watch::Sender<()>,
+}
+
+impl Exports {
+    /// # Errors
+    /// When a URL, a pattern or a file of the settings cannot be used.
+    pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
+        let statsd = metrics::statsd(settings)?;
+        let resource = otlp::resource(&settings.tracing);
+        let (tracer, spans) = traces::open(&settings.tracing, &resource, metrics).await?.unzip();
+        let exporter = metrics::export(settings, &resource, metrics).await?;
+        let (outbox, webhook) = alerts::open(&settings.alerts, metrics).await?.unzip();
+        Ok(Self { tracer, statsd, spans, metrics: exporter, outbox, webhook })
+    }
+
+    /// Begins the traces of decisions, if they are exported.
+    pub(super) fn tracer(&self) -> Option<Arc<Tracer>> {
+        self.tracer.clone()
+    }
+
+    /// Starts to send.
+    pub(super) fn start(self, supervisor: &Supervisor, metrics: &Arc<Metrics>) -> Senders {
+        let (stop, stopped) = watch::channel(());
+        let stopped = || {
+            let mut stopped = stopped.clone();
+            async move { while stopped.changed().await.is_ok() {} }
+        };
+        let mut tasks = Vec::new();
+        if let Some(options) = self.statsd {
+            tasks.push(supervisor.task("statsd", statsd::run(options, metrics.clone(), stopped())));
+        }
+        if let Some(spans) = self.spans {
+            tasks.push(supervisor.task("traces", spans.run(stopped())));
+        }
+        if let Some(exporter) = self.metrics {
+            tasks.push(supervisor.task("metrics export", exporter.run(stopped())));
+        }
+        if let Some(crossed) = metrics.alerts().take() {
+            tasks.push(supervisor.task("alerts", follow(crossed, self.outbox, stopped())));
+        }
+        if let Some(webhook) = self.webhook {
+            tasks.push(supervisor.task("webhook", webhook.run()));
+        }
+        Senders { tasks, stop }
+    }
+}
+
+impl Senders {
+    /// Sends what is left, all at the same time. Each task bounds its own time.
+    pub(super) async fn finish(self) {
+        drop(self.stop);
+        for mut task in self.tasks {
+            task.wait().await;
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The parts of one server: made from the settings, and connected.
+//!
+//! Not here: the order in which they start and end (lib.rs).
+
+use std::sync::Arc;
+
+use weir_grpc::health::Health;
+use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
+use weir_lifecycle::{Done, Life, Phase, Phases, ServiceManager, Shutdown, Supervisor};
+use weir_limiter::overrides::OverrideTable;
+use weir_limiter::{Limiter, Options, Policies};
+use weir_policies::Dialect;
+use weir_rls::configured;
+use weir_settings::{PolicySource, Settings};
+use weir_store::SystemClock;
+use weir_telemetry::metrics::{Metrics, Protocol};
+use weir_telemetry::shed::ShedReason;
+use weir_telemetry::traces::Tracer;
+use weir_tls::server::ServerTls;
+
+use super::certificates::Certificates;
+use super::listeners::Listeners;
+use super::policies::{self, Reload};
+use super::ready::{self, WarmUp};
+use super::stores::{Opened, Stores};
+use super::{AppError, banner, log, metrics, overrides, service_manager, source, waits_for_policies, xds};
+
+/// The parts that the others are made from.
+pub(super) struct Server {
+    pub(super) settings: Settings,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) shutdown: Shutdown,
+    pub(super) phases: Arc<Phases>,
+    life: Life,
+    pub(super) supervisor: Supervisor,
+    report: Arc<ServiceState>,
+    stores: Stores,
+    /// The stores of this runtime.
+    control: Opened,
+}
+
+/// Listeners that serve.
+pub(super) struct Serving {
+    pub(super) grpc: weir_grpc::Serving,
+    /// Ends of the HTTP listeners.
+    pub(super) http: Vec<Done>,
+    pub(super) overrides: Arc<OverrideTable>,
+    warm_up: Arc<WarmUp>,
+}
+
+/// Makes the limiter of each runtime.
+#[derive(Clone)]
+struct Limiters {
+    policies: Arc<Policies>,
+    metrics: Arc<Metrics>,
+    options: Options,
+}
+
+impl Limiters {
+    fn limiter(&self, stores: &Opened, protocol: Protocol) -> Arc<Limiter> {
+        let (store, per_second) = (stores.first.clone(), stores.per_second.clone());
+        let options = Options { store, per_second, ..self.options.clone() };
+        Arc::new(Limiter::new(self.policies.clone(), options, self.metrics.observer_of(protocol)))
+    }
+}
+
+impl Server {
+    /// Opens the stores of this runtime, and begins to look after the log.
+    pub(super) fn new(settings: Settings, metrics: Arc<Metrics>, stores: Stores, shutdown: Shutdown) -> Self {
+        let report = ServiceState::new(Needs { store: settings.health.redis, policies: settings.health.policies });
+        report.circuit_is(stores.circuit());
+        report.queue_is(stores.queue());
+        let phases = Arc::new(Phases::starting());
+        let life = phases.watch();
+        let supervisor = Supervisor::new(life.clone());
+        log::count(&metrics);
+        supervisor.task("log", {
+            let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
+            async move { log::follow(&metrics, reloads, life).await }
+        });
+        let (report, control) = (Arc::new(report), stores.open());
+        Self { settings, metrics, shutdown, phases, life, supervisor, report, stores, control }
+    }
+
+    /// The policies in force, and what follows their directory. Nothing if weir is to stop while it waits for a control plane.
+    pub(super) async fn first_policies(
+        &mut self,
+        manager: Option<&ServiceManager>,
+    ) -> Result<Option<(Arc<Policies>, Option<Reload>)>, AppError> {
+        match self.settings.policies.source {
+            PolicySource::Directory => {
+                let (policies, reload) = self.policies_of_directory().await?;
+                Ok(Some((policies, Some(reload))))
+            }
+            PolicySource::Xds => {
+                let policies = self.policies_by_xds(manager).await?;
+                Ok(policies.map(|policies| (policies, None)))
+            }
+        }
+    }
+
+    async fn policies_of_directory(&self) -> Result<(Arc<Policies>, Reload), AppError> {
+        let settings = &self.settings.policies;
+        let started = Reload::start(source(settings), Dialect::of(settings), self.control.first.clone()).await;
+        let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
+        let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
+        self.report.loaded(policies.current(), loaded.places, loaded.kept);
+        self.metrics.policies_loaded();
+        policies::log(&policies.current(), loaded.files, loaded.took);
+        Ok((policies, reload))
+    }
+
+    /// Follows a control plane. Waits for its first policies, unless the settings say not to.
+    async fn policies_by_xds(&mut self, manager: Option<&ServiceManager>) -> Result<Option<Arc<Policies>>, AppError> {
+        let settings = &self.settings.policies;
+        let policies = Arc::new(Policies::none_yet(self.metrics.observer()));
+        let target = xds::Target {
+            load: self.target(&policies),
+            dialect: Dialect::of(settings),
+            store: self.control.first.clone(),
+        };
+        let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
+        let life = self.life.clone();
+        self.supervisor.task("xds", async move {
+            tokio::select! {
+                () = life.reached(Phase::Draining) => Ok(()),
+                never = subscription.follow() => match never {},
+            }
+        });
+        if !waits_for_policies(&self.settings) {
+            return Ok(Some(policies));
+        }
+        tracing::info!("waiting for the first policies");
+        if let Some(manager) = manager {
+            service_manager::waiting_for_policies(manager).await;
+        }
+        tokio::select! {
+            death = self.supervisor.death() => Err(AppError::Died(death)),
+            () = self.shutdown.ordered() => Ok(None),
+            () = first.in_force() => Ok(Some(policies)),
+        }
+    }
+
+    /// Puts loads in force.
+    fn target(&self, policies: &Arc<Policies>) -> policies::Target {
+        policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
+    }
+
+    /// Serves on the listeners from now on.
+    pub(super) async fn listen(
+        &self,
+        listeners: Listeners,
+        tls: Option<Arc<ServerTls>>,
+        tracer: Option<Arc<Tracer>>,
+        policies: &Arc<Policies>,
+    ) -> Result<Serving, AppError> {
+        let Self { settings, metrics, supervisor, life, control, .. } = self;
+        let local = control.local(settings, metrics);
+        let deny_cache = control.deny_cache(settings);
+        // The store in this process, if there is one.
+        let embedded = Arc::downgrade(local.as_ref().unwrap_or(&control.first));
+        let options = Options {
+            mode: settings.charging,
+            on_error: settings.on_error,
+            modes: configured::modes(settings),
+            budget: settings.redis.timeout,
+            local,
+            deny_cache: deny_cache.clone(),
+            ..Options::new(control.first.clone())
+        };
+        let limiters = Limiters { policies: policies.clone(), metrics: metrics.clone(), options };
+        let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
+        let table = Arc::new(table);
+        let site = Arc::new(self.site(limiters.limiter(control, Protocol::Http), table.clone(), tracer.clone()));
+
+        let served = self.grpc_options(tls, tracer);
+        let health = Health::starting().await;
+        let dialled = settings.redis.connect_timeout + settings.redis.timeout;
+        let warm_up = Arc::new(WarmUp::new(served.cores.get() * control.remote().count(), dialled));
+        let of_core = {
+            let (stores, warm_up) = (self.stores.clone(), warm_up.clone());
+            move |_| {
+                let opened = stores.open();
+                warm_up.prepare(opened.remote());
+                limiters.limiter(&opened, Protocol::Grpc)
+            }
+        };
+        let grpc = weir_grpc::start(supervisor, life, listeners.grpc, &served, &health, of_core)?;
+        let mut http = vec![
+            supervisor.task("http", weir_http::serve_public(listeners.http, &site)),
+            supervisor.task("admin", weir_http::serve_admin(listeners.admin, &site)),
+        ];
+        if let Some(listener) = listeners.metrics {
+            http.push(supervisor.task("metrics", weir_http::serve_metrics(listener, &settings.metrics.path, &site)));
+        }
+        supervisor.task("health", health.follow(life.clone(), self.report.fit()));
+
+        metrics::add_shed(metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover]);
+        metrics::add_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
+        metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end);
+        overrides::add_gauges(metrics, &table);
+        Ok(Serving { grpc, http, overrides: table, warm_up })
+    }
+
+    /// What the HTTP listeners serve.
+    fn site(&self, limiter: Arc<Limiter>, overrides: Arc<OverrideTable>, tracer: Option<Arc<Tracer>>) -> Site {
+        let settings = &self.settings;
+        let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
+        if let Some(tokens) = tokens.clone() {
+            self.metrics.counter("weir_admin_refused_total", &[], move || tokens.refused());
+        }
+        Site {
+            limiter,
+            metrics: self.metrics.clone(),
+            life: self.life.clone(),
+            report: self.report.clone(),
+            allowed_origins: settings.http.allowed_origins.clone(),
+            connections: ConnectionBounds { per_peer: settings.http.connections_per_peer, shed: Arc::default() },
+            json: JsonOptions {
+                bounds: configured::bounds(&settings.limits),
+                extras: configured::extras(&settings.response),
+                request_bytes: settings.limits.request_bytes,
+                tracer,
+            },
+            admin: AdminOptions {
+                endpoints: match settings.admin_endpoints {
+                    weir_settings::Endpoints::Weir => Endpoints::Operator,
+                    weir_settings::Endpoints::Ratelimit => Endpoints::Debug,
+                },
+                hosts: settings.http.admin_hosts.clone(),
+                tokens,
+                instance: banner::instance(settings),
+                on_error: settings.on_error,
+                overrides,
+                tap_max: settings.tap.max_duration,
+            },
+            shared: Shared::default(),
+        }
+    }
+
+    fn grpc_options(&self, tls: Option<Arc<ServerTls>>, tracer: Option<Arc<Tracer>>) -> weir_grpc::Options {
+        let Settings { grpc, listen, limits, response, runtime, .. } = &self.settings;
+        let (age, grace) = (listen.max_connection_age, listen.max_connection_age_grace);
+        weir_grpc::Options {
+            cores: runtime.cores(),
+            request_bytes: limits.request_bytes,
+            bounds: configured::bounds(limits),
+            extras: configured::extras(response),
+            memory: weir_grpc::MemoryBounds {
+                streams: grpc.max_streams,
+                receive_timeout: grpc.receive_timeout,
+                connection_bytes: grpc.connection_held_bytes,
+                total_bytes: grpc.held_bytes,
+            },
+            tls,
+            max_age: (!age.is_zero()).then_some(weir_grpc::MaxAge { age, grace }),
+            tracer,
+        }
+    }
+
+    /// Follows what can change while weir serves: overrides, certificates and policies.
+    pub(super) fn follow_changes(
+        &self,
+        tls: Option<Arc<ServerTls>>,
+        policies: Arc<Policies>,
+        reload: Option<Reload>,
+        overrides: Arc<OverrideTable>,
+    ) {
+        let Self { metrics, supervisor, shutdown, life, .. } = self;
+        supervisor.task("overrides", overrides::follow(overrides, life.clone()));
+        if let Some(tls) = tls {
+            let certificates = Certificates::new(tls, metrics);
+            supervisor.task("certificates", certificates.follow(shutdown.reloads(), life.clone()));
+        }
+        if let Some(reload) = reload {
+            let target = self.target(&policies);
+            target.add_gauge();
+            supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
+        }
+        supervisor.task("freeing policies", policies::free_unused(policies, life.clone()));
+    }
+
+    /// Sends the state to the service manager.
+    pub(super) fn notify(&self, manager: Arc<ServiceManager>, serving: &mut Serving) {
+        let sources = service_manager::Sources {
+            life: self.life.clone(),
+            report: self.report.clone(),
+            orders: self.shutdown.orders(),
+            pulses: std::mem::take(&mut serving.grpc.pulses),
+        };
+        self.supervisor.task("service manager", service_manager::follow(manager, sources));
+    }
+
+    /// Becomes ready when the stores have answered, and follows whether they still do.
+    pub(super) fn follow_stores(&self, serving: &Serving) {
+        let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
+        let redis = &self.settings.redis;
+        let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
+        let (warm_up, overrides) = (serving.warm_up.clone(), serving.overrides.clone());
+        let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
+        let following = ready::follow(stores, warm_up, times, phases, report, life, overrides);
+        self.supervisor.task("store", following);
+    }
+}

@@ -1,0 +1,85 @@
+//! Requests that run to their end although their caller has gone, because they can have charged a hold. [hd-9]
+//!
+//! Not here: what is done with an answer that nobody takes (unary.rs, service.rs).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+/// Whether a request has come to a point from which it must run to its end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MustFinish(Arc<AtomicBool>);
+
+impl MustFinish {
+    pub(super) fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A request on its way. Dropped before its end, it goes on in a task of its own if it must.
+pub(super) struct Finishing<T: 'static> {
+    request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    must_finish: MustFinish,
+}
+
+impl<T> Finishing<T> {
+    pub(super) fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
+        Self { request: Some(request), must_finish }
+    }
+}
+
+impl<T> Future for Finishing<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(request) = &mut self.request else { return Poll::Pending };
+        let polled = request.as_mut().poll(context);
+        if polled.is_ready() {
+            self.request = None;
+        }
+        polled
+    }
+}
+
+impl<T> Drop for Finishing<T> {
+    fn drop(&mut self) {
+        let Some(request) = self.request.take().filter(|_| self.must_finish.0.load(Relaxed)) else { return };
+        if let Ok(runtime) = Handle::try_current() {
+            // The task drops what the request answers.
+            runtime.spawn(async move { drop(request.await) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_goes_on_only_if_it_must() {
+        for must in [false, true] {
+            let must_finish = MustFinish::default();
+            let ((go_on, waits), (tell, ended)) = (oneshot::channel::<()>(), oneshot::channel());
+            let begun = must_finish.clone();
+            let request = async move {
+                if must {
+                    begun.set();
+                }
+                let _ = waits.await;
+                let _ = tell.send(());
+            };
+            let mut finishing = Box::pin(Finishing::new(Box::pin(request), must_finish));
+            assert!(finishing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            drop(finishing);
+            let _ = go_on.send(());
+            assert_eq!(ended.await.is_ok(), must);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Requests that last: each one that was admitted with holds settles them when it ends. [hd-5]
+//!
+//! What was used is what was held, and a permit goes back. Not here: how long a request lasts.
+
+use std::collections::BTreeMap;
+
+use weir_engine::Micros;
+use weir_limiter::{HeldCharge, Query, Settle};
+use weir_rls::convert::{self, Bounds};
+use weir_rls::proto::RateLimitRequest;
+use weir_rls::request::Request as View;
+
+/// Requests in flight, in the order in which they end.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    /// Those that end at one instant end in the order in which they began.
+    ends: BTreeMap<(Micros, u64), Ending>,
+    begun: u64,
+}
+
+/// A request that ends.
+pub(crate) struct Ending {
+    message: RateLimitRequest,
+    holds: Vec<HeldCharge>,
+}
+
+impl InFlight {
+    /// A request was admitted. Without holds nothing is left to do at its end.
+    pub(crate) fn begin(&mut self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
+        if !holds.is_empty() {
+            self.ends.insert((ends, self.begun), Ending { message: message.clone(), holds });
+            self.begun += 1;
+        }
+    }
+
+    /// The next request that has ended by now, and when.
+    pub(crate) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {
+        let first = self.ends.first_entry().filter(|first| first.key().0 <= now)?;
+        let at = first.key().0;
+        Some((at, first.remove()))
+    }
+}
+
+impl Ending {
+    /// Settles by all descriptors of the request.
+    pub(crate) fn settle<R>(self, bounds: &Bounds, decide: impl FnOnce(&Query<'_>) -> R) -> Option<R> {
+        let view = View::of(&self.message);
+        // It was within the bounds when it began.
+        let query = convert::query(&view, bounds).ok()?;
+        let descriptors = u64::MAX >> (u64::BITS - u32::try_from(query.descriptors.len()).ok()?);
+        let settle = Some(Box::new(Settle { descriptors, holds: self.holds }));
+        Some(decide(&Query { settle, ..query }))
+    }
+}

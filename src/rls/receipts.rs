@@ -1,0 +1,283 @@
+//! Receipts of holds, as callers keep them: their text, where an answer has it, and where a request brings it back. [hd-4]
+//!
+//! A text is a version, a dot, and base64 of the charges. It is no secret and has no signature: who writes one can do what a
+//! refund can do. Not here: what a receipt settles (limiter).
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use pbjson_types::Struct;
+use pbjson_types::value::Kind;
+use prost::encoding::{decode_varint, encode_varint};
+use weir_engine::{Hits, Receipt};
+use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
+
+use super::convert::{Invalid, Problem};
+use super::proto::RateLimitResponse;
+use super::request::Request;
+
+/// The key of the entry that brings a receipt back, in domains that have holds.
+pub const ENTRY: &str = "weir.receipt";
+/// The value of that entry where the caller has no receipt.
+pub const NONE: &str = "none";
+/// What a text begins with. Another form of what follows gets another version.
+const VERSION: &str = "1.";
+/// The most bytes of a charge: its key, its store with the number of a process, its hits, its time and its mark.
+const CHARGE_BYTES_MAX: usize = 8 + 1 + 8 + 5 + 8 + 8;
+/// The longest text, in bytes. [hd-4]
+pub const TEXT_BYTES_MAX: usize = VERSION.len() + (HOLDS_MAX * CHARGE_BYTES_MAX * 4).div_ceil(3);
+/// Times and marks are smaller, as all numbers of decisions. [ar-2]
+const NUMBERS: u64 = 1 << 53;
+
+const SHARED: u8 = 0;
+const PER_SECOND: u8 = 1;
+const PROCESS: u8 = 2;
+
+/// The text of a receipt.
+#[must_use]
+pub fn text(holds: &[HeldCharge]) -> String {
+    let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
+    for HeldCharge { key, store, receipt } in holds {
+        bytes.extend(key.to_be_bytes());
+        match store {
+            HeldIn::Shared => bytes.push(SHARED),
+            HeldIn::PerSecond => bytes.push(PER_SECOND),
+            HeldIn::Process(process) => {
+                bytes.push(PROCESS);
+                bytes.extend(process.to_be_bytes());
+            }
+        }
+        for number in [receipt.hits.into(), receipt.at, receipt.mark] {
+            encode_varint(number, &mut bytes);
+        }
+    }
+    let mut text = String::from(VERSION);
+    BASE64_URL_SAFE_NO_PAD.encode_string(bytes, &mut text);
+    text
+}
+
+/// Reads what [`text`] wrote; none where the text is no receipt of this version.
+#[must_use]
+pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
+    if text.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix(VERSION)?).ok()?;
+    let mut rest = &bytes[..];
+    let mut holds = Vec::new();
+    while !rest.is_empty() {
+        if holds.len() == HOLDS_MAX {
+            return None;
+        }
+        holds.push(charge(&mut rest)?);
+    }
+    (!holds.is_empty()).then_some(holds)
+}
+
+fn charge(rest: &mut &[u8]) -> Option<HeldCharge> {
+    let key = fixed(rest)?;
+    let (&store, others) = rest.split_first()?;
+    *rest = others;
+    let store = match store {
+        SHARED => HeldIn::Shared,
+        PER_SECOND => HeldIn::PerSecond,
+        PROCESS => HeldIn::Process(fixed(rest)?),
+        _ => return None,
+    };
+    let mut number = || decode_varint(rest).ok().filter(|number| *number < NUMBERS);
+    let hits = Hits::try_from(number()?).ok().filter(|hits| *hits > 0)?;
+    let receipt = Receipt { hits, at: number()?, mark: number()? };
+    Some(HeldCharge { key, store, receipt })
+}
+
+fn fixed(rest: &mut &[u8]) -> Option<u64> {
+    let (&number, others) = rest.split_first_chunk()?;
+    *rest = others;
+    Some(u64::from_be_bytes(number))
+}
+
+/// Takes the entries with receipts out of a request, so that no rule, key or log meets them. Returns what they settle. [hd-5]
+///
+/// # Errors
+/// When an entry is no receipt, or differs from another one of the request, or when its descriptor gives hits back.
+pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
+    let mut first = None;
+    let mut settle = Settle::default();
+    for (i, descriptor) in request.descriptors.iter_mut().enumerate() {
+        let Some(j) = descriptor.entries.iter().position(|entry| entry.key == ENTRY) else { continue };
+        let value = descriptor.entries.remove(j).value;
+        let refused = |reason| {
+            Err(Invalid { field: format!("descriptors[{i}].entries[{j}].value"), problem: Problem::Receipt(reason) })
+        };
+        match first {
+            None if value == NONE => {}
+            None => match parse(value) {
+                Some(holds) => settle.holds = holds,
+                None => return refused("neither none nor a receipt of this version of weir"),
+            },
+            Some(first) if first == value => {}
+            Some(_) => return refused("another receipt than that of an earlier descriptor"),
+        }
+        if descriptor.entries.iter().any(|entry| entry.key == ENTRY) {
+            return refused("another entry of the descriptor is a receipt too");
+        }
+        if descriptor.is_negative_hits {
+            return refused("a receipt with is_negative_hits: the hits are those that were used");
+        }
+        first = Some(value);
+        settle.descriptors |= 1 << i;
+    }
+    Ok(first.map(|_| Box::new(settle)))
+}
+
+/// Adds a receipt to the dynamic metadata of a response: `{"weir.<domain>": {"receipt": ".."}}`, so that filters of other domains
+/// on one route leave each other's alone.
+pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[HeldCharge]) {
+    if holds.is_empty() {
+        return;
+    }
+    let receipt = ("receipt".to_owned(), Kind::StringValue(text(holds)).into());
+    let ours = Kind::StructValue(Struct { fields: [receipt].into_iter().collect() });
+    response.dynamic_metadata.get_or_insert_default().fields.insert(format!("weir.{domain}"), ours.into());
+}
+
+/// The receipt in the dynamic metadata of a response.
+#[must_use]
+pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
+    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
+    let Some(Kind::StructValue(ours)) = &ours.kind else { return None };
+    match &ours.fields.get("receipt")?.kind {
+        Some(Kind::StringValue(receipt)) => Some(receipt),
+        _ => None,
+    }
+}
+
+/// Adds a receipt to a response in JSON, as its last field: `"receipt": ".."`.
+pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
+    if holds.is_empty() || body.pop() != Some(b'}') {
+        return;
+    }
+    // Every answer has a code before it. No character of a receipt needs an escape.
+    body.extend(format!(",\"receipt\":\"{}\"}}", text(holds)).into_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+    use weir_engine::Entry;
+
+    use super::super::request::Descriptor;
+    use super::*;
+
+    fn hold(key: u64, store: HeldIn, hits: Hits) -> HeldCharge {
+        HeldCharge { key, store, receipt: Receipt { hits, at: 1_700_000_000_000_000, mark: 472_222 } }
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was_written() {
+        let stores = [HeldIn::Shared, HeldIn::PerSecond, HeldIn::Process(u64::MAX)];
+        let some: Vec<_> = stores.into_iter().map(|store| hold(7, store, 2_000)).collect();
+        let largest = Receipt { hits: u32::MAX, at: NUMBERS - 1, mark: NUMBERS - 1 };
+        let largest = HeldCharge { key: u64::MAX, store: HeldIn::Process(u64::MAX), receipt: largest };
+        for holds in [&some[..], &[largest; HOLDS_MAX]] {
+            let text = text(holds);
+            assert_eq!(parse(&text).as_deref(), Some(holds), "{text}");
+            assert!(text.len() <= TEXT_BYTES_MAX, "{}", text.len());
+        }
+        assert_eq!(text(&[largest; HOLDS_MAX]).len(), TEXT_BYTES_MAX);
+        assert_eq!(text(&[hold(0x0123_4567_89ab_cdef, HeldIn::Shared, 100)]), "1.ASNFZ4mrze8AZICA-cDBxIIDnukc");
+    }
+
+    #[test]
+    fn what_is_no_receipt_is_not_read() {
+        let good = text(&[hold(7, HeldIn::Shared, 100)]);
+        let of = |bytes: &[u8]| format!("1.{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
+        let key = [0; 8];
+        let with = |rest: &[u8]| of(&[&key[..], rest].concat());
+        assert!(parse(&with(&[0, 1, 0, 0])).is_some());
+        for bad in [
+            "",
+            "none",
+            "1.",
+            "1",
+            &good.replacen("1.", "2.", 1),
+            &good[..good.len() - 1],
+            &format!("{good}="),
+            &format!("{good} "),
+            &with(&[3, 1, 0, 0]),
+            &with(&[0, 0, 0, 0]),
+            &with(&[0, 1, 0]),
+            &with(&[2, 1, 0, 0]),
+            &with(&[0, 0xff, 0xff, 0xff, 0xff, 0x1f, 0, 0]),
+            &with(&[0, 1, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]),
+            &text(&[hold(7, HeldIn::Shared, 1); HOLDS_MAX + 1]),
+        ] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+
+    fn request<'a>(values: &[&'a str]) -> Request<'a> {
+        let descriptor = |value: &&'a str| Descriptor {
+            entries: smallvec![Entry { key: "user", value: "ann" }, Entry { key: ENTRY, value }],
+            ..Descriptor::default()
+        };
+        let mut descriptors: smallvec::SmallVec<_> = values.iter().map(descriptor).collect();
+        descriptors.insert(0, Descriptor::default());
+        Request { domain: "shop", descriptors, ..Request::default() }
+    }
+
+    #[test]
+    fn receipts_are_taken_out_of_their_descriptors() {
+        let holds = vec![hold(7, HeldIn::Shared, 100)];
+        let receipt = text(&holds);
+        for (values, expected) in [
+            (vec![], None),
+            (vec![NONE], Some(Settle { descriptors: 0b10, holds: Vec::new() })),
+            (vec![&*receipt, &receipt], Some(Settle { descriptors: 0b110, holds })),
+        ] {
+            let mut request = request(&values);
+            assert_eq!(take(&mut request).unwrap().map(|settle| *settle), expected);
+            assert!(request.descriptors.iter().flat_map(|one| &one.entries).all(|entry| entry.key == "user"));
+        }
+    }
+
+    #[test]
+    fn a_bad_receipt_is_refused_by_its_place_and_without_its_text() {
+        let (one, other) = (text(&[hold(7, HeldIn::Shared, 1)]), text(&[hold(8, HeldIn::Shared, 1)]));
+        let told = |request: &mut Request<'_>| take(request).unwrap_err().to_string();
+        let place = "descriptors[1].entries[1].value";
+        assert_eq!(
+            told(&mut request(&["secret"])),
+            format!("{place}: neither none nor a receipt of this version of weir")
+        );
+        assert_eq!(
+            told(&mut request(&[&one, &other])),
+            "descriptors[2].entries[1].value: another receipt than that of an earlier descriptor"
+        );
+        let mut twice = request(&[&one]);
+        twice.descriptors[1].entries.push(Entry { key: ENTRY, value: &one });
+        assert_eq!(told(&mut twice), format!("{place}: another entry of the descriptor is a receipt too"));
+        let mut negative = request(&[&one]);
+        negative.descriptors[1].is_negative_hits = true;
+        let reason = "a receipt with is_negative_hits: the hits are those that were used";
+        assert_eq!(told(&mut negative), format!("{place}: {reason}"));
+    }
+
+    #[test]
+    fn answers_have_the_receipt_beside_what_they_have() {
+        let holds = [hold(7, HeldIn::Shared, 100)];
+        let mut response = RateLimitResponse::default();
+        add_to_metadata(&mut response, "shop", &holds);
+        add_to_metadata(&mut response, "other", &holds);
+        add_to_metadata(&mut response, "none", &[]);
+        assert_eq!(of_response(&response, "shop"), Some(&*text(&holds)));
+        assert_eq!(of_response(&response, "none"), None);
+        let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
+        let receipt = serde_json::json!({ "receipt": text(&holds) });
+        assert_eq!(metadata, serde_json::json!({ "weir.shop": receipt, "weir.other": receipt }));
+        let mut body = b"{\"overallCode\":\"OK\"}".to_vec();
+        add_to_json(&mut body, &[]);
+        add_to_json(&mut body, &holds);
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body, serde_json::json!({ "overallCode": "OK", "receipt": text(&holds) }));
+    }
+}

@@ -1,0 +1,104 @@
+//! Commands as they go over a connection, one after the other in one buffer.
+//!
+//! Not here: what is sent (transport), and how it is written and answered (connection.rs).
+
+use std::io::Write as _;
+
+use redis::Cmd;
+
+/// A buffer larger than this is given back after its batch.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// The commands of one batch. The buffer is kept for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct CommandBuffer {
+    bytes: Vec<u8>,
+    commands: usize,
+}
+
+impl CommandBuffer {
+    /// A request of one command.
+    pub(crate) fn of(command: &Cmd) -> Self {
+        let mut request = Self::default();
+        request.add(command);
+        request
+    }
+
+    /// How many commands it has, and so how many answers it gets.
+    pub(crate) const fn commands(&self) -> usize {
+        self.commands
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets the commands.
+    pub(crate) fn clear(&mut self) {
+        self.commands = 0;
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.clear();
+        }
+    }
+
+    /// Appends a command.
+    pub(crate) fn add(&mut self, command: &Cmd) {
+        command.write_packed_command(&mut self.bytes);
+        self.commands += 1;
+    }
+
+    /// Begins a command of so many arguments, its name included. As many calls of [`Self::argument`] follow.
+    pub(crate) fn begin(&mut self, arguments: usize) {
+        self.line(b'*', arguments);
+        self.commands += 1;
+    }
+
+    /// The next argument of the command that was begun.
+    pub(crate) fn argument(&mut self, bytes: &[u8]) {
+        self.argument_by(bytes.len(), |buffer| buffer.extend_from_slice(bytes));
+    }
+
+    /// The same of `length` bytes, which `write` appends to the buffer.
+    pub(crate) fn argument_by(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.line(b'$', length);
+        let end = self.bytes.len() + length;
+        write(&mut self.bytes);
+        assert_eq!(self.bytes.len(), end, "an argument of another length breaks every command after it");
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn line(&mut self, mark: u8, number: usize) {
+        self.bytes.push(mark);
+        // A buffer in memory takes everything.
+        let _ = write!(self.bytes, "{number}\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_written_as_the_redis_crate_writes_it() {
+        let mut command = redis::cmd("SET");
+        command.arg("a key").arg(b"\0\r\n").arg("");
+        let mut request = CommandBuffer::default();
+        request.begin(4);
+        request.argument(b"SET");
+        request.argument_by(5, |bytes| bytes.extend(b"a key"));
+        request.argument(b"\0\r\n");
+        request.argument(b"");
+        assert_eq!(request.bytes, CommandBuffer::of(&command).bytes);
+        assert_eq!(request.commands(), 1);
+    }
+
+    #[test]
+    fn a_large_buffer_is_given_back() {
+        let mut request = CommandBuffer::default();
+        request.argument(&[0; KEPT_BYTES + 1]);
+        request.clear();
+        assert_eq!((request.bytes.capacity(), request.commands()), (0, 0));
+    }
+}

@@ -1,0 +1,48 @@
+//! A Lua script, known to Redis by its SHA-1.
+//!
+//! Not here: which scripts there are (scripts/library.rs).
+
+use redis::Cmd;
+
+/// A Lua script, known to Redis by its SHA-1.
+///
+/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new("decide", CODE));`
+#[derive(Debug)]
+pub struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) code: &'static str,
+    pub(crate) sha1: String,
+}
+
+impl Script {
+    /// Computes the hash of the script, once.
+    #[must_use]
+    pub fn new(name: &'static str, code: &'static str) -> Script {
+        Script { name, code, sha1: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// The command that makes it known to Redis.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(self.code);
+        command
+    }
+
+    /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
+    #[must_use]
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_named_as_redis_names_it() {
+        // `redis-cli script load "return 1"` answers this.
+        let script = Script::new("one", "return 1");
+        assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}

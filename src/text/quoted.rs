@@ -1,0 +1,19 @@
+//! Texts of others in messages.
+
+/// How much of a text a message shows, in characters.
+const CHARS_MAX: usize = 60;
+
+/// A text quoted for a message and cut to a bounded length.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The same without quotation marks.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    quoted(text).replace('"', "")
+}

@@ -1,0 +1,596 @@
+//! YAML as a small tree with the position of each node: policies, settings and mapping files are read by it.
+//!
+//! Aliases and merge keys (`<<`) are followed. What they stand for counts against the same bounds as written text. Tags other
+//! than `!!str` and second documents are refused, except in a compatible reading. Not here: what keys mean.
+
+mod comments;
+mod position;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+
+pub use position::Position;
+
+use comments::{Comments, Quote};
+
+use super::quoted;
+
+/// The parser keeps everything between the brackets of an outermost list or mapping, in hundreds of bytes for each of these
+/// characters.
+const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
+
+/// How a text is read, and how much it may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Reads only the first document, accepts all tags but `!!binary`, and of a key that is there twice takes the last value.
+    pub is_compatible: bool,
+    /// In a compatible reading: the key whose mappings are joined if it is there several times.
+    pub joined_key: &'static str,
+    /// The most values as written, and the most of the characters `, [ ] { }`.
+    pub written_max: usize,
+    /// The most values with aliases written out, keys included.
+    pub values_max: u32,
+    /// The most bytes of text that aliases stand for.
+    pub aliased_bytes_max: usize,
+    /// How deep lists and mappings may nest.
+    pub depth_max: usize,
+}
+
+/// Why a text cannot be read, and where; displayed as `line:column: message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where.
+    pub position: Position,
+    /// The reason.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.position, self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A probable mistake that a compatible reading accepts.
+#[derive(Clone, Debug)]
+pub enum Oddity {
+    /// A key that the mapping already has.
+    KeyTwice(String),
+    /// What follows the first document is not read.
+    SecondDocument,
+}
+
+/// Where a node is kept. Aliases make several places of the tree share one node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeId(u32);
+
+impl NodeId {
+    /// The node at that index of a document's nodes.
+    #[must_use]
+    pub const fn new(index: u32) -> Self {
+        Self(index)
+    }
+}
+
+/// A value and where it was written: with an alias, where its anchor stands.
+#[derive(Debug)]
+pub struct Node<'a> {
+    /// Where it begins.
+    pub position: Position,
+    /// The value.
+    pub value: Value<'a>,
+}
+
+/// What a node is.
+#[derive(Debug)]
+pub enum Value<'a> {
+    /// A text, a number, a boolean or null.
+    Scalar {
+        /// As written, without quotes.
+        text: Cow<'a, str>,
+        /// Distinguishes `5` from `"5"`.
+        plain: bool,
+    },
+    /// The items of a list.
+    List(Vec<NodeId>),
+    /// Keys are scalars; whether one is there twice is checked in a compatible reading only.
+    Mapping(Vec<(NodeId, NodeId)>),
+}
+
+impl Node<'_> {
+    /// Whether it is absent, `~` or `null`.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        match &self.value {
+            Value::Scalar { text, plain: true } => matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
+            _ => false,
+        }
+    }
+
+    /// What it is, for messages.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.value {
+            _ if self.is_null() => "nothing".to_owned(),
+            Value::Scalar { text, plain: true } => quoted(text),
+            Value::Scalar { text, plain: false } => format!("the text {}", quoted(text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+/// One YAML document.
+#[derive(Debug)]
+pub struct Document<'a> {
+    nodes: Vec<Node<'a>>,
+    /// None if the text is empty but for comments.
+    pub root: Option<NodeId>,
+    /// Probable mistakes.
+    pub oddities: Vec<(Position, Oddity)>,
+    comments: Comments,
+}
+
+impl<'a> Document<'a> {
+    /// Reads a text, which may start with a byte order mark.
+    ///
+    /// # Errors
+    /// The first fault of the text.
+    pub fn parse(text: &'a str, options: Options) -> Result<Self, Fault> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let (marks, most) = (text.matches(FLOW_MARKS).count(), options.written_max);
+        if marks > most {
+            return Err(fault(Position::START, format!("{marks} of the characters , [ ] {{ }}, at most {most}")));
+        }
+        let mut builder = Builder::new(options);
+        let mut parser = Parser::new_from_str(text);
+        let mut quotes = Vec::new();
+        while let Some(event) = parser.next_event() {
+            let start = match &event {
+                Ok((_, span)) => Position::of(&span.start),
+                Err(error) => Position::of(error.marker()),
+            };
+            if options.is_compatible && builder.is_complete {
+                if !matches!(event, Ok((Event::StreamEnd, _))) {
+                    builder.oddities.push((start, Oddity::SecondDocument));
+                }
+                break;
+            }
+            let (event, _) = event.map_err(|error| fault(start, format!("not valid YAML: {}", error.info())))?;
+            if let Event::Scalar(text, ..) = &event
+                && text.contains('#')
+            {
+                quotes.push(Quote { start, marks: text.matches('#').count() });
+            }
+            builder.event(event, start)?;
+        }
+        let comments = Comments::of(text, &quotes);
+        Ok(Self { nodes: builder.nodes, root: builder.root, oddities: builder.oddities, comments })
+    }
+
+    /// A document that did not come as text.
+    #[must_use]
+    pub fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
+        Self { nodes, root: Some(root), oddities: Vec::new(), comments: Comments::default() }
+    }
+
+    /// Whether a comment is in one of these lines, or alone in the line above.
+    #[must_use]
+    pub fn has_comment(&self, first: u32, last: u32) -> bool {
+        self.comments.is_beside(first, last)
+    }
+
+    /// Calls `visit` with each scalar and list below a mapping: its name, such as `redis.timeout`, and where its key is.
+    /// Does nothing for a node that is no mapping.
+    pub fn leaves(&self, mapping: NodeId, visit: &mut impl FnMut(&str, Position, &Node<'a>)) {
+        self.leaves_below(&mut String::new(), mapping, visit);
+    }
+
+    fn leaves_below(&self, name: &mut String, mapping: NodeId, visit: &mut impl FnMut(&str, Position, &Node<'a>)) {
+        let Value::Mapping(entries) = &self.node(mapping).value else { return };
+        let above = name.len();
+        for &(key, id) in entries {
+            let (key, value) = (self.node(key), self.node(id));
+            if let Value::Scalar { text, .. } = &key.value {
+                name.push_str(text);
+            }
+            if let Value::Mapping(_) = value.value {
+                name.push('.');
+                self.leaves_below(name, id, visit);
+            } else {
+                visit(name, key.position, value);
+            }
+            name.truncate(above);
+        }
+    }
+
+    /// The last line in which a node has a key or a value. An alias has no lines of its own.
+    #[must_use]
+    pub fn last_line(&self, id: NodeId) -> u32 {
+        let node = self.node(id);
+        let below = match &node.value {
+            Value::Scalar { .. } => None,
+            Value::List(items) => items.iter().map(|item| self.last_line(*item)).max(),
+            Value::Mapping(entries) => {
+                entries.iter().flat_map(|&(key, value)| [key, value]).map(|id| self.last_line(id)).max()
+            }
+        };
+        below.unwrap_or(0).max(node.position.line)
+    }
+
+    /// The node of an id of this document.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> &Node<'a> {
+        &self.nodes[id.0 as usize]
+    }
+}
+
+/// A node with all that hangs below it.
+#[derive(Clone, Copy)]
+struct Subtree {
+    node: NodeId,
+    /// How many nodes it is when aliases are written out.
+    size: u32,
+    /// How many bytes its texts have then.
+    bytes: usize,
+    /// How many collections deep it is.
+    height: usize,
+}
+
+/// A list or mapping that is still open.
+struct Open {
+    position: Position,
+    is_mapping: bool,
+    anchor: usize,
+    /// In a mapping: key, value, key, value.
+    items: Vec<NodeId>,
+    size: u32,
+    bytes: usize,
+    height: usize,
+}
+
+struct Builder<'a> {
+    options: Options,
+    /// The first document has ended.
+    is_complete: bool,
+    oddities: Vec<(Position, Oddity)>,
+    nodes: Vec<Node<'a>>,
+    root: Option<NodeId>,
+    documents: u32,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Subtree>,
+    /// Nodes so far, with aliases written out.
+    size: u32,
+    /// The bytes of texts that aliases stand for, so far.
+    aliased_bytes: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(options: Options) -> Self {
+        Self {
+            options,
+            is_complete: false,
+            oddities: Vec::new(),
+            nodes: Vec::new(),
+            root: None,
+            documents: 0,
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            size: 0,
+            aliased_bytes: 0,
+        }
+    }
+
+    fn event(&mut self, event: Event<'a>, at: Position) -> Result<(), Fault> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd => Ok(()),
+            Event::DocumentEnd => {
+                self.is_complete = true;
+                Ok(())
+            }
+            Event::DocumentStart(_) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(fault(at, "a second document: a file has only one"));
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = is_plain(style, tag.as_deref(), self.options.is_compatible, at)?;
+                let bytes = text.len();
+                let mut subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
+                subtree.bytes = bytes;
+                self.anchor(anchor, subtree);
+                self.place(subtree, at)
+            }
+            Event::SequenceStart(anchor, tag) => self.start(false, anchor, tag.as_deref(), at),
+            Event::MappingStart(anchor, tag) => self.start(true, anchor, tag.as_deref(), at),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => {
+                let Some(&subtree) = self.anchors.get(&anchor) else {
+                    return Err(fault(at, "an alias inside its own anchor"));
+                };
+                self.count(subtree.size, at)?;
+                self.aliased_bytes = self.aliased_bytes.saturating_add(subtree.bytes);
+                if self.aliased_bytes > self.options.aliased_bytes_max {
+                    let most = self.options.aliased_bytes_max >> 20;
+                    return Err(fault(at, format!("aliases of more than {most} MiB of text, written out")));
+                }
+                self.place(subtree, at)
+            }
+        }
+    }
+
+    fn start(&mut self, is_mapping: bool, anchor: usize, tag: Option<&Tag>, at: Position) -> Result<(), Fault> {
+        if tag.is_some() && !self.options.is_compatible {
+            return Err(tagged(at));
+        }
+        self.check_depth(self.open.len() + 1, at)?;
+        self.open.push(Open { position: at, is_mapping, anchor, items: Vec::new(), size: 1, bytes: 0, height: 1 });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some(closed) = self.open.pop() else {
+            return Ok(());
+        };
+        let at = closed.position;
+        let value = if closed.is_mapping {
+            let entries = closed.items.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            Value::Mapping(if self.options.is_compatible { self.flattened(entries)? } else { self.merged(entries)? })
+        } else {
+            Value::List(closed.items)
+        };
+        // The collection counts once more here; what is in it was counted as it came.
+        let mut subtree = self.add(Node { position: at, value }, 1, closed.height)?;
+        subtree.size = closed.size;
+        subtree.bytes = closed.bytes;
+        self.anchor(closed.anchor, subtree);
+        self.place(subtree, at)
+    }
+
+    /// The entries with those of every `<<` added, unless the mapping has the key itself.
+    fn merged(&self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
+        let is_merge = |key: NodeId| matches!(self.scalar(key), Some(("<<", true)));
+        if !entries.iter().any(|&(key, _)| is_merge(key)) {
+            return Ok(entries);
+        }
+        let (merges, mut entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|&(key, _)| is_merge(key));
+        let mut known: HashSet<String> = HashSet::new();
+        for &(key, _) in &entries {
+            known.extend(self.scalar(key).map(|(text, _)| text.to_owned()));
+        }
+        for (key, value) in merges {
+            for source in self.merge_sources(value) {
+                let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
+                    return Err(not_to_merge(self.nodes[key.0 as usize].position));
+                };
+                for &(key, value) in more {
+                    if self.scalar(key).is_some_and(|(text, _)| known.insert(text.to_owned())) {
+                        entries.push((key, value));
+                    }
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The entries in the order in which envoyproxy/ratelimit sets its fields: those of a `<<` at its place, and of a
+    /// key that is there several times the last value.
+    fn flattened(&mut self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
+        let mut flat: Vec<(NodeId, NodeId)> = Vec::with_capacity(entries.len());
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut written = HashSet::new();
+        for (key, value) in entries {
+            if !matches!(self.scalar(key), Some(("<<", true))) {
+                self.set(&mut flat, &mut places, (key, value))?;
+                let name = self.scalar(key).map_or_else(String::new, |(text, _)| text.to_owned());
+                if written.contains(&name) {
+                    self.oddities.push((self.nodes[key.0 as usize].position, Oddity::KeyTwice(name)));
+                } else {
+                    written.insert(name);
+                }
+                continue;
+            }
+            // Of several mappings the first one wins.
+            for source in self.merge_sources(value).into_iter().rev() {
+                let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
+                    return Err(not_to_merge(self.nodes[key.0 as usize].position));
+                };
+                for entry in more.clone() {
+                    self.set(&mut flat, &mut places, entry)?;
+                }
+            }
+        }
+        Ok(flat)
+    }
+
+    /// Sets one entry.
+    fn set(
+        &mut self,
+        flat: &mut Vec<(NodeId, NodeId)>,
+        places: &mut HashMap<String, usize>,
+        (key, value): (NodeId, NodeId),
+    ) -> Result<(), Fault> {
+        let Some((name, _)) = self.scalar(key) else {
+            return Ok(());
+        };
+        let name = name.to_owned();
+        let Some(&at) = places.get(&name) else {
+            places.insert(name, flat.len());
+            flat.push((key, value));
+            return Ok(());
+        };
+        let (_, before) = flat[at];
+        let mut last = value;
+        if name == self.options.joined_key
+            && let (Value::Mapping(first), Value::Mapping(second)) =
+                (&self.nodes[before.0 as usize].value, &self.nodes[value.0 as usize].value)
+        {
+            let both = [first.as_slice(), second.as_slice()].concat();
+            let position = self.nodes[value.0 as usize].position;
+            let (mut joined, mut known) = (Vec::new(), HashMap::new());
+            for entry in both {
+                self.set(&mut joined, &mut known, entry)?;
+            }
+            last = self.add(Node { position, value: Value::Mapping(joined) }, 1, 0)?.node;
+        }
+        flat[at] = (key, last);
+        Ok(())
+    }
+
+    /// The mappings that a `<<` names.
+    fn merge_sources(&self, value: NodeId) -> Vec<NodeId> {
+        match &self.nodes[value.0 as usize].value {
+            Value::List(sources) => sources.clone(),
+            _ => vec![value],
+        }
+    }
+
+    fn scalar(&self, id: NodeId) -> Option<(&str, bool)> {
+        match &self.nodes[id.0 as usize].value {
+            Value::Scalar { text, plain } => Some((text, *plain)),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, node: Node<'a>, size: u32, height: usize) -> Result<Subtree, Fault> {
+        self.count(size, node.position)?;
+        if self.nodes.len() >= self.options.written_max {
+            return Err(fault(node.position, format!("more than {} values", self.options.written_max)));
+        }
+        // Never more nodes than are counted, so the number fits.
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.nodes.push(node);
+        Ok(Subtree { node: id, size, bytes: 0, height })
+    }
+
+    fn count(&mut self, size: u32, at: Position) -> Result<(), Fault> {
+        self.size = self.size.saturating_add(size);
+        let most = self.options.values_max;
+        if self.size > most {
+            return Err(fault(at, format!("more than {most} values in one file, aliases written out")));
+        }
+        Ok(())
+    }
+
+    fn anchor(&mut self, anchor: usize, subtree: Subtree) {
+        // 0 is no anchor.
+        if anchor > 0 {
+            self.anchors.insert(anchor, subtree);
+        }
+    }
+
+    /// Puts a complete node where the text has it.
+    fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
+        self.check_depth(self.open.len() + subtree.height, at)?;
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(subtree.node);
+            return Ok(());
+        };
+        let is_key = parent.is_mapping && parent.items.len() % 2 == 0;
+        if is_key && subtree.height > 0 {
+            return Err(fault(at, "a key must be text, not a list or a mapping"));
+        }
+        parent.items.push(subtree.node);
+        parent.size = parent.size.saturating_add(subtree.size);
+        parent.bytes = parent.bytes.saturating_add(subtree.bytes);
+        parent.height = parent.height.max(subtree.height + 1);
+        Ok(())
+    }
+
+    fn check_depth(&self, depth: usize, at: Position) -> Result<(), Fault> {
+        let most = self.options.depth_max;
+        if depth > most {
+            return Err(fault(at, format!("nested deeper than {most} lists and mappings")));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a scalar can be a number, a boolean or null. If not, it is text.
+fn is_plain(style: ScalarStyle, tag: Option<&Tag>, is_compatible: bool, at: Position) -> Result<bool, Fault> {
+    let Some(tag) = tag else {
+        return Ok(style == ScalarStyle::Plain);
+    };
+    match tag.suffix.as_str() {
+        "str" if tag.is_yaml_core_schema() => Ok(false),
+        _ if !is_compatible => Err(tagged(at)),
+        "binary" if tag.is_yaml_core_schema() => Err(fault(at, "!!binary: write the text")),
+        // An unknown tag makes it text.
+        suffix => Ok(tag.is_yaml_core_schema() && matches!(suffix, "int" | "float" | "bool" | "null")),
+    }
+}
+
+fn not_to_merge(at: Position) -> Fault {
+    fault(at, "\"<<\" takes a mapping or a list of them")
+}
+
+fn tagged(at: Position) -> Fault {
+    fault(at, "a tag: of tags only !!str is read")
+}
+
+fn fault(position: Position, message: impl Into<String>) -> Fault {
+    Fault { position, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Document<'_> {
+        let options = Options {
+            is_compatible: false,
+            joined_key: "",
+            written_max: 100,
+            values_max: 100,
+            aliased_bytes_max: 100,
+            depth_max: 4,
+        };
+        Document::parse(text, options).unwrap()
+    }
+
+    /// The lines for which a comment stands in them or above.
+    fn beside(text: &str) -> Vec<u32> {
+        let document = parse(text);
+        let lines = u32::try_from(text.lines().count()).unwrap();
+        (1..=lines).filter(|line| document.has_comment(*line, *line)).collect()
+    }
+
+    #[test]
+    fn a_comment_is_beside_its_line_and_the_line_below() {
+        assert_eq!(beside("a: 1\n# why\nb: 2\nc: 3\n"), [2, 3]);
+        assert_eq!(beside("a: 1  # why\nb: 2\n"), [1], "not alone in its line");
+        assert_eq!(beside("a: 1\n  # one\n  # two\n\nb: 2\n"), [2, 3, 4]);
+        assert_eq!(beside("\u{feff}# why\na: 1\nb: 2\r\nc: [1,\t# why\n 2]\n"), [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_hash_inside_of_a_text_is_no_comment() {
+        for text in [
+            "a: 'x # y'\nb: 1\n",
+            "a: \"x # y\"\nb: 1\n",
+            "a: x#y\nb: 1\n",
+            "a: |\n  # text\n  more\nb: 1\n",
+            "'ä #': 1\nb: 1\n",
+            "a: \"x\n  # y\n  z\"\nb: 1\n",
+        ] {
+            assert_eq!(beside(text), [0_u32; 0], "{text}");
+        }
+        assert_eq!(beside("a: 'x # y' # why\nb: ['# 1', # and\n  '# 2']\n"), [1, 2]);
+    }
+
+    #[test]
+    fn a_range_of_lines_has_the_comments_between_its_ends() {
+        let document = parse("a: 1\nb: 2\nc: 3 # why\nd: 4\n");
+        let cases = [(1, 2, false), (1, 3, true), (3, 3, true), (4, 4, false)];
+        for (first, last, expected) in cases {
+            assert_eq!(document.has_comment(first, last), expected, "{first} to {last}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A place in a text.
+
+use std::fmt;
+
+use saphyr_parser::Marker;
+
+/// A line and a column, both counted from 1; columns in characters. Displayed as `line:column`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
+}
+
+impl Position {
+    /// The start of a text.
+    pub const START: Self = Self { line: 1, column: 1 };
+
+    /// The parser counts lines from 1 and columns from 0.
+    pub(super) fn of(marker: &Marker) -> Self {
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Self { line: small(marker.line()), column: small(marker.col().saturating_add(1)) }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}

@@ -1,0 +1,180 @@
+//! Requests in flight: what a request does to a limit of `concurrency`, and what its answer says. Not in here: when permits
+//! end, which vectors and the examples of the rules hold, and the receipts that take permits out.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use weir_engine::observer::Silent;
+use weir_engine::overrides::Numbers;
+use weir_engine::{Entry, Micros, Mode, Operation, Override, Overrides, Window};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query};
+use weir_store::Clock as _;
+use weir_store::memory::Memory;
+
+use crate::support::manual::ManualClock;
+
+const SECOND: Micros = 1_000_000;
+/// How long a permit of a minute lasts if it is taken as its sub-bucket begins.
+const LONGEST: Micros = 61 * SECOND - 1;
+
+const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: key, rate_limit: {requests_per_unit: 2, window: 60s, algorithm: concurrency}}
+  - {key: rate, rate_limit: {rate: 3/h, anchor: first_hit}}
+  - key: both
+    rate_limits: [{rate: 100/h, anchor: first_hit}, {requests_per_unit: 2, window: 60s, algorithm: concurrency}]
+  - key: trial
+    rate_limits: [{rate: 3/h}, {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}]
+  - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency}}
+  - key: term
+    rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, until: 2042-01-01}
+";
+
+struct Bench {
+    limiter: Limiter,
+    clock: Arc<ManualClock>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let loaded = weir_policies::parse(&[("shop.yaml", POLICY)]).unwrap_or_else(|problems| panic!("{problems}"));
+        let policies = Arc::new(Policies::new(loaded.policies, Arc::new(Silent)));
+        let clock = Arc::new(ManualClock::in_2041());
+        let store = Arc::new(Memory::new(1_000, clock.clone(), Arc::new(Silent)));
+        let modes = Modes { limits: true, ..Modes::default() };
+        // A domain with permits is atomic all the same. [cc-7]
+        let options = Options { mode: Mode::Independent, modes, clock: clock.clone(), ..Options::new(store) };
+        let limiter = Limiter::new(policies, options, Arc::new(Silent));
+        Self { limiter, clock }
+    }
+
+    fn ask(&self, keys: &[&str], operation: Operation) -> Answer {
+        let entries: Vec<_> = keys.iter().map(|&key| [Entry { key, value: "1" }]).collect();
+        let asked = |entries| DescriptorRequest { entries, operation, limit: None };
+        let descriptors = entries.iter().map(|entries| asked(&entries[..])).collect();
+        let query = Query { domain: "shop", descriptors, settle: None };
+        self.limiter.decide_now(&query, Instant::now(), None).unwrap()
+    }
+
+    fn take(&self, key: &str) -> Answer {
+        self.ask(&[key], Operation::Consume(1))
+    }
+
+    fn free(&self, key: &str) -> u32 {
+        self.ask(&[key], Operation::Peek).statuses[0].remaining
+    }
+
+    fn step(&self, us: Micros) {
+        self.clock.set(self.clock.now() + us);
+    }
+}
+
+/// [cc-3]
+#[test]
+fn a_request_takes_one_permit_whatever_its_hits() {
+    let bench = Bench::new();
+    let first = bench.ask(&["both"], Operation::Consume(60));
+    assert!(!first.denied);
+    assert_eq!((first.limits[0].remaining, first.limits[1].remaining), (40, 1));
+    // Too many hits for the rate: nothing is taken.
+    assert!(bench.ask(&["both"], Operation::Consume(41)).denied);
+    assert!(!bench.ask(&["both"], Operation::Consume(2)).denied);
+    let full = bench.ask(&["both"], Operation::Consume(1));
+    assert!(full.denied);
+    assert_eq!((full.limits[0].remaining, full.limits[1].remaining), (38, 0), "a denied request takes no hits");
+    // Two descriptors are two requests in flight.
+    assert!(!bench.ask(&["key", "key"], Operation::Consume(7)).denied);
+    assert_eq!(bench.free("key"), 0);
+}
+
+/// [cc-3]
+#[test]
+fn hits_that_are_given_back_end_no_request() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        bench.ask(&["both"], Operation::Consume(10));
+    }
+    let given = bench.ask(&["both"], Operation::Refund(5));
+    assert!(!given.denied);
+    assert_eq!((given.limits[0].remaining, given.limits[1].remaining), (85, 0));
+    assert!(given.limits.iter().all(|limit| !limit.over));
+    assert!(bench.take("both").denied);
+}
+
+/// [cc-4]
+#[test]
+fn a_denial_says_at_the_latest_and_not_when() {
+    let bench = Bench::new();
+    let detail = |answer: &Answer| answer.statuses[0].detail.unwrap();
+    let first = detail(&bench.take("key"));
+    assert_eq!(first.fits_after.map(|wait| (wait.us, wait.is_bound)), Some((0, false)));
+    bench.step(10 * SECOND);
+    let second = detail(&bench.take("key"));
+    assert_eq!(second.fits_after.map(|wait| (wait.us, wait.is_bound)), Some((LONGEST - 10 * SECOND, true)));
+    for operation in [Operation::Consume(1), Operation::Consume(9), Operation::Peek] {
+        let denied = bench.ask(&["key"], operation);
+        assert_eq!((denied.denied, denied.retry_after), (true, None), "{operation:?}");
+        let status = &denied.statuses[0];
+        assert_eq!((status.remaining, status.until_reset), (0, Some(LONGEST - 10 * SECOND)));
+        let detail = detail(&denied);
+        assert_eq!((detail.algorithm, detail.charged), ("concurrency", false));
+        assert_eq!(detail.fits_after.map(|wait| (wait.us, wait.is_bound)), Some((LONGEST - 10 * SECOND, true)));
+        assert_eq!((denied.limits[0].until_reset, denied.limits[0].over), (LONGEST - 10 * SECOND, true));
+    }
+}
+
+/// [cc-4] [dt-2]
+#[test]
+fn only_what_else_denies_has_a_wait() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        assert!(!bench.ask(&["key", "rate"], Operation::Consume(1)).denied);
+    }
+    assert_eq!(bench.ask(&["key", "rate"], Operation::Consume(1)).retry_after, None);
+    bench.take("rate");
+    assert_eq!(bench.ask(&["key", "rate"], Operation::Consume(1)).retry_after, Some(3_600 * SECOND));
+    // That wait is longer than any permit lasts, so it is exact.
+    let denied = bench.ask(&["both"], Operation::Consume(101));
+    assert_eq!(denied.statuses[0].detail.unwrap().fits_after, None);
+}
+
+#[test]
+fn trials_shadow_rules_and_terms_are_as_for_other_limits() {
+    let bench = Bench::new();
+    for left in [2, 1, 0] {
+        let answer = bench.take("trial");
+        assert_eq!((answer.denied, answer.statuses[0].remaining, answer.limits.len()), (false, left, 1));
+    }
+    for over in [false, true] {
+        let answer = bench.take("watched");
+        assert_eq!((answer.denied, answer.statuses[0].detail.unwrap().charged), (false, !over));
+    }
+    assert!(!bench.take("term").denied);
+    assert!(bench.take("term").denied);
+    // 2042-01-01T00:00:00Z, from which on the limit is not there.
+    bench.clock.set(2_272_147_200 * SECOND);
+    let after = bench.take("term");
+    assert_eq!((after.denied, after.statuses[0].limit.is_none()), (false, true));
+}
+
+/// Its state is that of the rule's limit, if it has the same window. [ov-1] [cc-6]
+#[test]
+fn an_override_gives_one_caller_another_number_and_keeps_its_permits() {
+    let set = weir_policies::parse(&[("shop.yaml", POLICY)]).unwrap().policies;
+    let fitted = |requests, window_us| {
+        let numbers = Numbers { name: None, requests, window: Window::from_micros(window_us).unwrap(), burst: None };
+        let entries = [("key".into(), "1".into())].into();
+        let one = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until: 1 };
+        let fitted = Overrides::of(&set, &[one]);
+        let limits =
+            fitted.limits("w1:{shop|key=1}", || 0).map(|limits| (limits[0].requests(), limits[0].id().to_owned()));
+        limits.ok_or_else(|| fitted.places()[0].clone().unwrap_err().to_string())
+    };
+    assert_eq!(fitted(5, 60 * SECOND), Ok((5, "p60s".to_owned())));
+    assert_eq!(fitted(5, 30 * SECOND), Ok((5, "p30s".to_owned())));
+    assert_eq!(
+        fitted(5, 3_601 * SECOND).unwrap_err(),
+        "a window of 3601s: the longest time that a request of concurrency may take is 1s to 1h, in whole milliseconds"
+    );
+}

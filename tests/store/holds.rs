@@ -1,0 +1,287 @@
+//! Holds on both stores: what an opening charges, what its receipt settles, and what is counted of that. Not in here: receipts as
+//! texts (rls), and that a settle leaves what the actual alone would have left (engine/holds.rs).
+
+use weir_engine::{Micros, Mode, Operation};
+use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
+
+use crate::support::redis::RedisServer;
+use crate::support::worlds::{World, Worlds};
+
+const HOUR_US: Micros = 3_600_000_000;
+/// The windows that can be holds, each of ten hits.
+const WINDOWS: [&str; 5] = [
+    "rate: 10/hour",
+    "rate: 10/hour, anchor: first_hit",
+    "rate: 10/day, calendar: true, timezone: Europe/Berlin",
+    "rate: 10/hour, algorithm: sliding_window_counter",
+    "rate: 10/hour, algorithm: sliding_window, precision: 10m",
+];
+
+/// Runs a test on the memory store and on Redis.
+fn on_both(test: impl Fn(&Worlds)) {
+    let server = RedisServer::start();
+    test(&Worlds::of(None));
+    test(&Worlds::of(Some(&server)));
+}
+
+fn policy(limit: &str) -> String {
+    format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits:\n  - {{{limit}, hold: true}}\n")
+}
+
+/// A settle by the first descriptor.
+fn first(holds: &[HeldCharge]) -> Settle {
+    Settle { descriptors: 1, holds: holds.to_vec() }
+}
+
+fn ann(hits: u32) -> [(&'static str, &'static str, Operation); 1] {
+    [("user", "ann", if hits == 0 { Operation::Peek } else { Operation::Consume(hits) })]
+}
+
+/// Asks for an estimate. Returns what is held if the request passes.
+fn open(world: &World<'_>, hits: u32) -> Option<Vec<HeldCharge>> {
+    let answer = world.ask_for(&ann(hits), None);
+    assert!(!answer.denied || answer.holds.is_empty(), "a denied request has a receipt");
+    (!answer.denied).then_some(answer.holds)
+}
+
+/// Settles, and returns what remains.
+fn settle(world: &World<'_>, holds: &[HeldCharge], used: u32) -> u32 {
+    let answer = world.ask_for(&ann(used), first(holds));
+    assert!(!answer.denied && !answer.statuses[0].over, "a settle denies");
+    assert_eq!(answer.holds, []);
+    answer.statuses[0].remaining
+}
+
+fn left(world: &World<'_>) -> u32 {
+    world.ask(Operation::Peek).statuses[0].remaining
+}
+
+#[test]
+fn a_settle_leaves_what_was_used() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let world = worlds.with(&policy(limit), Mode::Atomic);
+            let holds = open(&world, 6).expect("it fits");
+            assert_eq!((holds.len(), holds[0].receipt.hits), (1, 6), "{limit}");
+            assert_eq!(open(&world, 5), None, "{limit}: what is held is charged");
+            let other = open(&world, 4).expect("it fits");
+            assert_eq!(settle(&world, &holds, 1), 5, "{limit}: less than held");
+            assert_eq!(settle(&world, &other, 4), 5, "{limit}: as much as held");
+            let third = open(&world, 2).expect("it fits");
+            assert_eq!(settle(&world, &third, 4), 1, "{limit}: more than held");
+            let fourth = open(&world, 1).expect("it fits");
+            assert_eq!(settle(&world, &fourth, 9), 0, "{limit}: past the limit");
+            assert_eq!(open(&world, 1), None, "{limit}");
+            assert_eq!(world.holds.get(), ([4, 4, 0, 0], [13, 5, 10]), "{limit}");
+        }
+    });
+}
+
+#[test]
+fn an_estimate_takes_at_most_the_limit_and_a_limit_of_0_stays_never() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let world = worlds.with(&policy(limit), Mode::Atomic);
+            let holds = open(&world, 1_000_000).expect("an estimate is never too large");
+            assert_eq!((holds[0].receipt.hits, left(&world)), (10, 0), "{limit}");
+            assert_eq!(settle(&world, &holds, 3), 7, "{limit}");
+            let none = worlds.with(&policy(&limit.replace("rate: 10", "rate: 0")), Mode::Atomic);
+            let answer = none.ask(Operation::Consume(5));
+            assert!(answer.denied && answer.retry_after.is_none(), "{limit}");
+        }
+    });
+}
+
+/// [hd-6]
+#[test]
+fn what_no_longer_counts_is_not_given_back_to_a_later_window() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let world = worlds.with(&policy(limit), Mode::Atomic);
+            let holds = open(&world, 8).expect("it fits");
+            world.step(25 * HOUR_US);
+            open(&world, 5).expect("a new window");
+            assert_eq!(settle(&world, &holds, 1), 5, "{limit}: the hits of the new window stay");
+            assert_eq!(settle(&world, &holds, 9), 4, "{limit}: what was used beyond counts now");
+        }
+    });
+}
+
+#[test]
+fn post_paid_limits_beside_a_hold_wait_for_the_settle() {
+    let text = "domain: shop
+descriptors:
+- key: user
+  rate_limits: [{rate: 10/hour, hold: true}, {rate: 100/day, post_paid: true}]
+- key: tenant
+  rate_limit: {rate: 50/day, post_paid: true}
+- key: plain
+  rate_limit: {rate: 20/hour}
+";
+    on_both(|worlds| {
+        let world = worlds.with(text, Mode::Atomic);
+        let asked = |hits| [("user", "ann", hits), ("tenant", "acme", hits), ("plain", "x", hits)];
+        let used = || {
+            let states = world.states();
+            let tenant = world.ask_for(&[("tenant", "acme", Operation::Peek)], None).statuses[0].remaining;
+            let plain = world.ask_for(&[("plain", "x", Operation::Peek)], None).statuses[0].remaining;
+            (10 - states[0].remaining, 100 - states[1].remaining, 50 - tenant, 20 - plain)
+        };
+        let answer = world.ask_for(&asked(Operation::Consume(4)), None);
+        assert_eq!((answer.holds.len(), used()), (1, (4, 0, 0, 4)), "post-paid limits are looked at");
+        let settle = Settle { descriptors: 0b111, holds: answer.holds };
+        world.ask_for(&asked(Operation::Consume(7)), Some(settle));
+        assert_eq!(used(), (7, 7, 7, 4), "the actual goes to holds and post-paid limits, and to no others");
+        let plain_report = Settle { descriptors: 0b111, holds: Vec::new() };
+        let answer = world.ask_for(&asked(Operation::Consume(60)), Some(plain_report));
+        assert!(!answer.denied);
+        assert_eq!(used(), (7, 67, 50, 4), "without a receipt only post-paid limits are charged");
+        assert_eq!(world.holds.get(), ([1, 1, 1, 0], [4, 0, 3]));
+        // A descriptor that meets no hold reports as ever.
+        world.ask_for(&[("tenant", "other", Operation::Consume(5))], None);
+        assert_eq!(world.ask_for(&[("tenant", "other", Operation::Peek)], None).statuses[0].remaining, 45);
+    });
+}
+
+#[test]
+fn descriptors_of_one_key_are_summed_and_a_charge_on_no_key_of_the_call_stays() {
+    let text = "domain: shop
+descriptors:
+- {key: user, rate_limit: {rate: 10/hour, hold: true}}
+- {key: tenant, rate_limit: {rate: 50/hour, hold: true}}
+";
+    on_both(|worlds| {
+        let world = worlds.with(text, Mode::Atomic);
+        let four = Operation::Consume(4);
+        let answer = world.ask_for(&[("user", "ann", four), ("user", "ann", four), ("tenant", "acme", four)], None);
+        assert_eq!(answer.holds.len(), 3);
+        let tenant = || world.ask_for(&[("tenant", "acme", Operation::Peek)], None).statuses[0].remaining;
+        let settle = |asked: &[(&str, &str, Operation)]| {
+            let settle = Settle { descriptors: (1 << asked.len()) - 1, holds: answer.holds.clone() };
+            world.ask_for(asked, Some(settle));
+        };
+        // The release with 0 beside the actual: as Envoy sends both.
+        settle(&[("user", "ann", Operation::Peek), ("user", "ann", Operation::Consume(5))]);
+        assert_eq!((left(&world), tenant()), (5, 46), "5 of 8 were used; the tenant's charge stays");
+        assert_eq!(world.holds.get(), ([3, 2, 0, 1], [12, 3, 0]));
+        settle(&[("tenant", "acme", Operation::Consume(9))]);
+        assert_eq!((left(&world), tenant()), (5, 41));
+    });
+}
+
+#[test]
+fn a_request_that_was_denied_has_no_receipt_and_changes_nothing() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[4]), Mode::Atomic);
+        open(&world, 8).expect("it fits");
+        for _ in 0..100 {
+            assert_eq!(open(&world, 3), None);
+            assert_eq!(settle(&world, &[], 0), 2);
+        }
+        assert_eq!(world.holds.get(), ([1, 0, 100, 0], [8, 0, 0]));
+    });
+}
+
+#[test]
+fn a_hold_of_another_process_store_or_key_is_lost_and_charges_nothing() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[0]), Mode::Atomic);
+        let holds = open(&world, 6).expect("it fits");
+        let with = |change: fn(&mut HeldCharge)| {
+            let mut other = holds.clone();
+            change(&mut other[0]);
+            other
+        };
+        let others = [
+            with(|hold| hold.key ^= 1),
+            with(|hold| hold.store = HeldIn::PerSecond),
+            with(|hold| {
+                hold.store = match hold.store {
+                    HeldIn::Process(process) => HeldIn::Process(process ^ 1),
+                    _ => HeldIn::Process(7),
+                }
+            }),
+        ];
+        for (number, other) in others.iter().enumerate() {
+            assert_eq!(settle(&world, other, 1), 4);
+            assert_eq!(settle(&world, other, 100), 4, "nothing is charged for it");
+            assert_eq!(world.holds.get().0, [1, 0, 0, 2 * (number as u64 + 1)]);
+        }
+        world.swap(&policy("rate: 10/minute"));
+        settle(&world, &holds, 1);
+        assert_eq!(world.holds.get().0, [1, 0, 0, 7], "the limit has another window now");
+        world.swap(&policy(WINDOWS[0]));
+        assert_eq!(settle(&world, &holds, 1), 9);
+    });
+}
+
+/// Whoever writes receipts can give hits back that still count, as with `is_negative_hits`, and no more.
+#[test]
+fn a_forged_receipt_gives_back_at_most_what_is_there() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let world = worlds.with(&policy(limit), Mode::Atomic);
+            let holds = open(&world, 6).expect("it fits");
+            let most = (1 << 53) - 1;
+            for (hits, at, mark) in [(u32::MAX, 0, 0), (u32::MAX, most, most), (1, most, 0), (9, 0, most)] {
+                let mut forged = holds.clone();
+                (forged[0].receipt.hits, forged[0].receipt.at, forged[0].receipt.mark) = (hits, at, mark);
+                assert!(matches!(settle(&world, &forged, 0), 4..=10), "{limit}");
+            }
+            let mut forged = holds.clone();
+            forged[0].receipt.hits = u32::MAX;
+            assert_eq!(settle(&world, &forged, 0), 10, "{limit}: never below empty");
+            open(&world, 10).expect("it is as if it were new");
+        }
+    });
+}
+
+#[test]
+fn more_holds_than_a_receipt_has_room_for_stay_as_they_are() {
+    let values: Vec<String> = (0..HOLDS_MAX / 8 + 1).map(|number| number.to_string()).collect();
+    let limits: Vec<String> = (1..=8).map(|hours| format!("{{rate: '10/{hours}h', hold: true}}")).collect();
+    let text = format!("domain: shop\ndescriptors:\n- {{key: user, rate_limits: [{}]}}\n", limits.join(", "));
+    on_both(|worlds| {
+        let world = worlds.with(&text, Mode::Atomic);
+        let asked: Vec<_> = values.iter().map(|value| ("user", &**value, Operation::Consume(3))).collect();
+        let answer = world.ask_for(&asked, None);
+        assert_eq!((answer.denied, answer.holds.len()), (false, HOLDS_MAX));
+        let (opened, past) = (8 * values.len() as u64, 8);
+        assert_eq!(world.holds.get(), ([opened, 0, 0, past], [3 * opened, 0, 0]));
+        let settle = Settle { descriptors: (1 << asked.len()) - 1, holds: answer.holds };
+        let none: Vec<_> = asked.iter().map(|&(key, value, _)| (key, value, Operation::Peek)).collect();
+        let left =
+            world.ask_for(&none, Some(settle)).statuses.iter().map(|status| status.remaining).collect::<Vec<_>>();
+        assert_eq!((left[0], left[values.len() - 1]), (10, 7));
+        assert_eq!(world.holds.get().0, [opened, opened - past, 0, past]);
+    });
+}
+
+#[test]
+fn a_limit_on_trial_and_one_in_shadow_mode_are_held_if_the_request_is_within() {
+    let trial = policy(&format!("{}, shadow: true", WINDOWS[0]));
+    let shadow = policy(WINDOWS[0]).replace("- key: user\n", "- key: user\n  shadow_mode: true\n");
+    on_both(|worlds| {
+        for text in [&trial, &shadow] {
+            let world = worlds.with(text, Mode::Atomic);
+            let used = || 10 - world.states()[0].remaining;
+            let holds = open(&world, 6).expect("nothing denies");
+            assert_eq!(open(&world, 6).expect("nothing denies"), [], "what does not fit is not charged, and not held");
+            world.ask_for(&ann(2), Some(first(&holds)));
+            assert_eq!(used(), 2);
+        }
+    });
+}
+
+#[test]
+fn outside_of_its_term_a_limit_holds_nothing_and_gives_back_all_the_same() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[0]), Mode::Atomic);
+        let holds = open(&world, 6).expect("it fits");
+        world.swap(&policy(&format!("{}, until: '2030-01-01T00:00:00Z'", WINDOWS[0])));
+        assert_eq!(open(&world, 600).expect("no limit applies"), []);
+        world.ask_for(&ann(2), Some(first(&holds)));
+        world.swap(&policy(WINDOWS[0]));
+        assert_eq!(left(&world), 8);
+    });
+}
