@@ -46,7 +46,7 @@ fn open(world: &World<'_>, hits: u32) -> Option<Vec<HeldCharge>> {
 
 /// Settles, and returns what remains.
 fn settle(world: &World<'_>, holds: &[HeldCharge], used: u32) -> u32 {
-    let answer = world.ask_for(&ann(used), first(holds));
+    let answer = world.ask_for(&ann(used), Some(first(holds)));
     assert!(!answer.denied && !answer.statuses[0].over, "a settle denies");
     assert_eq!(answer.holds, []);
     answer.statuses[0].remaining
