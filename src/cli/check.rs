@@ -354,6 +354,9 @@ fn details(limit: &Limit) -> Vec<String> {
         let shares: Vec<String> = limit.alert_at.iter().map(|share| share.to_string()).collect();
         details.push(format!("alert_at {} %", shares.join(", ")));
     }
+    if let Some(lease) = limit.lease {
+        details.push(format!("lease {}", length(lease.us())));
+    }
     details
 }
 

@@ -14,6 +14,7 @@ use weir_store::{Failure, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::holds::Settling;
+use super::leases;
 use super::plan::{Decided, Plan, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
@@ -38,15 +39,20 @@ impl Limiter {
         let mode = domain.mode.unwrap_or(self.stores.options.mode);
         let ours = started + self.stores.options.budget;
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
-        let request = Request { in_force, plan: &plan, mode, started, deadline, trace };
+        let mut request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable: false, trace };
         let mut charges = plan.charges(query);
         let settling = match &query.settle {
             // A box, because few requests settle.
             Some(settle) => Box::pin(self.stores.settle(&request, query, settle, &mut charges)).await,
             None => Settling::default(),
         };
+        // Its limits wait for the store together with what is settled.
+        request.is_leasable = plan.has_leases && query.settle.is_none() && self.is_leasable(mode, &charges);
         let mut decided = Decided::default();
-        let result = if charges.is_empty() || self.is_known(&request, &charges, &mut decided) {
+        let result = if charges.is_empty()
+            || (request.is_leasable && self.is_leased(&request, &charges, &mut decided))
+            || self.is_known(&request, &charges, &mut decided)
+        {
             Ok(())
         } else {
             self.decide_by_stores(&request, &mut charges, &mut decided).await
@@ -73,8 +79,30 @@ impl Limiter {
         let plan = Plan::of(in_force, domain, options.modes, query, &*options.clock);
         let started = Instant::now();
         let deadline = started + options.budget;
-        let request = Request { in_force, plan: &plan, mode: Mode::Atomic, started, deadline, trace: None };
+        let (mode, is_leasable) = (Mode::Atomic, false);
+        let request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable, trace: None };
         self.stores.settle(&request, query, settle, &mut plan.charges(query)).await;
+    }
+
+    /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]
+    #[cold]
+    fn is_leasable(&self, mode: Mode, charges: &[Charge<'_>]) -> bool {
+        mode == Mode::Atomic && !self.stores.options.store.is_immediate() && charges.iter().all(leases::is_leasable)
+    }
+
+    /// Whether leases admit the request; then `decided` gets its outcomes. [ls-4]
+    #[cold]
+    fn is_leased<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
+        let Some(admitted) = self.stores.options.leases.admit(charges, request.started) else { return false };
+        let planned = &request.plan.planned;
+        for ((charge, planned), hits) in charges.iter().zip(planned).zip(admitted.ahead) {
+            if let Some(hits) = hits {
+                self.stores.begin_ahead(self.stores.store_of(charge.limit, planned.is_single), charge, hits);
+            }
+        }
+        let outcomes = admitted.decision.outcomes.into_iter().map(Some);
+        *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
+        true
     }
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]

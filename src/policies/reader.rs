@@ -71,7 +71,8 @@ impl Reader {
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings, holds) = (Vec::new(), Vec::new(), Vec::new());
-        let mut of_file = FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds };
+        let kinds = &KINDS;
+        let mut of_file = FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -139,7 +140,7 @@ impl FileReader<'_> {
             return;
         };
         let domain = self.domain(&fields);
-        let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
+        self.mode = match self.choice(&fields, "charging", &Mode::NAMES) {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
@@ -152,7 +153,7 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
-        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(mode, |first| first.mode);
+        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(self.mode, |first| first.mode);
         if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
             self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
         }
@@ -164,7 +165,7 @@ impl FileReader<'_> {
             self.all.domains.insert(name.clone(), self.all.outlines.len());
             self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
         }
-        self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
+        self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors: specs });
     }
 
     /// Reports contradictions between files of one domain.
@@ -306,6 +307,9 @@ impl FileReader<'_> {
         let is_quota = quota_mode.unwrap_or(false);
         let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
         let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
+        if let Ok(Some((RuleKind::Limits(limits), _))) = &rule {
+            self.check_leases(&fields, limits, role);
+        }
         // A wrong rule is left out. The descriptor stays, so a second one with its values is reported in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {

@@ -171,6 +171,7 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
             let percent = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")
         }
+        "lease" => (length(), "For how long a replica may admit by hits of a hot key that it took ahead: 10ms to 1s"),
         "unlimited" => (flag(), "Passes everything and counts nothing"),
         "name" => (bounded_text(0, NAME_BYTES_MAX), "For people, for replaces, and to distinguish limits of one list"),
         "replaces" => (

@@ -322,6 +322,16 @@ fn explain_tells_what_a_request_replaces() {
 }
 
 #[test]
+fn check_and_explain_show_a_lease() {
+    let policy = "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {rate: 100_000/min, lease: 100ms}}\n";
+    let dir = directory(&[("shop.yaml", policy)]);
+    let line = "100000 per minute   fixed_window, lease 100ms";
+    for text in [checked(dir.path()).unwrap(), explained(dir.path(), "shop", &["tenant=t1"])] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn explain_tells_why_nothing_matches() {
     let dir = directory(&[("shop.yaml", SHOP)]);
     let text = explained(
