@@ -30,7 +30,7 @@ const NEEDED: [&str; 14] = [
 ];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
-const NAMES: [(&str, &str); 29] = [
+const NAMES: [(&str, &str); 30] = [
     ("call", "redis.call"),
     ("try", "redis.pcall"),
     ("floor", "math.floor"),
@@ -58,6 +58,7 @@ const NAMES: [(&str, &str); 29] = [
     ("QUOTA", "113"),
     ("LAST", "97"),
     ("TERM", "48"),
+    ("CHECK", "99"),
     ("SHADOW", "115"),
     ("LAST_SHADOW", "83"),
 ];
@@ -70,6 +71,7 @@ pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
     let (one, list, charge) = (read("skeletons/one.lua")?, read("skeletons/list.lua")?, read("skeletons/charge.lua")?);
     let (term, mul_div) = (read("skeletons/term.lua")?, read("skeletons/mul_div.lua")?);
+    let check = read("skeletons/check.lua")?;
     let mut fragments = Vec::new();
     for &(name, number) in ALGORITHMS {
         fragments.push(Fragment::parse(name, b'0' + number, &read(&format!("algorithms/{name}.lua"))?)?);
@@ -81,7 +83,7 @@ pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     for (name, long) in LISTS {
         let known: Vec<&Fragment> = fragments.iter().filter(|fragment| long || !fragment.is_long()).collect();
         let helpers: String = known.iter().map(|fragment| fragment.helpers.as_str()).collect();
-        scripts.push((name, declared(&in_list(&list, &charge, &term, &known), &helpers, &mul_div)));
+        scripts.push((name, declared(&in_list(&list, &charge, &[&term, &check], &known), &helpers, &mul_div)));
     }
     for name in WHOLE {
         scripts.push((name, read(&format!("{name}.lua"))?));
@@ -267,7 +269,7 @@ impl Fragment {
 }
 
 /// The script that decides lists of charges on these algorithms.
-fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> String {
+fn in_list(skeleton: &str, charge: &str, before: &[&str], known: &[&Fragment]) -> String {
     let table: Vec<String> =
         known.iter().map(|fragment| format!("{} {}", char::from(fragment.digit), fragment.name)).collect();
     let reads_itself: String = known
@@ -285,7 +287,8 @@ fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> Str
                 text += if i == 0 { "" } else { "\nelse" };
                 text += &branch;
             }
-            text + &unindented(term) + "end\n"
+            let before: String = before.iter().map(|branch| unindented(branch)).collect();
+            text + &before + "end\n"
         }
         "writes" => known.iter().fold(String::new(), |text, fragment| {
             let stored = fragment.stored().replace("[k]", "[j]");

@@ -19,6 +19,7 @@ use weir_cli::overrides;
 use weir_cli::pipe::UntilClosed;
 use weir_cli::program::Program;
 use weir_cli::ratelimit;
+use weir_cli::rows;
 use weir_cli::schema;
 use weir_cli::serve::{self, ServeError};
 use weir_cli::simulate::{self, SimulateError};
@@ -112,6 +113,10 @@ fn main() -> ExitCode {
         }
         Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
             Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
+        Command::Rows(arguments) => match rows::run(&arguments.action, &mut stdout(), &mut stderr()) {
+            Err(error @ rows::Failed::Usage(_)) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
         },
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),

@@ -4,10 +4,11 @@
 -- ARGV[1]  three letters for each charge: its algorithm, its op and its role
 -- ARGV[2]  little-endian doubles: now in us (0: this server's clock); then for each charge: key (1 ..), hits, the numbers
 --          of its algorithm, and for an undo its proof; of a term: from, until, how many bytes the next charge has here, and
---          how many numbers in the reply
--- reply    now in us, then for each charge what it found
+--          how many numbers in the reply; of a check: key (1 ..) and version
+-- reply    now in us, then for each charge what it found, and for each check the version that it found
 --
--- algorithm: @table@; 0 no charge, but the term of the limit of the next one.
+-- algorithm: @table@; 0 no charge, but the term of the limit of the next one; c no charge,
+-- but the version that a row must have for its decision to charge anything.
 -- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
 -- it does not fit; 4 report: over where one hit would not fit [dc-9]; 5 refund; 6 peek, over only when more has been
 -- charged than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for

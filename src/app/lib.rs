@@ -16,6 +16,7 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
+mod rows;
 mod server;
 mod service_manager;
 mod stores;
@@ -143,7 +144,7 @@ async fn serve_on(
     // Callers are answered. Health is NOT_SERVING until the stores have answered.
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
     let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
-    server.follow_changes(tls, policies, reload, serving.overrides.clone());
+    server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
     if let Some(manager) = manager {
         server.notify(manager, &mut serving);
     }

@@ -80,6 +80,7 @@ fn is_same(one: &Rule, other: &Rule) -> bool {
         replaces,
         on_error,
         metadata,
+        rows,
         levels,
     } = one;
     *limits == other.limits
@@ -90,6 +91,7 @@ fn is_same(one: &Rule, other: &Rule) -> bool {
         && *replaces == other.replaces
         && *on_error == other.on_error
         && *metadata == other.metadata
+        && *rows == other.rows
         && *levels == other.levels
 }
 

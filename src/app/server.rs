@@ -8,6 +8,8 @@ use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
 use weir_lifecycle::{Done, Life, Phase, Phases, ServiceManager, Shutdown, Supervisor};
 use weir_limiter::overrides::OverrideTable;
+use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::KnownRows;
 use weir_limiter::{Limiter, Options, Policies};
 use weir_policies::Dialect;
 use weir_rls::configured;
@@ -23,7 +25,7 @@ use super::listeners::Listeners;
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
 use super::stores::{Opened, Stores};
-use super::{AppError, banner, log, metrics, overrides, service_manager, source, waits_for_policies, xds};
+use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
 
 /// The parts that the others are made from.
 pub(super) struct Server {
@@ -45,6 +47,7 @@ pub(super) struct Serving {
     /// Ends of the HTTP listeners.
     pub(super) http: Vec<Done>,
     pub(super) overrides: Arc<OverrideTable>,
+    pub(super) rows: Arc<RowTable>,
     warm_up: Arc<WarmUp>,
 }
 
@@ -157,6 +160,7 @@ impl Server {
         let Self { settings, metrics, supervisor, life, control, .. } = self;
         let local = control.local(settings, metrics);
         let deny_cache = control.deny_cache(settings);
+        let known_rows = Arc::<KnownRows>::default();
         // The store in this process, if there is one.
         let embedded = Arc::downgrade(local.as_ref().unwrap_or(&control.first));
         let options = Options {
@@ -166,12 +170,22 @@ impl Server {
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
+            rows: known_rows.clone(),
             ..Options::new(control.first.clone())
         };
         let limiters = Limiters { policies: policies.clone(), metrics: metrics.clone(), options };
         let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
         let table = Arc::new(table);
-        let site = Arc::new(self.site(limiters.limiter(control, Protocol::Http), table.clone(), tracer.clone()));
+        let row_table = Arc::new(RowTable::new(
+            control.first.clone(),
+            control.per_second.clone(),
+            policies.clone(),
+            known_rows.clone(),
+            Arc::new(SystemClock),
+            metrics.observer(),
+        ));
+        let limiter = limiters.limiter(control, Protocol::Http);
+        let site = Arc::new(self.site(limiter, table.clone(), row_table.clone(), tracer.clone()));
 
         let served = self.grpc_options(tls, tracer);
         let health = Health::starting().await;
@@ -199,11 +213,18 @@ impl Server {
         metrics::add_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
         metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end);
         overrides::add_gauges(metrics, &table);
-        Ok(Serving { grpc, http, overrides: table, warm_up })
+        rows::add_gauge(metrics, &known_rows);
+        Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
     }
 
     /// What the HTTP listeners serve.
-    fn site(&self, limiter: Arc<Limiter>, overrides: Arc<OverrideTable>, tracer: Option<Arc<Tracer>>) -> Site {
+    fn site(
+        &self,
+        limiter: Arc<Limiter>,
+        overrides: Arc<OverrideTable>,
+        rows: Arc<RowTable>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Site {
         let settings = &self.settings;
         let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
         if let Some(tokens) = tokens.clone() {
@@ -232,6 +253,7 @@ impl Server {
                 instance: banner::instance(settings),
                 on_error: settings.on_error,
                 overrides,
+                rows,
                 tap_max: settings.tap.max_duration,
             },
             shared: Shared::default(),
@@ -265,8 +287,13 @@ impl Server {
         policies: Arc<Policies>,
         reload: Option<Reload>,
         overrides: Arc<OverrideTable>,
+        rows: Arc<RowTable>,
     ) {
-        let Self { metrics, supervisor, shutdown, life, .. } = self;
+        let Self { settings, metrics, supervisor, shutdown, life, .. } = self;
+        if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
+            let directory = settings.policies.directory.clone();
+            supervisor.task("rows", rows::follow(rows, directory, life.clone()));
+        }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {
             let certificates = Certificates::new(tls, metrics);

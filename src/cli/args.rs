@@ -4,6 +4,7 @@
 //! wrong flag is reported together with a wrong line of the file. Not here: what the commands do.
 
 pub mod overrides;
+pub mod rows;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 
 use self::overrides::OverrideArguments;
+use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
 use super::diff::{self, Diff, FailOn};
@@ -111,6 +113,16 @@ pub enum Command {
                             weir override list\n  weir override delete quickstart user=ann"
     )]
     Override(OverrideArguments),
+    /// Import, set, list and remove rows of a running server: a plan or other numbers for each customer
+    ///
+    /// A row is for one descriptor of a rule with rows. With Redis it is in force at the next decision of all servers that share it; with the
+    /// memory store only this server has it, until it ends. docs/rows.md has the whole. The exit code is 0 if it is done, 1 if the server
+    /// refuses or does not answer, or a line of a file is wrong, and 2 for wrong arguments.
+    #[command(
+        after_help = "Example:\n  weir rows import customers.csv\n  weir rows set api tenant=acme --plan gold\n  \
+                            weir rows list api"
+    )]
+    Rows(RowArguments),
     /// Send traffic through policies, on a clock of its own, and report what passes and what is denied
     ///
     /// The traffic is made by sources that a file describes, or was recorded. Each of the policies gets the same requests, and each

@@ -260,6 +260,11 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     if rule.is_quota {
         of_rule.push("quota: denies when all quotas of the request are over".to_owned());
     }
+    if let Some(plans) = &rule.rows {
+        let others: Vec<String> = plans.iter().skip(1).map(|(name, _)| printable(name)).collect();
+        let others = if others.is_empty() { String::new() } else { format!(", plans {}", others.join(" ")) };
+        of_rule.push(format!("rows: default {}{others}", printable(plans.default_plan())));
+    }
     if rule.metadata.is_some() {
         of_rule.push("metadata".to_owned());
     }

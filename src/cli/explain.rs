@@ -16,6 +16,7 @@ use weir_text::nearest;
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
 use super::overridden::{self, ShownOverride};
+use super::rows;
 use super::served::{self, Served};
 
 /// Writes which rules a request with these descriptors meets. A request that meets no rule is no error.
@@ -54,6 +55,15 @@ pub fn run_served(
         Vec::new()
     });
     write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
+    let of_domain = loaded.policies.domain(domain);
+    for (number, entries) in descriptors.iter().enumerate() {
+        let entries_of: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let has_rows =
+            |of_domain| loaded.policies.find(of_domain, &entries_of).rule.is_some_and(|rule| rule.rows.is_some());
+        if of_domain.is_some_and(has_rows) {
+            writeln!(out, "row of descriptor {}: {}", number + 1, rows::of_server(server, domain, entries))?;
+        }
+    }
     if !problems.is_empty() {
         writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
     }

@@ -14,6 +14,7 @@ pub mod overrides;
 pub mod pipe;
 pub mod program;
 pub mod ratelimit;
+pub mod rows;
 mod runtime;
 pub mod schema;
 pub mod serve;

@@ -74,6 +74,17 @@ pub fn write_tag<'a>(
     out.push('}');
 }
 
+/// The text that all keys of a domain begin with, or of all domains.
+#[must_use]
+pub fn domain_prefix(domain: Option<&str>) -> String {
+    let mut prefix = format!("{VERSION}{{");
+    if let Some(domain) = domain {
+        escape(&mut prefix, domain);
+        prefix.push('|');
+    }
+    prefix
+}
+
 /// Cuts the tag that starts at `start` to a readable beginning and a hash of the whole. [ky-3]
 fn shorten(out: &mut String, start: usize) {
     let hash = Sha256::digest(&out.as_bytes()[start..]);

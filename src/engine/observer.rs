@@ -8,6 +8,7 @@ use super::charge::{Charge, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
+use super::rows::RowTerms;
 use super::time::{Micros, Unit};
 
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
@@ -89,6 +90,11 @@ pub trait Observer: Send + Sync {
         let _ = (kind, hits);
     }
 
+    /// This happened to so many rows. [rw-7]
+    fn rows(&self, event: RowEvent, count: u64) {
+        let _ = (event, count);
+    }
+
     /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;
@@ -140,6 +146,12 @@ pub trait AnsweredRequest {
 
     /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
+
+    /// The terms of the row that its limits came from; none for the default plan, and for rules without rows.
+    fn row(&self, at: usize) -> Option<&RowTerms> {
+        let _ = at;
+        None
+    }
 }
 
 /// The operation on one descriptor, and its result.
@@ -195,6 +207,11 @@ pub trait Trace: Send + Sync {
 
     /// A descriptor matched this rule, or no rule.
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
+
+    /// The limits of a descriptor came from a row with these terms.
+    fn row(&self, terms: &RowTerms) {
+        let _ = terms;
+    }
 
     /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>);
@@ -381,6 +398,28 @@ pub enum HoldHits {
 impl HoldHits {
     /// Their words in metrics, in the order of the variants.
     pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+}
+
+/// What happened to rows, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowEvent {
+    /// Read before a decision, because this process did not know it.
+    Read,
+    /// A decision was made again, because its row had changed.
+    AskedAgain,
+    /// The default plan counted in a decision, because no policy has the plan or the limits of the row.
+    Unfit,
+    /// A value at the key of a row was none of weir's.
+    Foreign,
+    /// Written by this process.
+    Written,
+    /// Removed by this process.
+    Removed,
+}
+
+impl RowEvent {
+    /// Their words in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 6] = ["read", "asked_again", "unfit", "foreign", "written", "removed"];
 }
 
 /// Ignores all events.

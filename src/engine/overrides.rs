@@ -3,16 +3,14 @@
 //! Overrides are fitted to a policy set when either changes. A decision then finds the override of a key by its tag.
 //! Not here: where overrides are stored and how they are written (limiter/overrides.rs).
 
-use std::fmt;
-
 use hashbrown::HashMap;
 
-use super::algorithm::{LimitError, parameters::Anchor};
 use super::descriptor::{Entry, spell_entries};
 use super::key;
 use super::limit::Limit;
+pub use super::numbers::{Misfit, Numbers};
 use super::policy::{Match, PolicySet, Rule};
-use super::time::{Micros, Window};
+use super::time::Micros;
 
 /// The most overrides at a time.
 pub const OVERRIDES_MAX: usize = 10_000;
@@ -33,95 +31,11 @@ pub struct Override {
     pub until: Micros,
 }
 
-/// The numbers of one limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Numbers {
-    /// The name of the limit; none for the only limit of a rule.
-    pub name: Option<Box<str>>,
-    /// Hits per window.
-    pub requests: u32,
-    /// The window, or the period of the rate.
-    pub window: Window,
-    /// The most hits at one instant. None: the policy's burst times the ratio of the hits.
-    pub burst: Option<u32>,
-}
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(name) = &self.name {
-            write!(f, "{name}: ")?;
-        }
-        write!(f, "{} per {}", self.requests, self.window)?;
-        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
-    }
-}
-
 impl Override {
     /// Its descriptor in the form of a request.
     #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
-    }
-}
-
-/// Why an override has no effect on a policy set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
-    /// There is no such domain.
-    NoDomain,
-    /// The descriptor meets no rule.
-    NoRule {
-        /// How many of its entries are matched, from the first.
-        met: usize,
-    },
-    /// The rule has no limit.
-    Unlimited,
-    /// The rule has several limits, and the override names none. It has their names.
-    Unnamed(Vec<String>),
-    /// No limit of the rule has this name. It has the existing names.
-    NoLimit(String, Vec<String>),
-    /// Two of the numbers are for the same limit.
-    Twice,
-    /// The windows of a limit are those of a calendar, and the override has a length in their place.
-    Calendar(&'static str),
-    /// A burst for an algorithm that has none.
-    NoBurst(&'static str),
-    /// The numbers break a bound of the algorithm.
-    Limit(LimitError),
-    /// Two limits would have the same state.
-    SameShape,
-    /// Another override is for the same state: with `share_threshold` many descriptors share one. It has that
-    /// descriptor.
-    Taken(String),
-}
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDomain => f.write_str("no policy has this domain"),
-            Self::NoRule { met: 0 } => f.write_str("the descriptor meets no rule: no policy has its first entry"),
-            Self::NoRule { met } => {
-                write!(
-                    f,
-                    "the descriptor meets no rule: policies go on after {met} of its entries, but not with the next one"
-                )
-            }
-            Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
-            Self::Unnamed(names) => {
-                write!(f, "the rule has {} limits: name the one that is meant, of {}", names.len(), names.join(", "))
-            }
-            Self::NoLimit(name, names) => {
-                write!(f, "no limit of the rule is called {name:?}: there is {}", names.join(", "))
-            }
-            Self::Twice => f.write_str("two numbers for one limit"),
-            Self::Calendar(unit) => write!(f, "the limit counts by the calendar: give a number per {unit}"),
-            Self::NoBurst(algorithm) => write!(f, "a burst on {algorithm}, which has none"),
-            Self::Limit(error) => error.fmt(f),
-            Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
-            Self::Taken(other) => {
-                write!(f, "the override of {other} is for the same state, which several descriptors share")
-            }
-        }
     }
 }
 
@@ -230,8 +144,8 @@ pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     (!values.is_empty()).then(|| spell_entries(entries.collect::<Vec<_>>()))
 }
 
-/// The limits of a rule, some with other numbers.
-fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
+/// The limits of a rule, some with other numbers. Rows of a rule have numbers in the same form. [rw-1]
+pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
     let mut limits = rule.limits.clone();
     let mut is_replaced = vec![false; limits.len()];
     for numbers in numbers {
@@ -239,7 +153,7 @@ fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
         if std::mem::replace(&mut is_replaced[at], true) {
             return Err(Misfit::Twice);
         }
-        limits[at] = with_numbers(&rule.limits[at], numbers)?;
+        limits[at] = numbers.applied_to(&rule.limits[at])?;
     }
     for (i, limit) in limits.iter().enumerate() {
         if limits[..i].iter().any(|other| other.id() == limit.id()) {
@@ -262,21 +176,6 @@ fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
             limits.iter().position(is_it).ok_or_else(|| Misfit::NoLimit(name.to_owned(), names()))
         }
     }
-}
-
-/// A limit with other numbers; the rest stays.
-fn with_numbers(limit: &Limit, numbers: &Numbers) -> Result<Limit, Misfit> {
-    let Numbers { requests, window, burst, .. } = *numbers;
-    if let Anchor::Calendar(unit) = limit.algorithm().anchor()
-        && window != limit.window()
-    {
-        return Err(Misfit::Calendar(unit.unit().name()));
-    }
-    let algorithm = limit.algorithm();
-    let Some(algorithm) = algorithm.resized((limit.requests(), limit.window()), (requests, window), burst) else {
-        return Err(Misfit::NoBurst(algorithm.name()));
-    };
-    limit.with_numbers(requests, window, algorithm).map_err(Misfit::Limit)
 }
 
 #[cfg(test)]

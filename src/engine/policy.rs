@@ -20,6 +20,7 @@ use super::matcher::Matcher;
 use super::metadata::Fields;
 use super::network::Network;
 use super::pattern::{Pattern, SharedBy};
+use super::plans::Plans;
 
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -135,13 +136,23 @@ pub struct RuleSpec {
     pub on_error: Option<OnError>,
     /// Metadata for the answer to a request that passes these limits.
     pub metadata: Option<Arc<Fields>>,
+    /// Each descriptor has a row that names one of these plans, or numbers of its own. [rw-1]
+    pub rows: Option<Plans>,
 }
 
 impl RuleSpec {
     /// A rule that denies, with nothing else set.
     #[must_use]
     pub const fn of(kind: RuleKind) -> Self {
-        Self { kind, role: Role::Enforced, is_quota: false, replaces: Vec::new(), on_error: None, metadata: None }
+        Self {
+            kind,
+            role: Role::Enforced,
+            is_quota: false,
+            replaces: Vec::new(),
+            on_error: None,
+            metadata: None,
+            rows: None,
+        }
     }
 }
 
@@ -234,6 +245,8 @@ pub struct Rule {
     pub on_error: Option<OnError>,
     /// Metadata for the answer to a request that passes its limits.
     pub metadata: Option<Arc<Fields>>,
+    /// The plans that rows of its descriptors name, if it has rows. In a box, because few rules have them. [rw-1]
+    pub rows: Option<Box<Plans>>,
     /// The descriptors on the path to it, its own last: one for each entry of a request that meets it.
     pub levels: Box<[Arc<Level>]>,
 }
@@ -439,6 +452,8 @@ pub struct Domain {
     pub mode: Option<Mode>,
     /// Whether a limit of it is a hold.
     pub has_holds: bool,
+    /// Whether a rule of it has rows.
+    pub has_rows: bool,
     /// What happens to its requests if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
@@ -499,6 +514,11 @@ impl PolicySet {
                 domain.mode.get_or_insert(Mode::Atomic);
             }
         }
+        for rule in set.rules.iter().filter(|rule| rule.rows.is_some()) {
+            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+                domain.has_rows = true;
+            }
+        }
         // Several files can add to the first level of a domain, so it is sealed after all of them.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
         domains.sort_unstable_by_key(|domain| domain.id);
@@ -519,6 +539,7 @@ impl PolicySet {
             name: name.clone(),
             mode: None,
             has_holds: false,
+            has_rows: false,
             on_error: None,
             root: Node::default(),
         });
@@ -733,6 +754,7 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
         replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
         on_error: spec.on_error,
         metadata: spec.metadata,
+        rows: spec.rows.map(Box::new),
         levels: levels.into(),
     });
     Ok(id)

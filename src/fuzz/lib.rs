@@ -12,6 +12,8 @@ pub use weir_grpc::fuzz::{frames, message};
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
 use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
+pub use weir_limiter::rows::fuzz as rows;
+pub use weir_policies::row_file::fuzz as row_lines;
 use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
 use weir_rls::{json, receipts};
 use weir_settings::{Layer, Settings};
@@ -281,6 +283,16 @@ mod tests {
     #[test]
     fn overrides() {
         run("overrides", super::overrides);
+    }
+
+    #[test]
+    fn rows() {
+        run("rows", super::rows);
+    }
+
+    #[test]
+    fn row_lines() {
+        run("row_lines", super::row_lines);
     }
 
     #[test]

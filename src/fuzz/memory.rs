@@ -7,7 +7,8 @@ use std::path::Path;
 
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
-use weir_policies::{Dialect, Sources, test_file, traffic_file};
+use weir_limiter::rows::fuzz as rows;
+use weir_policies::{Dialect, Sources, row_file, test_file, traffic_file};
 use weir_rls::{json, lenient, receipts};
 use weir_settings::Layer;
 use weir_telemetry::mapper::Mapper;
@@ -235,6 +236,28 @@ fn override_lines() -> Vec<Vec<u8>> {
     ]
 }
 
+fn row_texts() -> Vec<Vec<u8>> {
+    let limit = "{\"requests\":1,\"window_us\":1000}";
+    vec![
+        many("{\"domain\":\"\",\"plan\":\"a\",\"descriptor\":[", "[\"\",\"\"],", "[\"\",\"\"]]}", 8 * 1_024),
+        many(
+            "{\"domain\":\"\",\"descriptor\":[[\"\",\"\"]],\"limits\":[",
+            &format!("{limit},"),
+            &format!("{limit}]}}"),
+            8 * 1_024,
+        ),
+        many("{\"domain\":\"\",\"plan\":\"a\",\"descriptor\":[[\"a\",\"b\"]],\"note\":\"", "x", "\"}", 200),
+    ]
+}
+
+fn row_lines() -> Vec<Vec<u8>> {
+    vec![
+        many("domain,tenant,plan\n", "a,b,c\n", "", 8 * 1_024),
+        many("domain,tenant,limits\na,b,", "x=1/s;", "x=1/s", 8 * 1_024),
+        many("domain,descriptor,plan\na,\"", "a=b,", "a=b\",c", 8 * 1_024),
+    ]
+}
+
 fn sources(bytes: &[u8]) {
     let _ = serde_json::from_slice::<Sources>(bytes);
 }
@@ -275,6 +298,8 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "a file of tests or of traffic", decode: tests, inputs: yaml(512 * KIB) },
         Decoder { name: "a record, an access log", decode: lines, inputs: line_files() },
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
+        Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },
+        Decoder { name: "a file of rows, in `weir`", decode: row_file::fuzz, inputs: row_lines() },
         Decoder { name: "policies of a server, in `weir`", decode: sources, inputs: served() },
         Decoder { name: "a mapping file of StatsD", decode: mapper, inputs: mappings() },
         Decoder { name: "a settings file", decode: settings, inputs: yaml(256 * KIB) },

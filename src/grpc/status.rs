@@ -36,7 +36,9 @@ pub fn status(error: &RequestError) -> Status {
         RequestError::Invalid(_) => Status::invalid_argument(text),
         RequestError::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
         RequestError::Undecided(Undecided::Store(error)) => match error {
-            StoreError::NotSent(_) | StoreError::StaleBounds { .. } => Status::unavailable(text),
+            StoreError::NotSent(_) | StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => {
+                Status::unavailable(text)
+            }
             StoreError::Unknown(_) => Status::deadline_exceeded(text),
         },
     }

@@ -30,18 +30,19 @@ use weir_engine::Rule;
 use weir_engine::Term;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
+use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_lifecycle::on_own_thread;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, source, states, tap,
-    token, wrong_method,
+    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows, source, states,
+    tap, token, wrong_method,
 };
 
 /// Every path, for the response to an unknown one.
-const PATHS: [&str; 14] = [
+const PATHS: [&str; 18] = [
     "GET / (a page)",
     "GET /top?minutes=5&limits=20&keys=5",
     "GET /limited?domain=D&rule=R&minutes=5",
@@ -52,6 +53,10 @@ const PATHS: [&str; 14] = [
     "GET /overrides",
     "PUT /overrides",
     "DELETE /overrides?domain=D&descriptor=K=V,K=V",
+    "GET /rows?domain=D&descriptor=K=V,K=V",
+    "PUT /rows",
+    "POST /rows?check=true",
+    "DELETE /rows?domain=D&descriptor=K=V,K=V",
     "GET /state?domain=D&descriptor=K=V,K=V",
     "DELETE /state?domain=D&descriptor=K=V,K=V",
     "GET /metrics",
@@ -70,6 +75,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/policies", get(policies))
         .route("/policies/source", get(source::source))
         .route("/overrides", get(overrides::list).put(overrides::set).delete(overrides::delete))
+        .route("/rows", get(rows::show).put(rows::set).post(rows::set_many).delete(rows::remove))
         .route("/state", get(show_state).delete(reset))
         .route("/metrics", get(metrics))
         .route("/readyz", get(readyz))
@@ -240,7 +246,15 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
     let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
     // A rule without limits needs no store.
     let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
-    json!({
+    let rows = rule.rows.as_ref().map(|plans| {
+        let plan = |(name, limits): (&str, &PlanLimits)| {
+            let limits: Vec<Value> =
+                limits.iter().map(|limit| limit.as_ref().map_or(Value::Null, limit_as_json)).collect();
+            json!({ "name": name, "limits": limits })
+        };
+        json!({ "default": plans.default_plan(), "plans": plans.iter().map(plan).collect::<Vec<_>>() })
+    });
+    let mut shown = json!({
         "descriptor": rule.path,
         "place": place,
         "unlimited": rule.unlimited,
@@ -248,7 +262,11 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
         "replaces": rule.replaces,
         "on_error": on_error,
         "limits": limits,
-    })
+    });
+    if let Some(rows) = rows {
+        shown["rows"] = rows;
+    }
+    shown
 }
 
 /// The action if the store does not answer, and where it is set: the rule, the domain or the server.

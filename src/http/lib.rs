@@ -11,6 +11,7 @@ mod origin;
 mod overrides;
 mod page;
 mod public;
+mod rows;
 mod source;
 mod states;
 mod streamed;
@@ -38,6 +39,7 @@ use weir_engine::PolicySet;
 use weir_lifecycle::{Life, Phase};
 use weir_limiter::Limiter;
 use weir_limiter::overrides::OverrideTable;
+use weir_limiter::rows::RowTable;
 use weir_rls::convert::{Bounds, Extras};
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
@@ -105,6 +107,8 @@ pub struct AdminOptions {
     pub on_error: OnError,
     /// The numbers that operators have set for single descriptors.
     pub overrides: Arc<OverrideTable>,
+    /// The rows of customers.
+    pub rows: Arc<RowTable>,
     /// How long a tap lasts at most.
     pub tap_max: Duration,
 }

@@ -6,20 +6,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
-use weir_engine::observer::Trace;
+use weir_engine::observer::{RowEvent, Trace};
+use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Mode};
-use weir_store::{Failure, Store, StoreError};
+use weir_engine::{Charge, Decision, Mode, Operation};
+use weir_store::{Check, Failure, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::holds::Settling;
+use super::holds::{Settle, Settling};
 use super::leases;
-use super::plan::{Decided, Plan, Selected};
+use super::plan::{Decided, Plan, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
+
+/// How often a request is planned at most: rows are read, and the store finds that one has changed meanwhile. [rw-2]
+const ROUNDS_MAX: u32 = 32;
 
 impl Limiter {
     /// Decides a request under these policies.
@@ -35,38 +39,99 @@ impl Limiter {
             self.counts.unmatched(in_force, query, started, trace)?;
             return Ok(unmatched(query));
         };
-        let plan = Plan::of(in_force, domain, self.stores.options.modes, query, &*self.stores.options.clock);
         let mode = domain.mode.unwrap_or(self.stores.options.mode);
         let ours = started + self.stores.options.budget;
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
-        let mut request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable: false, trace };
+        let request = Asked { in_force, domain, query, mode, started, deadline, trace };
+        if domain.has_rows {
+            // A box, so that other requests do not carry the room for this.
+            return Box::pin(self.decide_under_rows(&request)).await;
+        }
+        let plan = self.plan(&request, None);
+        self.decide_planned(&request.with(&plan), query, None).await
+    }
+
+    fn plan<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Plan<'a> {
+        let options = &self.stores.options;
+        Plan::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
+    }
+
+    /// Decides a request that can meet rules with rows: reads the rows that this process does not know, and decides again when the
+    /// store has found another row than the known one. [rw-2]
+    async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
+        let mut settled = Settled::default();
+        let mut unread = None;
+        for round in 1.. {
+            let plan = self.plan(asked, Some(self.stores.row_source()));
+            let is_last = round >= ROUNDS_MAX || Instant::now() >= asked.deadline;
+            if unread.is_none() && plan.unknown_rows().next().is_some() {
+                let read =
+                    if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&plan, asked.deadline).await };
+                unread = read.err();
+                continue;
+            }
+            let request = Request { can_ask_again: !is_last, unread: unread.as_ref(), ..asked.with(&plan) };
+            match self.decide_planned(&request, asked.query, Some(&mut settled)).await {
+                Err(Undecided::Store(StoreError::StaleRow { .. })) => {
+                    self.stores.observer.rows(RowEvent::AskedAgain, 1);
+                }
+                decided => {
+                    let unfit = plan.rows.iter().filter(|row| row.is_unfit).count();
+                    if unfit > 0 {
+                        self.stores.observer.rows(RowEvent::Unfit, unfit as u64);
+                    }
+                    return decided;
+                }
+            }
+        }
+        unreachable!("the last round has an answer")
+    }
+
+    /// Decides a request whose limits are known. `settled` has what was settled before, where it may be decided again.
+    async fn decide_planned(
+        &self,
+        request: &Request<'_, '_>,
+        query: &Query<'_>,
+        settled: Option<&mut Settled>,
+    ) -> Result<Answer, Undecided> {
+        let plan = request.plan;
         let mut charges = plan.charges(query);
-        let settling = match &query.settle {
+        let settling = match (&query.settle, settled) {
+            (None, _) => Settling::default(),
             // A box, because few requests settle.
-            Some(settle) => Box::pin(self.stores.settle(&request, query, settle, &mut charges)).await,
-            None => Settling::default(),
+            (Some(settle), None) => Box::pin(self.stores.settle(request, query, settle, &mut charges)).await,
+            (Some(settle), Some(settled)) => {
+                Box::pin(self.settle_once(request, query, settle, &mut charges, settled)).await
+            }
         };
-        // Its limits wait for the store together with what is settled.
-        request.is_leasable = plan.has_leases && query.settle.is_none() && self.is_leasable(mode, &charges);
+        // The limits of a settle wait for the store together with what is settled.
+        let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
+        let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
+        let request = &Request { is_leasable, ..*request };
         let mut decided = Decided::default();
-        let result = if charges.is_empty()
-            || (request.is_leasable && self.is_leased(&request, &charges, &mut decided))
-            || self.is_known(&request, &charges, &mut decided)
+        let has_none = charges.is_empty() && plan.rows.is_empty();
+        let result = if has_none
+            || (request.is_leasable && self.is_leased(request, &charges, &mut decided))
+            || self.is_known(request, &charges, &mut decided)
         {
             Ok(())
         } else {
-            self.decide_by_stores(&request, &mut charges, &mut decided).await
+            self.decide_by_stores(request, &mut charges, &mut decided).await
         };
+        if let Err(stale @ StoreError::StaleRow { .. }) = result {
+            // Nothing is counted before the last answer.
+            return Err(Undecided::Store(stale));
+        }
         self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
-        self.counts.request(&request, query, result.is_ok().then_some(&decided));
+        self.counts.request(request, query, result.is_ok().then_some(&decided));
         match &query.settle {
             // It may have given hits back, so that nobody may send it again. [hd-6]
             Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
             _ => result?,
         }
         let mut answer = plan.answer(query, &decided);
-        if domain.has_holds && !answer.denied {
+        if plan.domain.has_holds && !answer.denied {
             answer.holds = self.stores.opened(&decided);
         }
         Ok(answer)
@@ -76,12 +141,37 @@ impl Limiter {
     pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
         let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
         let options = &self.stores.options;
-        let plan = Plan::of(in_force, domain, options.modes, query, &*options.clock);
         let started = Instant::now();
         let deadline = started + options.budget;
-        let (mode, is_leasable) = (Mode::Atomic, false);
-        let request = Request { in_force, plan: &plan, mode, started, deadline, is_leasable, trace: None };
-        self.stores.settle(&request, query, settle, &mut plan.charges(query)).await;
+        let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
+        let plan = self.plan(&asked, None);
+        self.stores.settle(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
+    }
+
+    /// Settles holds, or if that was done before, makes the charges what it made them then.
+    async fn settle_once(
+        &self,
+        request: &Request<'_, '_>,
+        query: &Query<'_>,
+        settle: &Settle,
+        charges: &mut [Charge<'_>],
+        settled: &mut Settled,
+    ) -> Settling {
+        let is_report = |charge: &Charge<'_>| charge.limit.hold && matches!(charge.operation, Operation::Report(_));
+        if let Some(settling) = settled.settling {
+            for charge in charges.iter_mut().filter(|charge| charge.limit.hold) {
+                let is_it = |(key, group, _): &&(String, u16, Operation)| *key == charge.key && *group == charge.group;
+                if let Some((.., operation)) = settled.reports.iter().find(is_it) {
+                    charge.operation = *operation;
+                }
+            }
+            return settling;
+        }
+        let settling = self.stores.settle(request, query, settle, charges).await;
+        let reports = charges.iter().filter(|charge| is_report(charge));
+        settled.reports = reports.map(|charge| (charge.key.to_owned(), charge.group, charge.operation)).collect();
+        settled.settling = Some(settling);
+        settling
     }
 
     /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]
@@ -107,7 +197,10 @@ impl Limiter {
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        let Some(cache) = &self.stores.options.deny_cache else { return false };
+        // What depends on a row, the store decides. [rw-2]
+        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| request.plan.rows.is_empty()) else {
+            return false;
+        };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
             Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
@@ -128,14 +221,19 @@ impl Limiter {
     ) -> Result<(), StoreError> {
         // A box, because a part is seldom known.
         let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
-        let failed = match self.one_call(request.plan, charges) {
-            Ok(Some(store)) => match self.stores.ask(store, request, charges, &mut decided.decision).await {
+        let one_call = match request.unread {
+            None => self.one_call(request.plan, charges),
+            Some(error) => Err(error.clone()),
+        };
+        let failed = match one_call {
+            Ok(Some(store)) => match self.ask_one(store, request, charges, &mut decided.decision).await {
                 Ok(()) => {
                     decided.charges = Selected::All(charges);
                     decided.planned = Selected::All(&request.plan.planned);
                     decided.known = known.map_or_else(SmallVec::new, |known| known.known);
                     return Ok(());
                 }
+                Err(error @ StoreError::StaleRow { .. }) => return Err(error),
                 Err(error) => Some(error),
             },
             Ok(None) => None,
@@ -151,12 +249,23 @@ impl Limiter {
         Ok(())
     }
 
+    async fn ask_one(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &mut [Charge<'_>],
+        decision: &mut Decision,
+    ) -> Result<(), StoreError> {
+        let checks: SmallVec<[Check<'_>; 1]> = request.plan.rows.iter().map(|row| request.plan.check(row)).collect();
+        self.stores.ask(store, request, &checks, charges, decision).await
+    }
+
     /// The store that can decide all of these charges in one call, if one can.
     ///
     /// # Errors
     /// When the decision would take Redis too long, whichever store makes it. [dc-11]
     fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
-        if let [charge] = charges {
+        if let ([charge], []) = (charges, &*plan.rows) {
             return Ok(Some(self.stores.store_of(charge.limit, plan.planned[0].is_single)));
         }
         let weight = weight::of_charges(charges);
@@ -168,10 +277,49 @@ impl Limiter {
             );
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
-        let mut parts = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
+        let of_charges =
+            charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
+        let of_rows = plan.rows.iter().map(|row| {
+            let store = self.stores.store_of_row(plan, row);
+            (store, store.part_of(plan.check(row).key))
+        });
+        let mut parts = of_charges.chain(of_rows);
         let Some((first, slot)) = parts.next() else { return Ok(None) };
         Ok(parts.all(|(store, other)| Arc::ptr_eq(store, first) && other == slot).then_some(first))
     }
+}
+
+/// A request, before its limits are known.
+struct Asked<'a, 'q> {
+    in_force: &'a InForce,
+    domain: &'a Domain,
+    query: &'a Query<'q>,
+    mode: Mode,
+    started: Instant,
+    deadline: Instant,
+    trace: Option<&'a dyn Trace>,
+}
+
+impl<'a> Asked<'a, '_> {
+    fn with<'p>(&self, plan: &'a Plan<'p>) -> Request<'a, 'p> {
+        let Self { in_force, mode, started, deadline, trace, .. } = *self;
+        Request { in_force, plan, mode, started, deadline, is_leasable: false, can_ask_again: false, unread: None, trace }
+    }
+}
+
+/// What the first round of a request has settled.
+#[derive(Default)]
+struct Settled {
+    /// None before the first round.
+    settling: Option<Settling>,
+    /// What it made of charges: key, descriptor and operation.
+    reports: Vec<(String, u16, Operation)>,
+}
+
+/// The failure of a request whose rows were forgotten each time that they were read.
+fn unread_in_time() -> StoreError {
+    let message = "the rows of the request could not be read in time".to_owned();
+    StoreError::NotSent(Failure { kind: "stale_row", message })
 }
 
 /// The answer where nothing can match. [mt-7]

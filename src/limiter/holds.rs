@@ -56,7 +56,7 @@ impl Settle {
 }
 
 /// What a settle has found out, and what the decision after it has to charge.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Settling {
     /// Holds of which more was used than held: the decision charges the excess, one for each key.
     excesses: u64,

@@ -3,8 +3,8 @@
 //! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
 //! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them
 //! (stores.rs); taking hits ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials
-//! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
-//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), calendar
+//! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting (count.rs), telling taps (told.rs).
+//! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
 //! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
@@ -21,6 +21,7 @@ pub mod overrides;
 mod plan;
 mod policies;
 mod reserved;
+pub mod rows;
 mod split;
 pub mod states;
 mod stores;
@@ -44,6 +45,7 @@ pub use self::inspect::ShownState;
 use self::leases::Leases;
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
+use self::rows::known::KnownRows;
 use self::stores::Stores;
 use self::unanswered::Unanswered;
 
@@ -90,6 +92,8 @@ pub struct Options {
     pub leases: Arc<Leases>,
     /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
     pub unanswered: Arc<Unanswered>,
+    /// The rows that are known, shared by all limiters of the process. [rw-2]
+    pub rows: Arc<KnownRows>,
     /// How requests are charged if their domain does not say.
     pub mode: Mode,
     /// What happens to a request whose store does not answer, if neither rule nor domain says.
@@ -115,6 +119,7 @@ impl Options {
             deny_cache: None,
             leases: Arc::default(),
             unanswered: Arc::default(),
+            rows: Arc::default(),
             mode: Mode::Atomic,
             on_error: OnError::Error,
             modes: Modes::default(),
@@ -137,6 +142,7 @@ impl Limiter {
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
         let counts = Counts::new(observer.clone(), options.unanswered.clone());
+        options.rows.set_second_store(options.per_second.is_some());
         Self { policies, stores: Stores::new(options, observer), counts }
     }
 

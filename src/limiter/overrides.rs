@@ -84,7 +84,7 @@ fn unconfirmed(error: &StoreError) -> String {
         StoreError::Unknown(failure) => {
             format!("{}: the change may be in force or not, the list of overrides shows it", failure.message)
         }
-        StoreError::StaleBounds { .. } => error.to_string(),
+        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
     }
 }
 

@@ -2,19 +2,23 @@
 //!
 //! Not here: asking one store (stores.rs), several stores, and stores that fail (split.rs).
 
+use std::borrow::Cow;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
 use weir_engine::decision::deny;
 use weir_engine::observer::{LimitOf, Trace};
+use weir_engine::plans::PlanLimits;
 use weir_engine::policy::{Domain, Match};
+use weir_engine::rows::ROW_ID;
 use weir_engine::{
-    Charge, Decision, Hits, Limit, Micros, OnError, Operation, Outcome, Overrides, Role, Rule, Verdict, key,
+    Charge, Decision, Hits, Limit, Micros, OnError, Operation, Outcome, Overrides, Role, RowTerms, Rule, Verdict, key,
 };
-use weir_store::Clock;
+use weir_store::{Check, Clock};
 
 use super::policies::InForce;
+use super::rows::known::KnownRows;
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
@@ -41,27 +45,63 @@ pub(super) struct Plan<'p> {
     /// The descriptors whose limits are not those of a rule; seldom any.
     own_limits: Vec<(usize, OwnLimits<'p>)>,
     pub(super) planned: SmallVec<[Planned; 4]>,
+    /// The rows that the limits depend on, in the order of the descriptors. [rw-2]
+    pub(super) rows: Vec<PlannedRow>,
     /// How many descriptors met no rule and bring no limit of their own.
     pub(super) unmatched: u32,
     /// The text of all keys, one after the other.
     keys: String,
 }
 
-/// The limits of a descriptor, where they are not those of a rule.
+/// The limits of a descriptor, where they are not those of its rule as written.
 enum OwnLimits<'p> {
     /// The one that came with the request. [mt-6]
     OfRequest(Limit),
     /// Those that an operator set in place of the rule's. [ov-1]
     Set(&'p [Limit]),
+    /// Those that the descriptor's row has. [rw-1]
+    OfRow(Cow<'p, PlanLimits>),
 }
 
 impl OwnLimits<'_> {
-    fn as_slice(&self) -> &[Limit] {
+    fn len(&self) -> usize {
         match self {
-            Self::OfRequest(limit) => std::slice::from_ref(limit),
-            Self::Set(limits) => limits,
+            Self::OfRequest(_) => 1,
+            Self::Set(limits) => limits.len(),
+            Self::OfRow(limits) => limits.len(),
         }
     }
+
+    /// The limit at this position; none where the descriptor's plan has none.
+    fn at(&self, position: usize) -> Option<&Limit> {
+        match self {
+            Self::OfRequest(limit) => Some(limit),
+            Self::Set(limits) => Some(&limits[position]),
+            Self::OfRow(limits) => limits[position].as_ref(),
+        }
+    }
+}
+
+/// The row of a descriptor.
+pub(super) struct PlannedRow {
+    pub(super) group: u16,
+    key: (usize, usize),
+    /// The version that the limits were taken from; none where no row is known, neither a present nor an absent one.
+    version: Option<u64>,
+    /// The terms of the row, for people; none for the default plan.
+    terms: Option<Arc<RowTerms>>,
+    /// The terms do not fit the rule.
+    pub(super) is_unfit: bool,
+    /// No limit applies to the descriptor.
+    is_unlimited: bool,
+}
+
+/// Where a plan finds the rows of its descriptors.
+#[derive(Clone, Copy)]
+pub(super) struct RowSource<'r> {
+    pub(super) known: &'r KnownRows,
+    /// The rows are those of this process: none is unknown.
+    pub(super) are_own: bool,
 }
 
 /// One charge, by what it refers to.
@@ -162,6 +202,7 @@ impl<'p> Plan<'p> {
         modes: Modes,
         query: &Query<'_>,
         clock: &dyn Clock,
+        rows: Option<RowSource<'_>>,
     ) -> Self {
         let policies = &*in_force.policies;
         let overrides = in_force.overrides.as_deref();
@@ -175,6 +216,7 @@ impl<'p> Plan<'p> {
             met: SmallVec::new(),
             own_limits: Vec::new(),
             planned: SmallVec::new(),
+            rows: Vec::new(),
             unmatched: 0,
             keys: String::with_capacity(KEYS_BYTES),
         };
@@ -193,10 +235,12 @@ impl<'p> Plan<'p> {
         }
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
-            let is_charged = plan.add_group(group, query, &replaced, overrides, clock);
+            let is_charged = plan.add_group(group, query, &replaced, overrides, clock, rows);
             // One without a limit is a quota that passes only where the setting makes a quota of everything.
             plan.has_open_quota |= match plan.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
+                // A quota without a limit is never over.
+                Some(rule) if plan.is_unlimited_by_row(group) => rule.is_quota || modes.quota,
                 _ => modes.quota && !is_charged,
             };
         }
@@ -212,15 +256,21 @@ impl<'p> Plan<'p> {
         replaced: &[&str],
         overrides: Option<&'p Overrides>,
         clock: &dyn Clock,
+        rows: Option<RowSource<'_>>,
     ) -> bool {
         let mut tag = overrides.and_then(|overrides| self.apply(overrides, group, query, clock));
+        // What an operator set comes before the row. [rw-3]
+        if let Some(rows) = rows.filter(|_| own_limits(&self.own_limits, group).is_none()) {
+            tag = self.apply_row(rows, group, query, clock, tag);
+        }
         let met = &self.met[group];
-        let limits = match (met.rule, own_limits(&self.own_limits, group)) {
-            (_, Some(limits)) => limits,
-            (Some(rule), None) => &rule.limits[..],
+        let own = own_limits(&self.own_limits, group);
+        let count = match (met.rule, own) {
+            (_, Some(limits)) => limits.len(),
+            (Some(rule), None) => rule.limits.len(),
             (None, None) => return false,
         };
-        let is_single = limits.len() == 1;
+        let is_single = count == 1;
         let settles = query.settle.as_ref().is_some_and(|settle| settle.has(group));
         let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
             // A settle never denies. [hd-5]
@@ -229,7 +279,8 @@ impl<'p> Plan<'p> {
             role => role,
         };
         let mut is_charged = false;
-        for (i, limit) in limits.iter().enumerate() {
+        for i in 0..count {
+            let Some(limit) = limit_at(met.rule, own, i) else { continue };
             if is_replaced(limit.name.as_deref(), replaced) {
                 continue;
             }
@@ -277,13 +328,83 @@ impl<'p> Plan<'p> {
         Some(tag)
     }
 
+    /// Takes the limits of the descriptor's row, if its rule has rows. Returns where the tag of its keys is written, if it had to be.
+    /// [rw-1]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
+    fn apply_row(
+        &mut self,
+        rows: RowSource<'_>,
+        group: usize,
+        query: &Query<'_>,
+        clock: &dyn Clock,
+        tag: Option<Range<usize>>,
+    ) -> Option<Range<usize>> {
+        let Match { rule, shared } = &self.met[group];
+        let Some(rule) = rule.filter(|rule| rule.rows.is_some()) else { return tag };
+        let start = self.keys.len();
+        match tag {
+            Some(tag) => self.keys.extend_from_within(tag),
+            None => {
+                let entries = query.descriptors[group].entries.iter().copied();
+                key::write_tag(&mut self.keys, &self.domain.name, entries, shared);
+            }
+        }
+        let end_of_tag = self.keys.len();
+        self.keys.push_str(ROW_ID);
+        let key = (start, self.keys.len());
+        let text = &self.keys[key.0..key.1];
+        let known = if rows.are_own { Some(rows.known.find_own(text, || clock.now())) } else { rows.known.find(text) };
+        let version = known.as_ref().map(|known| known.version);
+        let known = known.unwrap_or_default();
+        let (limits, is_fit) = rows.known.limits(rule, &known);
+        let is_unlimited = limits.iter().all(Option::is_none);
+        let group_number = group as u16;
+        self.rows.push(PlannedRow {
+            group: group_number,
+            key,
+            version,
+            terms: known.terms,
+            is_unfit: !is_fit,
+            is_unlimited,
+        });
+        self.own_limits.push((group, OwnLimits::OfRow(limits)));
+        Some(start..end_of_tag)
+    }
+
+    /// Whether the descriptor's row has no limit.
+    fn is_unlimited_by_row(&self, group: usize) -> bool {
+        self.rows.iter().any(|row| usize::from(row.group) == group && row.is_unlimited)
+    }
+
+    /// The terms of the row of a descriptor.
+    pub(super) fn row_terms(&self, group: usize) -> Option<&RowTerms> {
+        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_deref())
+    }
+
+    /// Whether the limits of a descriptor depend on a row.
+    pub(super) fn has_row(&self, group: u16) -> bool {
+        self.rows.iter().any(|row| row.group == group)
+    }
+
+    /// The rows that are not known.
+    pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &PlannedRow> {
+        self.rows.iter().filter(|row| row.version.is_none())
+    }
+
+    fn row_key(&self, row: &PlannedRow) -> &str {
+        &self.keys[row.key.0..row.key.1]
+    }
+
+    /// What the store has to compare for a row.
+    pub(super) fn check(&self, row: &PlannedRow) -> Check<'_> {
+        Check { key: self.row_key(row), version: row.version.unwrap_or(0) }
+    }
+
     fn limit(&self, planned: &Planned) -> &Limit {
         let group = usize::from(planned.group);
-        match (self.met[group].rule, own_limits(&self.own_limits, group)) {
-            (_, Some(limits)) => &limits[planned.limit],
-            (Some(rule), None) => &rule.limits[planned.limit],
-            (None, None) => unreachable!("a descriptor without limits is not charged"),
-        }
+        let own = own_limits(&self.own_limits, group);
+        limit_at(self.met[group].rule, own, planned.limit)
+            .unwrap_or_else(|| unreachable!("a descriptor without limits is not charged"))
     }
 
     pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
@@ -328,6 +449,11 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// Whether a descriptor without charges can be denied for want of an answer.
+    pub(super) fn can_deny(&self, group: u16) -> bool {
+        !self.modes.shadow && self.rule(usize::from(group)).is_some_and(|rule| rule.role != Role::Shadow)
+    }
+
     /// The rule that a descriptor met.
     pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
         self.met[group].rule
@@ -338,6 +464,9 @@ impl<'p> Plan<'p> {
     pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
         for (asked, met) in query.descriptors.iter().zip(&self.met) {
             trace.matched(asked.entries, met.rule);
+        }
+        for terms in self.rows.iter().filter_map(|row| row.terms.as_deref()) {
+            trace.row(terms);
         }
     }
 
@@ -364,7 +493,9 @@ impl<'p> Plan<'p> {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
                 (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
-                (_, 0) => Status { over: decided.denied_groups >> group & 1 == 1, ..Status::default() },
+                (_, 0) if decided.denied_groups >> group & 1 == 1 => Status { over: true, ..Status::default() },
+                (_, 0) if self.is_unlimited_by_row(group) => Status { remaining: Hits::MAX, ..Status::default() },
+                (_, 0) => Status::default(),
                 _ => status_of(&rest[..count], &planned[..count], &outcomes[..count], denied),
             };
             if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
@@ -429,8 +560,16 @@ impl<'p> Plan<'p> {
 }
 
 /// The limits of a descriptor, where they are not those of its rule.
-fn own_limits<'o>(own: &'o [(usize, OwnLimits<'_>)], group: usize) -> Option<&'o [Limit]> {
-    own.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits.as_slice())
+fn own_limits<'o, 'p>(own: &'o [(usize, OwnLimits<'p>)], group: usize) -> Option<&'o OwnLimits<'p>> {
+    own.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits)
+}
+
+/// The limit of a descriptor at this position; none where it has none.
+fn limit_at<'l>(rule: Option<&'l Rule>, own: Option<&'l OwnLimits<'_>>, position: usize) -> Option<&'l Limit> {
+    match own {
+        Some(limits) => limits.at(position),
+        None => rule.map(|rule| &rule.limits[position]),
+    }
 }
 
 /// The names that the rules of one request replace. [mt-5]

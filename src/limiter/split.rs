@@ -10,7 +10,7 @@ use std::time::Instant;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use weir_engine::decision::deny;
 use weir_engine::{Charge, Decision, Mode, OnError, Operation, Outcome, Rise, Role, Verdict};
-use weir_store::{Failure, Store, StoreError};
+use weir_store::{Check, Failure, Store, StoreError};
 
 use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
@@ -23,10 +23,22 @@ const UNDO_SHARE: u32 = 4;
 struct Part<'a> {
     store: &'a Arc<dyn Store>,
     slot: u16,
+    /// The rows that the charges depend on, and the descriptors of these rows.
+    checks: Vec<Check<'a>>,
+    row_groups: Vec<u16>,
     /// Which of the request's charges they are.
     at: Vec<usize>,
     /// As they are asked for.
     charges: Vec<Charge<'a>>,
+}
+
+/// A call that gave no answer.
+struct FailedPart {
+    /// Which of the request's charges it has.
+    at: Vec<usize>,
+    /// The descriptors whose rows it has.
+    row_groups: Vec<u16>,
+    error: StoreError,
 }
 
 /// What is known of a request's charges so far.
@@ -35,7 +47,7 @@ struct Pieces {
     outcomes: Vec<Option<Outcome>>,
     denied: bool,
     /// The charges that got no answer, by the call that failed.
-    failures: Vec<(Vec<usize>, StoreError)>,
+    failures: Vec<FailedPart>,
     /// What stands and would have to be taken back.
     reserved: Reserved,
     /// A change that cannot be undone was made.
@@ -64,8 +76,13 @@ pub(super) async fn decide_split<'a>(
             let reserving = Request { deadline: request.deadline - kept, ..*request };
             reserve(stores, &reserving, charges, refunds).await
         }
-        Some(error) => unanswered(stores, charges, error),
+        Some(error) => unanswered(stores, request.plan, charges, error),
     };
+    if pieces.failures.iter().any(|part| matches!(part.error, StoreError::StaleRow { .. })) {
+        let is_undone = stores.take_back(request, &mut pieces.reserved).await;
+        let error = StoreError::StaleRow { found: Vec::new() };
+        return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
+    }
     let denied_groups = match fall_back(stores, request, charges, &mut pieces).await {
         Ok(denied_groups) => denied_groups,
         Err(error) => {
@@ -106,17 +123,24 @@ fn doubt(stores: &Stores, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) 
     }
 }
 
+impl<'a> Part<'a> {
+    fn of(store: &'a Arc<dyn Store>, slot: u16, at: Vec<usize>, charges: Vec<Charge<'a>>) -> Self {
+        Self { store, slot, checks: Vec::new(), row_groups: Vec::new(), at, charges }
+    }
+}
+
 /// What is known of charges that got no answer, all for one reason.
-fn unanswered(stores: &Stores, charges: &[Charge<'_>], error: StoreError) -> Pieces {
+fn unanswered(stores: &Stores, plan: &Plan<'_>, charges: &[Charge<'_>], error: StoreError) -> Pieces {
     let mut pieces = pieces(stores, charges);
-    pieces.failures.push(((0..charges.len()).collect(), error));
+    let row_groups = plan.rows.iter().map(|row| row.group).collect();
+    pieces.failures.push(FailedPart { at: (0..charges.len()).collect(), row_groups, error });
     pieces
 }
 
 /// Asks every part at once.
 async fn reserve<'a>(
     stores: &'a Stores,
-    request: &Request<'_, '_>,
+    request: &Request<'a, '_>,
     charges: &[Charge<'a>],
     refunds: Refunds,
 ) -> Pieces {
@@ -141,7 +165,7 @@ async fn reserve<'a>(
         let decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
-                pieces.failures.push((part.at, error));
+                pieces.failures.push(FailedPart { at: part.at, row_groups: part.row_groups, error });
                 continue;
             }
         };
@@ -167,7 +191,7 @@ async fn reserve<'a>(
 }
 
 /// The charges by the calls that can decide them, in their order.
-fn parts<'a>(stores: &'a Stores, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
+fn parts<'a>(stores: &'a Stores, plan: &'a Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> = Vec::new();
     for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
         let (store, slot) = stores.part_of(charge, planned);
@@ -176,8 +200,20 @@ fn parts<'a>(stores: &'a Stores, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec
                 part.at.push(i);
                 part.charges.push(charge.clone());
             }
-            None => parts.push(Part { store, slot, at: vec![i], charges: vec![charge.clone()] }),
+            None => parts.push(Part::of(store, slot, vec![i], vec![charge.clone()])),
         }
+    }
+    for row in &plan.rows {
+        let check = plan.check(row);
+        let store = stores.store_of_row(plan, row);
+        let slot = store.part_of(check.key);
+        let place = parts.iter().position(|part| Arc::ptr_eq(part.store, store) && part.slot == slot);
+        let place = place.unwrap_or_else(|| {
+            parts.push(Part::of(store, slot, Vec::new(), Vec::new()));
+            parts.len() - 1
+        });
+        parts[place].checks.push(check);
+        parts[place].row_groups.push(row.group);
     }
     parts
 }
@@ -196,7 +232,7 @@ async fn fall_back<'a>(
     let mut denied_groups = 0;
     let mut local = Vec::new();
     let mut is_error = false;
-    for (at, error) in &pieces.failures {
+    for FailedPart { at, row_groups, error } in &pieces.failures {
         let mut last = None;
         for &i in at {
             let group = charges[i].group;
@@ -228,6 +264,19 @@ async fn fall_back<'a>(
                 OnError::Deny | OnError::Allow => {}
             }
         }
+        // Those whose row has no limit have no charge. [rw-5]
+        for &group in row_groups.iter().filter(|group| !at.iter().any(|&i| charges[i].group == **group)) {
+            let action = action(group);
+            stores.observer.fell_back(action, error.kind());
+            if let Some(trace) = request.trace {
+                trace.fell_back(action, error.kind());
+            }
+            match action {
+                OnError::Error => is_error = true,
+                OnError::Deny if request.plan.can_deny(group) => denied_groups |= 1 << group,
+                OnError::Deny | OnError::Allow | OnError::Local => {}
+            }
+        }
     }
     let local_store = stores.options.local.as_ref();
     if is_error || (local_store.is_none() && !local.is_empty()) {
@@ -244,7 +293,7 @@ async fn fall_back<'a>(
     // Quota limits are judged together with those that other stores have answered.
     alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
     let mut decision = Decision::default();
-    stores.ask(store, request, &mut alone, &mut decision).await?;
+    stores.ask(store, request, &[], &mut alone, &mut decision).await?;
     pieces.denied |= decision.denied;
     let stands = request.mode == Mode::Atomic && !decision.denied;
     for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
@@ -258,13 +307,15 @@ async fn fall_back<'a>(
 }
 
 /// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
-async fn give_back<'a>(stores: &'a Stores, request: &Request<'_, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
+async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
     let mut parts = parts(stores, request.plan, charges);
     for part in &mut parts {
         part.at.retain(|at| pieces.held_back.contains(at));
         part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
     }
     parts.retain(|part| !part.at.is_empty());
+    // The rows were compared when the refunds were looked at.
+    parts.iter_mut().for_each(|part| part.checks.clear());
     let request = &Request { started: Instant::now(), ..*request };
     let mut asked = ask_each(stores, request, parts);
     while let Some((part, answer)) = asked.next().await {
@@ -296,7 +347,7 @@ fn ask_each<'a>(
 ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
     let ask = async |mut part: Part<'a>| {
         let mut decision = Decision::default();
-        let result = stores.ask(part.store, request, &mut part.charges, &mut decision).await;
+        let result = stores.ask(part.store, request, &part.checks, &mut part.charges, &mut decision).await;
         (part, result.map(|()| decision))
     };
     parts.into_iter().map(ask).collect()
@@ -338,9 +389,9 @@ fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool
 }
 
 /// The failure that leaves most open what was charged.
-fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
+fn worst(failures: Vec<FailedPart>) -> StoreError {
     let mut worst = None;
-    for (_, error) in failures {
+    for FailedPart { error, .. } in failures {
         if worst.is_none() || matches!(error, StoreError::Unknown(_)) {
             worst = Some(error);
         }

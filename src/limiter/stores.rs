@@ -6,17 +6,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use weir_engine::observer::{Observer, StoreCall, Trace};
+use weir_engine::observer::{Observer, RowEvent, StoreCall, Trace};
 use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Unit};
-use weir_store::{Reply, Store, StoreError};
+use weir_store::{Check, Failure, Reply, Store, StoreError};
 
 use super::Options;
 use super::ahead::Ahead;
 use super::calendar::Calendar;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
-use super::plan::{Plan, Planned};
+use super::plan::{Plan, Planned, PlannedRow, RowSource};
 use super::policies::InForce;
 use super::reserved::Reserved;
+use super::rows::known::KnownRow;
 
 /// One request, as far as it does not change while stores are asked.
 #[derive(Clone, Copy)]
@@ -28,6 +29,10 @@ pub(super) struct Request<'a, 'p> {
     pub(super) deadline: Instant,
     /// Leases can admit it, if there are some.
     pub(super) is_leasable: bool,
+    /// The request is decided again if a row has changed. [rw-2]
+    pub(super) can_ask_again: bool,
+    /// Why rows are not known: nothing is asked, and `on_error` decides.
+    pub(super) unread: Option<&'a StoreError>,
     /// Reports how the decision is made; seldom there.
     pub(super) trace: Option<&'a dyn Trace>,
 }
@@ -66,23 +71,89 @@ impl Stores {
         }
     }
 
-    /// Asks one store for a decision over charges that it can decide together.
+    /// The store that has the row of a descriptor: that of the states of its rule.
+    pub(super) fn store_of_row(&self, plan: &Plan<'_>, row: &PlannedRow) -> &Arc<dyn Store> {
+        match plan.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
+            Some([limit, rest @ ..]) => self.store_of(limit, rest.is_empty()),
+            _ => &self.options.store,
+        }
+    }
+
+    /// The rows of this limiter's requests.
+    pub(super) fn row_source(&self) -> RowSource<'_> {
+        RowSource { known: &self.options.rows, are_own: self.options.store.is_immediate() }
+    }
+
+    /// Reads rows, so that they are known. [rw-2]
+    ///
+    /// # Errors
+    /// When a store did not answer.
+    pub(super) async fn read_rows(&self, plan: &Plan<'_>, deadline: Instant) -> Result<(), StoreError> {
+        let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();
+        for row in plan.unknown_rows() {
+            let store = self.store_of_row(plan, row);
+            let key = plan.check(row).key;
+            match of_stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, store)) {
+                Some((_, keys)) => keys.push(key),
+                None => of_stores.push((store, vec![key])),
+            }
+        }
+        for (store, keys) in of_stores {
+            let began = Instant::now();
+            let read = store.read_rows(&keys, deadline).get().await;
+            if let Err(error) = &read {
+                let took = error.was_asked().then(|| began.elapsed());
+                self.observer.store_called(Some(error.kind()), took);
+            }
+            for (key, read) in keys.into_iter().zip(read?) {
+                let (row, is_foreign) = KnownRow::of(&read);
+                self.observer.rows(RowEvent::Read, 1);
+                if is_foreign {
+                    self.observer.rows(RowEvent::Foreign, 1);
+                }
+                self.options.rows.insert(key, row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns from the versions that the checks of a decision have found. Where there is no row, or it has ended, there is nothing
+    /// to read.
+    fn learn_rows(&self, checks: &[Check<'_>], found: &[u64]) {
+        for (check, found) in checks.iter().zip(found).filter(|(check, found)| check.version != **found) {
+            match found {
+                0 => self.options.rows.insert(check.key, KnownRow::default()),
+                _ => self.options.rows.forget(check.key),
+            }
+        }
+    }
+
+    /// Asks one store for a decision over charges that it can decide together, if the rows are still those of the checks.
     ///
     /// The decision is written in place: it is large, and each level that returned it would copy it.
     pub(super) async fn ask(
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
+        checks: &[Check<'_>],
         charges: &mut [Charge<'_>],
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
         self.set_bounds(charges, None);
-        let mut result = self.call(store, request, charges, decision).await;
+        let mut result = self.call(store, request, checks, charges, decision).await;
         if let Err(StoreError::StaleBounds { now }) = result {
             // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once more is enough, unless
             // its clock jumps meanwhile.
             self.set_bounds(charges, Some(now));
-            result = self.call(store, request, charges, decision).await;
+            result = self.call(store, request, checks, charges, decision).await;
+        }
+        if let Err(StoreError::StaleRow { found }) = &result {
+            self.learn_rows(checks, found);
+            if request.can_ask_again {
+                return result;
+            }
+            let message = "the row of a descriptor changed each time that it was read".to_owned();
+            result = Err(StoreError::NotSent(Failure { kind: "stale_row", message }));
         }
         if request.is_leasable && result.is_ok() && !store.is_immediate() {
             self.take_ahead(store, request, charges, decision);
@@ -100,6 +171,7 @@ impl Stores {
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
+        checks: &[Check<'_>],
         charges: &[Charge<'_>],
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
@@ -110,7 +182,7 @@ impl Stores {
         let asked = if store.is_immediate() { None } else { self.options.unanswered.ask(charges) };
         let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
         // In two steps, so that a request that waits keeps no room for an answer that is ready.
-        let reply = match store.decide(charges, request.mode, request.deadline) {
+        let reply = match store.decide_checked(checks, charges, request.mode, request.deadline) {
             Reply::Ready(answer) => Err(write(answer)),
             Reply::Pending(answer) => Ok(answer),
         };
@@ -122,7 +194,7 @@ impl Stores {
             asked.answered();
         }
         if let (Some(learning), Ok(())) = (learning, &result) {
-            learning.learn(charges, decision);
+            learning.learn(request.plan, charges, decision);
         }
         if let Some((trace, began)) = request.trace.zip(began) {
             trace.store_called(store_call(store, charges, result.as_ref().err(), began));
@@ -181,10 +253,12 @@ impl<'a> Learning<'a> {
         Self { cache, _refunds: refunds, generation: cache.generation(), sent: Instant::now() }
     }
 
-    fn learn(&self, charges: &[Charge<'_>], decision: &Decision) {
+    /// A denial under a row ends with the row, which only the store knows: it is not kept. [rw-2]
+    fn learn(&self, plan: &Plan<'_>, charges: &[Charge<'_>], decision: &Decision) {
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             let received = Instant::now();
-            for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+            let pairs = charges.iter().zip(&decision.outcomes);
+            for (charge, outcome) in pairs.filter(|(charge, _)| !plan.has_row(charge.group)) {
                 self.cache.insert(charge, outcome, self.sent, received, self.generation);
             }
         }

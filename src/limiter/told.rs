@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use weir_engine::{Entry, Hits, Rule};
+use weir_engine::{Entry, Hits, RowTerms, Rule};
 
 use super::plan::{Decided, Plan};
 use super::{Answer, Query};
@@ -70,6 +70,10 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
 
     fn entries(&self, at: usize) -> &[Entry<'_>] {
         self.query.descriptors[at].entries
+    }
+
+    fn row(&self, at: usize) -> Option<&RowTerms> {
+        self.plan.and_then(|plan| plan.row_terms(at))
     }
 
     fn rule(&self, at: usize) -> Option<&Rule> {

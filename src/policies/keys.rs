@@ -116,7 +116,7 @@ pub(super) const REFERENCE_KEYS: [&str; 16] = [
 ];
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
+pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED, &ROWS];
 
 pub(super) const FILE: Kind = Kind {
     name: "a policy file",
@@ -141,11 +141,14 @@ pub(super) const DESCRIPTOR: Kind = Kind {
         key("detailed_metric"),
         key("value_to_metric"),
         key("metadata"),
+        key("rows"),
         key("allow_warnings"),
         key("descriptors"),
     ],
     ignored: &[],
 };
+
+pub(super) const ROWS: Kind = Kind { name: "rows", keys: &[key("default")], ignored: &[] };
 
 /// What a limit on requests in flight has in place of a rate.
 const IN_FLIGHT: &str =
@@ -195,6 +198,7 @@ pub(super) const LIMIT: Kind = Kind {
             Needs::Steps,
             "only fixed_window and sliding_window count in steps, within which a hit can be charged ahead",
         ),
+        key("plans"),
         key("unlimited"),
         key("name"),
         key("replaces"),

@@ -51,7 +51,10 @@ impl FileReader<'_> {
                 Limit::new(requests, period.window, Algorithm::FIXED_WINDOW).map_err(|error| error.to_string())
             });
             return match limit {
-                Ok(limit) => Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() }),
+                Ok(limit) => {
+                    self.plans.push(Vec::new());
+                    Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() })
+                }
                 Err(message) => Err(self.report(at, message)),
             };
         }
@@ -107,6 +110,7 @@ impl FileReader<'_> {
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
         let hold = self.flag(fields, "hold");
+        let plans = self.plans(fields);
         let burst = self.number(fields, "burst");
         let precision = self.precision(fields);
         let refill = self.choice(fields, "refill", &["continuous", "interval"]);
@@ -164,6 +168,8 @@ impl FileReader<'_> {
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
         limit.hold |= hold?;
+        let plans = plans?;
+        self.plans.push(plans);
         if limit.hold {
             self.check_hold(fields, &limit)?;
         }

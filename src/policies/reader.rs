@@ -70,9 +70,10 @@ impl Reader {
 
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let (problems, warnings, holds) = (Vec::new(), Vec::new(), Vec::new());
-        let kinds = &KINDS;
-        let mut of_file = FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds };
+        let (problems, warnings) = (Vec::new(), Vec::new());
+        let (kinds, holds, plans) = (&KINDS, Vec::new(), Vec::new());
+        let mut of_file =
+            FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds, plans };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -284,8 +285,11 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
-        let holds_above = self.holds.len();
+        let (holds_above, plans_above) = (self.holds.len(), self.plans.len());
         let rule = self.rule(&fields);
+        let plans = self.plans.split_off(plans_above);
+        let hold = self.holds.get(holds_above).copied();
+        let rows = self.rows(&fields, rule.as_ref().ok(), plans, hold);
         if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
             self.report(at, format!("{word} {QUOTA_WITH_HOLD}"));
         }
@@ -325,7 +329,8 @@ impl FileReader<'_> {
         };
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
+        let rows = rows.unwrap_or_default();
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata, rows });
         let spec = NodeSpec {
             key_pattern: is_key_pattern,
             key,

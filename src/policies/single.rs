@@ -59,6 +59,7 @@ pub(super) fn parse<T>(
         problems: Vec::new(),
         warnings: Vec::new(),
         holds: Vec::new(),
+        plans: Vec::new(),
     };
     let content = content(&mut reader);
     let mut problems = reader.problems;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::Mode;
+use weir_engine::plans::PlanNumbers;
 use weir_engine::policy::DomainSpec;
 use weir_text::yaml::Document;
 
@@ -14,6 +15,9 @@ use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
+
+/// The numbers of a limit under a plan, with their place.
+pub(super) type PlanAt = (Position, PlanNumbers);
 
 /// The problem of the current value has been reported.
 pub(super) struct Reported;
@@ -68,6 +72,8 @@ pub(super) struct FileReader<'r> {
     pub(super) warnings: Vec<(Position, Code, String)>,
     /// Where each limit is that holds what it charges, and the word in the policy that makes it one.
     pub(super) holds: Vec<(Position, &'static str)>,
+    /// The numbers under plans of each limit that was read, with their places.
+    pub(super) plans: Vec<Vec<PlanAt>>,
 }
 
 impl FileReader<'_> {

@@ -27,6 +27,36 @@ pub trait Store: Send + Sync {
     /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
+    /// The same, if each of these rows has the version that is given, by one reading of the store's clock. Else it charges nothing
+    /// and answers [`StoreError::StaleRow`]. A store of this process has no rows, and checks nothing: the process itself has
+    /// them. [rw-2]
+    fn decide_checked<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        deadline: Instant,
+    ) -> Reply<'a, Decision> {
+        let _ = checks;
+        self.decide(charges, mode, deadline)
+    }
+
+    /// The rows at these keys, which may be in any parts of the store.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        let _ = deadline;
+        Reply::Ready(Ok(vec![RowRead::Absent; keys.len()]))
+    }
+
+    /// Writes rows, each by itself; deletes those that are none. Answers how each ended.
+    fn write_rows<'a>(
+        &'a self,
+        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        deadline: Instant,
+    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
+        let _ = deadline;
+        Reply::Ready(Ok(vec![Ok(()); rows.len()]))
+    }
+
     /// Takes back the charges that the receipts prove, each only as far as it still stands. A charge that fails does not
     /// keep the others from being taken back.
     ///
@@ -126,6 +156,40 @@ pub struct Undo<'a> {
     pub bounds: Option<Bounds>,
 }
 
+/// A row that a decision depends on. [rw-2]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check<'a> {
+    /// The key of the row.
+    pub key: &'a str,
+    /// The version that the charges of the decision were made by; 0 for no row.
+    pub version: u64,
+}
+
+/// A row as a store keeps it. The store knows nothing of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRow {
+    /// A number of the text, below 2^53 and never 0.
+    pub version: u64,
+    /// From this instant of its clock on, the store takes it for no row.
+    pub until: Option<Micros>,
+    /// What it is; not empty.
+    pub text: Box<str>,
+}
+
+/// What is at the key of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowRead {
+    /// Nothing.
+    Absent,
+    /// A row, which may have ended by the store's clock.
+    Row(StoredRow),
+    /// A value that weir has not written.
+    Foreign {
+        /// The version that a check finds there.
+        version: u64,
+    },
+}
+
 /// How far [`Store::scan`] has come; the default begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanPosition {
@@ -169,6 +233,11 @@ pub enum StoreError {
     NotSent(Failure),
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
+    /// Some row has another version than the given one; nothing was charged. [rw-2]
+    StaleRow {
+        /// The version that each check has found; 0 for no row, or one that has ended.
+        found: Vec<u64>,
+    },
     /// None of a calendar window's boundaries held the store's own clock; nothing was charged or taken back. [cl-3]
     StaleBounds {
         /// The store's clock.
@@ -192,6 +261,7 @@ impl StoreError {
         match self {
             Self::NotSent(failure) | Self::Unknown(failure) => failure.kind,
             Self::StaleBounds { .. } => "stale_bounds",
+            Self::StaleRow { .. } => "stale_row",
         }
     }
 }
@@ -213,6 +283,7 @@ impl fmt::Display for StoreError {
             Self::StaleBounds { now } => {
                 write!(f, "no calendar window held the store's clock, {now} us")
             }
+            Self::StaleRow { .. } => f.write_str("a row has changed (nothing was charged)"),
         }
     }
 }

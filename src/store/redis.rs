@@ -38,13 +38,15 @@ use self::routing::node::Node;
 pub use self::routing::{breaker, node};
 use self::scripts::decode::{self, DecisionReply};
 pub use self::scripts::library::{ScriptText, scripts};
-use self::scripts::{encode, library, overrides, scan};
+use self::scripts::{encode, library, overrides, rows, scan};
 use self::transport::call::Call;
 use self::transport::error::CallError;
 pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
-use super::{Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
+use super::{
+    Check, Reply, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, StoredRow, Undo,
+};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
@@ -214,25 +216,60 @@ impl Store for Redis {
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        self.decide_checked(&[], charges, mode, deadline)
+    }
+
+    fn decide_checked<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        deadline: Instant,
+    ) -> Reply<'a, Decision> {
         Reply::Pending(Box::pin(async move {
-            let first = charges.first().map_or("", |charge| charge.key);
-            if charges.len() > 1 {
+            let keys = || charges.iter().map(|charge| charge.key).chain(checks.iter().map(|check| check.key));
+            let first = keys().next().unwrap_or("");
+            if charges.len() + checks.len() > 1 {
                 let part = self.part_of(first);
-                if charges.iter().any(|charge| self.part_of(charge.key) != part) {
+                if keys().any(|key| self.part_of(key) != part) {
                     return Err(several_slots(charges.len()));
                 }
             }
             let (places, firsts) = decision::key_indices(charges);
-            let call = || encode::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now());
+            let call = || encode::decide_call(&self.key_prefix, checks, charges, &places, &firsts, mode, self.now());
             let reply = self.call(first, call, deadline).await?;
-            let Some(reply) = decode::read_decision(&reply, charges) else {
+            let Some(reply) = decode::read_decision(&reply, checks, charges) else {
                 self.observer.strange_reply();
                 return Err(malformed_reply());
             };
             match reply {
                 DecisionReply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
                 DecisionReply::StaleBounds(now) => Err(StoreError::StaleBounds { now }),
+                DecisionReply::StaleRow(found) => Err(StoreError::StaleRow { found }),
             }
+        }))
+    }
+
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Pending(Box::pin(async move {
+            let read = async |key: &&str| {
+                let reply = self.call(key, || rows::read_call(&self.prefixed(key)), deadline).await?;
+                rows::read_reply(&reply).ok_or_else(malformed_reply)
+            };
+            join_all(keys.iter().map(read)).await.into_iter().collect()
+        }))
+    }
+
+    fn write_rows<'a>(
+        &'a self,
+        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        deadline: Instant,
+    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
+        Reply::Pending(Box::pin(async move {
+            let write = async |(key, row): &(&str, Option<&StoredRow>)| {
+                self.call(key, || rows::write_call(&self.prefixed(key), *row), deadline).await.map(drop)
+            };
+            Ok(join_all(rows.iter().map(write)).await)
         }))
     }
 

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{
-    self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, Tally, TraceIds,
+    self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
 };
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
@@ -117,6 +117,7 @@ pub struct Metrics {
     hold_hits: [Number; HoldHits::NAMES.len()],
     leases: [Number; LeaseResult::NAMES.len()],
     lease_hits: [Number; LeaseHits::NAMES.len()],
+    rows: [Number; RowEvent::NAMES.len()],
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -156,6 +157,7 @@ impl Metrics {
         let hold_hits = counters("weir_hold_hits_total", "kind");
         let leases = counters("weir_leases_total", "result");
         let lease_hits = counters("weir_lease_hits_total", "kind");
+        let rows = counters("weir_rows_total", "event");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
@@ -180,6 +182,7 @@ impl Metrics {
             hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
             leases: LeaseResult::NAMES.map(|result| leases.of(result)),
             lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
+            rows: RowEvent::NAMES.map(|event| rows.of(event)),
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
             evicted_hits: counter("weir_evicted_hits_total"),
@@ -513,6 +516,10 @@ impl Observer for PerRuntime {
 
     fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
         self.metrics.lease_hits[kind as usize].add(u64::from(hits));
+    }
+
+    fn rows(&self, event: RowEvent, count: u64) {
+        self.metrics.rows[event as usize].add(count);
     }
 
     fn evicted(&self, hits_lost: Hits) {

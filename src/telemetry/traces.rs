@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
-use weir_engine::{Entry, OnError, Rule};
+use weir_engine::{Entry, OnError, RowTerms, Rule};
 
 use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
@@ -158,6 +158,10 @@ impl observer::Trace for Trace {
 
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>) {
         self.record.lock().matched(entries, rule, self.tracer.options.descriptor_values);
+    }
+
+    fn row(&self, terms: &RowTerms) {
+        self.record.lock().row(terms);
     }
 
     fn charged(&self, charged: &Charged<'_>) {

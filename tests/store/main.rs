@@ -21,6 +21,7 @@ mod overrides;
 mod permits;
 mod policy_tests;
 mod regressions;
+mod rows;
 mod simulation;
 mod split;
 mod terms;

@@ -354,7 +354,7 @@ fn node(rule: &Rule) -> NodeSpec {
     };
     let replaces = rule.replaces.iter().map(ToString::to_string).collect();
     let (role, is_quota, on_error, metadata) = (rule.role, rule.is_quota, rule.on_error, rule.metadata.clone());
-    let spec = RuleSpec { kind, role, is_quota, replaces, on_error, metadata };
+    let spec = RuleSpec { kind, role, is_quota, replaces, on_error, metadata, rows: rule.rows.as_deref().cloned() };
     NodeSpec { key: key_of(Some(rule.id)), rule: Some(spec), ..NodeSpec::default() }
 }
 

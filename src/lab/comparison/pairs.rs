@@ -132,9 +132,11 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
 
 /// The content of a rule without its descriptors.
 fn content(rule: &Rule) -> String {
-    let Rule { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, .. } = rule;
+    let Rule { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, rows, .. } = rule;
     let shared: Vec<bool> = rule.levels.iter().map(|level| level.share_threshold).collect();
-    format!("{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{shared:?}")
+    format!(
+        "{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{rows:?}{shared:?}"
+    )
 }
 
 /// The old names of renamed domains by the new ones: the content is the same, and no other domain has it.

@@ -15,9 +15,13 @@ use crate::{
 };
 
 pub(super) fn schema() -> Value {
-    let [file, descriptor, limit, replaced] = KINDS;
+    let [file, descriptor, limit, replaced, rows] = KINDS;
     let mut definitions = Map::new();
     definitions.insert("descriptor".to_owned(), descriptor_schema(descriptor));
+    let of_rows = |key: &str| {
+        (key == "default").then(|| (bounded_text(1, NAME_BYTES_MAX), "The plan of descriptors without a row"))
+    };
+    definitions.insert("rows".to_owned(), required(mapping(rows, of_rows), &["default"]));
     definitions.insert("limit".to_owned(), json!({ "anyOf": [rate(), reference("limit_in_full")] }));
     definitions.insert("limit_in_full".to_owned(), limit_schema(limit));
     let of_replaced = |key: &str| {
@@ -115,6 +119,7 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
             "The request's value stands in place of the rule's in names of statistics, of this rule and of those below",
         ),
         "metadata" => (json!({ "type": "object" }), "Metadata for responses to requests that pass"),
+        "rows" => (reference("rows"), "Each descriptor of this rule can have a row, with a plan or numbers of its own"),
         "allow_warnings" => {
             (allowed_warnings(), "Warnings about this descriptor that are no mistakes, each with the reason")
         }
@@ -172,6 +177,12 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")
         }
         "lease" => (length(), "For how long a replica may admit by hits of a hot key that it took ahead: 10ms to 1s"),
+        "plans" => (
+            json!({ "type": "object", "additionalProperties": {
+                "anyOf": [{ "enum": ["unlimited"] }, rate()],
+            } }),
+            "Other numbers under the plans that rows name: a rate, or unlimited",
+        ),
         "unlimited" => (flag(), "Passes everything and counts nothing"),
         "name" => (bounded_text(0, NAME_BYTES_MAX), "For people, for replaces, and to distinguish limits of one list"),
         "replaces" => (

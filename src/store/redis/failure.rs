@@ -55,7 +55,7 @@ pub(super) fn several_slots(charges: usize) -> StoreError {
 
 /// The kinds of failure that are no answers of Redis: with those of [`ERROR_CLASSES`](crate::redis::error_class::ERROR_CLASSES) all that a decision
 /// can end with.
-pub const KINDS: [&str; 9] = [
+pub const KINDS: [&str; 10] = [
     "no_connection",
     "broken",
     "deadline",
@@ -64,6 +64,7 @@ pub const KINDS: [&str; 9] = [
     "reply",
     "no_node",
     "stale_bounds",
+    "stale_row",
     TOO_HEAVY,
 ];
 

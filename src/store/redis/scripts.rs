@@ -6,4 +6,5 @@ pub(super) mod decode;
 pub(super) mod encode;
 pub(super) mod library;
 pub(super) mod overrides;
+pub(super) mod rows;
 pub(super) mod scan;

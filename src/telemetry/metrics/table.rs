@@ -222,6 +222,15 @@ const STORES: Part = Part {
             .more("`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
                    their window ended; `lost` count until the reset though nobody used them, because the store did not confirm to have \
                    taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
+        counter("weir_rows_total", &["event"], "rows")
+            .help("Rows, by what happened to them.")
+            .more("`read`: this process did not know the row of a request, and read it with a call more. `asked_again`: a row had changed since it \
+                   was read, and the decision was made again. `unfit`: no policy has the plan or the limits of the row, and the default \
+                   plan counted. `foreign`: the value at a row's key was not written by weir. `written` and `removed`: by this \
+                   process, for [operators](rows.md)."),
+        gauge("weir_rows_known", &[], "rows")
+            .help("Rows that this process knows, absent ones included.")
+            .more("With Redis a [bounded cache](bounds.md); with the memory store all rows."),
         counter("weir_deny_cache_hits_total", &[], "requests")
             .help("Requests that were denied from the cache of denials, without asking a store.")
             .more("With a cache of denials only."),

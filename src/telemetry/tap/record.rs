@@ -33,6 +33,7 @@ pub struct Record {
 struct Descriptor {
     entries: Vec<(Box<str>, Box<str>)>,
     rule: Option<Box<str>>,
+    row: Option<Box<str>>,
     is: AnsweredDescriptor,
 }
 
@@ -50,6 +51,7 @@ impl Record {
         let descriptor = |at: usize| Descriptor {
             entries: request.entries(at).iter().map(|entry| (entry.key.into(), entry.value.into())).collect(),
             rule: request.rule(at).map(|rule| rule.path.clone()),
+            row: request.row(at).map(|terms| terms.to_string().into()),
             is: request.descriptor(at),
         };
         Self {
@@ -91,7 +93,7 @@ impl Record {
         values: &TapValues,
         named: Option<&Named>,
     ) -> DescriptorLine<'a> {
-        let Descriptor { entries, rule, is } = descriptor;
+        let Descriptor { entries, rule, row, is } = descriptor;
         let entries = entries.iter().map(|(key, value)| (&**key, values.show(named, &self.domain, key, value)));
         DescriptorLine {
             entries: entries.collect(),
@@ -100,6 +102,7 @@ impl Record {
             refund: matches!(is.operation, Operation::Refund(_)),
             look: is.operation == Operation::Peek,
             rule: rule.as_deref(),
+            row: row.as_deref(),
             verdict: is.verdict.map(DescriptorVerdict::name),
             remaining: is.remaining,
         }
@@ -172,6 +175,8 @@ struct DescriptorLine<'a> {
     look: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

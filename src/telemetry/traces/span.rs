@@ -9,7 +9,7 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
 use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
-use weir_engine::{Entry, OnError, Rule};
+use weir_engine::{Entry, OnError, RowTerms, Rule};
 
 use super::{Ended, Trace};
 use crate::metrics::Protocol;
@@ -30,6 +30,7 @@ pub(super) struct DecisionRecord {
     domain: Option<StringValue>,
     descriptors: Vec<StringValue>,
     rules: Vec<StringValue>,
+    rows: Vec<StringValue>,
     unmatched: i64,
     over: Vec<StringValue>,
     store: Option<&'static str>,
@@ -73,6 +74,10 @@ impl DecisionRecord {
             Some(rule) => push(&mut self.rules, || bounded(&rule.path)),
             None => self.unmatched += 1,
         }
+    }
+
+    pub(super) fn row(&mut self, terms: &RowTerms) {
+        push(&mut self.rows, || bounded(&terms.to_string()));
     }
 
     pub(super) fn charged(&mut self, charged: &Charged<'_>) {
@@ -179,9 +184,12 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
         (None, Ended::Grpc(_) | Ended::Http(_)) => DecisionResult::Invalid.name(),
     };
     add("weir.outcome", outcome.into());
-    for (key, list) in
-        [("weir.descriptors", record.descriptors), ("weir.rules", record.rules), ("weir.limits_over", record.over)]
-    {
+    for (key, list) in [
+        ("weir.descriptors", record.descriptors),
+        ("weir.rules", record.rules),
+        ("weir.rows", record.rows),
+        ("weir.limits_over", record.over),
+    ] {
         if !list.is_empty() {
             add(key, Value::Array(Array::String(list)));
         }

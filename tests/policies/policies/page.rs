@@ -58,7 +58,7 @@ fn codes(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-const HEADINGS: [&str; 4] = ["## A policy file", "## Descriptors", "## Rate limits", "### Replaces"];
+const HEADINGS: [&str; 5] = ["## A policy file", "## Descriptors", "## Rate limits", "### Replaces", "### Rows"];
 
 /// The limits of a policy of one rule.
 fn limits_of(limit: &str) -> Vec<Limit> {
@@ -93,7 +93,11 @@ fn check_example(kind: &Kind, key: &str, example: &str) {
     let text = match kind.name {
         "a policy file" => example.to_owned(),
         "a descriptor" => format!("domain: d\ndescriptors: [{example}]\n"),
+        "a rate limit" if key == "plans" => {
+            format!("domain: d\ndescriptors: [{{key: k, rows: {{default: free}}, rate_limit: {example}}}]\n")
+        }
         "a rate limit" => format!("domain: d\ndescriptors: [{{key: k, rate_limit: {example}}}]\n"),
+        "rows" => format!("domain: d\ndescriptors: [{{key: k, rows: {example}, rate_limit: 1/s}}]\n"),
         _ => format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{example}]}}}}]\n"),
     };
     if let Err(problems) = parse(&[("p.yaml", &text)]) {
@@ -112,6 +116,7 @@ fn every_key_has_a_reader() {
                 "a policy file" => vec![("domain", "d"), ("descriptors", "[]")],
                 "a descriptor" => vec![("key", "k")],
                 "a rate limit" => vec![("rate", "5/month")],
+                "rows" => vec![],
                 _ => vec![("name", "n")],
             };
             let only = key.only.as_ref().and_then(|only| only.algorithms().next());
@@ -124,6 +129,7 @@ fn every_key_has_a_reader() {
                     "a policy file" => mapping,
                     "a descriptor" => format!("{{domain: d, descriptors: [{mapping}]}}"),
                     "a rate limit" => format!("{{domain: d, descriptors: [{{key: k, rate_limit: {mapping}}}]}}"),
+                    "rows" => format!("{{domain: d, descriptors: [{{key: k, rows: {mapping}, rate_limit: 1/s}}]}}"),
                     _ => format!(
                         "{{domain: d, descriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{mapping}]}}}}]}}"
                     ),

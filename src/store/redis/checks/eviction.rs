@@ -22,9 +22,11 @@ pub(crate) fn warning(address: &str, info: &str) -> Option<String> {
     if bytes == 0 || HARMLESS.contains(&policy) {
         return None;
     }
+    let rows =
+        if policy.starts_with("allkeys") { ". Rows of customers are evicted too: they never expire" } else { "" };
     Some(format!(
         "redis at {address} evicts limits that are in use once it holds {bytes} bytes: its maxmemory-policy is {policy}, \
-         and should be noeviction or volatile-ttl"
+         and should be noeviction or volatile-ttl{rows}"
     ))
 }
 
@@ -47,6 +49,11 @@ mod tests {
             check(1 << 20, policy, true);
             check(0, policy, false);
         }
+        let rows = |policy: &str| {
+            let warning = warning("cache:6379", &format!("maxmemory:5\r\nmaxmemory_policy:{policy}\r\n"));
+            warning.is_some_and(|warning| warning.contains("Rows of customers"))
+        };
+        assert!(rows("allkeys-lru") && !rows("volatile-lru"));
         check(1 << 20, "noeviction", false);
         check(1 << 20, "volatile-ttl", false);
     }

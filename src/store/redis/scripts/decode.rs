@@ -10,7 +10,7 @@ use weir_engine::algorithm::{StateNumbers, StoredFormat};
 use weir_engine::decision::FoundState;
 use weir_engine::{Charge, Limit, Micros, State};
 
-use crate::Undo;
+use crate::{Check, Undo};
 
 /// The most counts of a state: the window can begin and end in the middle of a bucket.
 const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
@@ -40,16 +40,20 @@ pub(crate) enum DecisionReply {
     Found(Micros, SmallVec<[FoundState; 4]>),
     /// No window of a calendar holds the clock.
     StaleBounds(Micros),
+    /// A row has another version than the one that was given: the versions that were found, one for each check.
+    StaleRow(Vec<u64>),
 }
 
 /// Reads a decision's reply. None where it is none.
-pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<DecisionReply> {
+pub(crate) fn read_decision(reply: &Value, checks: &[Check<'_>], charges: &[Charge<'_>]) -> Option<DecisionReply> {
     let Value::Array(numbers) = reply else {
         return None;
     };
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
+    let versions = checks.iter().map(|_| next()).collect::<Option<Vec<u64>>>()?;
+    let is_row_stale = checks.iter().zip(&versions).any(|(check, found)| check.version != *found);
     let mut found = SmallVec::new();
     let mut is_stale = false;
     for charge in charges {
@@ -67,7 +71,11 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(FoundState { before, after });
     }
-    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
+    let reply = match (is_row_stale, is_stale) {
+        (true, _) => DecisionReply::StaleRow(versions),
+        (false, true) => DecisionReply::StaleBounds(now),
+        (false, false) => DecisionReply::Found(now, found),
+    };
     next().is_none().then_some(reply)
 }
 
@@ -124,7 +132,7 @@ fn scored(members: &[Value]) -> Option<StateNumbers> {
 }
 
 /// Whole numbers out of little-endian doubles. None where one is no whole number that a script can have written.
-fn doubles(bytes: &[u8]) -> Option<StateNumbers> {
+pub(super) fn doubles(bytes: &[u8]) -> Option<StateNumbers> {
     let (chunks, []) = bytes.as_chunks::<8>() else {
         return None;
     };

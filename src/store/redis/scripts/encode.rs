@@ -9,14 +9,18 @@ use weir_engine::algorithm::{StoredFormat, UndoScript};
 use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
 use super::library;
-use crate::Undo;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
+use crate::{Check, Undo};
 
 /// The role of a charge that is a decision of its own.
 const ALONE: u8 = b'-';
 /// The letter in the place of an algorithm's that says when the limit of the next charge applies.
 const TERM: u8 = b'0';
+/// The letter in the place of an algorithm's that says which version a row must have.
+const CHECK: u8 = b'c';
+/// A check compares one number.
+const CHECK_WEIGHT: u32 = 1;
 
 /// What a script does with a charge: the numbers that lua/README.md explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +64,34 @@ impl Op {
 /// The call that makes a decision. `now` stands for the server's clock where a test sets it.
 pub(crate) fn decide_call(
     prefix: &str,
+    checks: &[Check<'_>],
     charges: &[Charge<'_>],
     places: &[u16],
     firsts: &[u16],
     mode: Mode,
     now: Option<Micros>,
 ) -> Call {
-    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
+    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key).chain(checks.iter().map(|check| check.key));
     let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
     // A run saves nothing for decisions on long states: most of what they cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
-    if let [charge] = charges
+    if let ([charge], []) = (charges, checks)
         && charge.limit.term.is_none()
     {
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    // Only a decision that can be denied, or may find no window of a calendar, has to be undone as a whole.
-    let whole = mode == Mode::Atomic || charges.iter().any(|charge| charge.bounds.is_some());
+    // Only a decision that can be denied, or may find no window of a calendar or another row, has to be undone as a whole.
+    let whole = mode == Mode::Atomic || !checks.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
+    for (at, check) in checks.iter().enumerate() {
+        let is_last = charges.is_empty() && at + 1 == checks.len();
+        let role = if is_last { b'S' } else { b's' };
+        let key = u16::try_from(firsts.len() + at).expect("a request has a few hundred keys");
+        let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
+        list.push(listed, [check.version]);
+    }
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         let role = match charge.role {
             _ if !whole => ALONE,
@@ -218,7 +230,7 @@ mod tests {
             .chunks(3)
             .map(|names| {
                 let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Operation::Consume(1)));
-                decide_call("", &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
+                decide_call("", &[], &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
             })
             .collect();
         let lists = calls.iter().map(|call| call.mergeable().expect("it can share a run"));

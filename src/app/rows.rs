@@ -1,0 +1,152 @@
+//! Rows: files of rows beside the policies, with the memory store, and the gauge of known rows. [rw-6]
+//!
+//! Not here: what a row does (limiter), and setting rows (http).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::MissedTickBehavior;
+use weir_engine::rows::Row;
+use weir_lifecycle::{Life, Phase, on_own_thread};
+use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
+use weir_policies::row_file::{ROW_FILE_ENDING, ROW_LINE_BYTES_MAX, RowHead};
+use weir_telemetry::metrics::Metrics;
+
+/// How often the directory is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The most problems that are logged of one look.
+const PROBLEMS_MAX: usize = 20;
+/// The most files.
+const FILES_MAX: usize = 1_000;
+
+/// What distinguishes a file from its next version.
+type Stamp = (SystemTime, u64);
+
+/// A line of a file, for messages.
+struct Place {
+    file: Arc<Path>,
+    line: usize,
+}
+
+/// Reads the files of rows in a directory whenever one has changed, until everything drains. All or nothing: after a mistake
+/// the last good rows stay in force.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub(super) async fn follow(table: Arc<RowTable>, directory: PathBuf, life: Life) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut known, mut policies) = (BTreeMap::new(), table.policies());
+    loop {
+        tokio::select! {
+            () = life.reached(Phase::Draining) => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let (at, table) = (directory.clone(), table.clone());
+        let (before, policies_before) = (known.clone(), policies.clone());
+        let now = table.policies();
+        policies = now.clone();
+        known = on_own_thread(move || {
+            let found = files(&at);
+            let is_same = found == before && (found.is_empty() || Arc::ptr_eq(&now, &policies_before));
+            if !is_same {
+                look(&table, &now, &found);
+            }
+            found
+        })
+        .await;
+    }
+}
+
+/// The files of rows in a directory.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Stamp> {
+    let Ok(entries) = fs::read_dir(directory) else { return BTreeMap::new() };
+    let is_rows = |path: &Path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')
+    };
+    let found = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        // Of a link, what it leads to. A pipe or a device could block for ever.
+        let metadata = fs::metadata(&path).ok().filter(|metadata| metadata.is_file() && is_rows(&path))?;
+        Some((path, (metadata.modified().ok()?, metadata.len())))
+    });
+    found.take(FILES_MAX).collect()
+}
+
+/// Puts the rows of these files in force, or logs why not.
+fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<PathBuf, Stamp>) {
+    let (mut rows, mut places, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for path in files.keys() {
+        read(path, &mut rows, &mut places, &mut problems);
+    }
+    if problems.is_empty() {
+        match table.replace_of_files(policies, rows, PROBLEMS_MAX) {
+            Ok(rows) => {
+                tracing::info!(rows, files = files.len(), "rows of files are in force");
+                return;
+            }
+            Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {
+                let Place { file, line } = &places[at];
+                format!("{}:{line}: column 1: {refused}", file.display())
+            })),
+        }
+    }
+    for problem in problems.iter().take(PROBLEMS_MAX) {
+        tracing::error!(problem, "the files of rows have a mistake: the last good rows stay in force");
+    }
+}
+
+fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mut Vec<String>) {
+    let file: Arc<Path> = path.into();
+    let mut reader = match fs::File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) => {
+            problems.push(format!("{}: {error}", path.display()));
+            return;
+        }
+    };
+    let (mut head, mut line, mut bytes) = (None, 0, Vec::new());
+    while problems.len() < PROBLEMS_MAX {
+        bytes.clear();
+        line += 1;
+        let mut problem = |message: String| problems.push(format!("{}:{line}: {message}", path.display()));
+        // One byte more than a line may have shows that it is too long.
+        let bound = ROW_LINE_BYTES_MAX as u64 + 2;
+        match std::io::Read::take(&mut reader, bound).read_until(b'\n', &mut bytes) {
+            Ok(0) if head.is_none() => return problem("empty: the first line has the names of the columns".to_owned()),
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => return problem(error.to_string()),
+        }
+        let Ok(text) = std::str::from_utf8(&bytes) else { return problem("no UTF-8".to_owned()) };
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        match &head {
+            None => match RowHead::parse(text.trim_start_matches('\u{feff}')) {
+                Ok(parsed) => head = Some(parsed),
+                Err(error) => return problem(error.to_string()),
+            },
+            Some(_) if text.trim().is_empty() => {}
+            Some(head) => match head.row(text) {
+                Ok(_) if rows.len() >= ROWS_OF_PROCESS_MAX => return problem("too many rows".to_owned()),
+                Ok(row) => {
+                    rows.push(row);
+                    places.push(Place { file: file.clone(), line });
+                }
+                Err(error) if text.len() > ROW_LINE_BYTES_MAX => return problem(error.to_string()),
+                Err(error) => problem(error.to_string()),
+            },
+        }
+    }
+}
+
+/// Shows how many rows are known.
+pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
+    let of = known.clone();
+    metrics.gauge("weir_rows_known", &[], move || of.len() as u64);
+}

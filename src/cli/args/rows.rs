@@ -1,0 +1,100 @@
+//! The arguments of `weir rows`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
+use weir_engine::Micros;
+use weir_text::parse_instant;
+
+use super::Descriptor;
+use super::overrides::ServerArguments;
+
+/// The arguments of `weir rows`.
+#[derive(Args, Debug)]
+pub struct RowArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: RowAction,
+}
+
+/// The actions of `weir rows`.
+#[derive(Subcommand, Debug)]
+pub enum RowAction {
+    /// Set the rows of a file, a line each
+    Import(ImportArguments),
+    /// Print the row of one descriptor
+    Get(OneArguments),
+    /// Set the row of one descriptor
+    Set(SetRowArguments),
+    /// Remove the row of one descriptor
+    Remove(OneArguments),
+    /// Print the rows for people
+    List(AllArguments),
+    /// Print the rows as a file for import
+    Export(AllArguments),
+    /// Remove the rows that have ended
+    Prune(AllArguments),
+}
+
+/// The arguments of `weir rows import`.
+#[derive(Args, Debug)]
+pub struct ImportArguments {
+    /// A CSV file with a head line
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Go on after wrong lines, and list them at the end
+    #[arg(long)]
+    pub skip: bool,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// One descriptor.
+#[derive(Args, Debug)]
+pub struct OneArguments {
+    /// The domain
+    pub domain: String,
+    /// The descriptor, its entries in order
+    #[arg(value_name = "K=V[,K=V]")]
+    pub descriptor: Descriptor,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// The arguments of `weir rows set`.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("terms").required(true)))]
+pub struct SetRowArguments {
+    /// The domain
+    pub domain: String,
+    /// The descriptor, its entries in order
+    #[arg(value_name = "K=V[,K=V]")]
+    pub descriptor: Descriptor,
+    /// A plan of the rule
+    #[arg(long, value_name = "NAME", group = "terms")]
+    pub plan: Option<String>,
+    /// Numbers of its own, such as rpm=500/min; the name of the limit is needed if the rule has several
+    #[arg(long, value_name = "[NAME=]RATE[ burst N]", group = "terms")]
+    pub limits: Option<String>,
+    /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
+    #[arg(long, value_name = "TIME", value_parser = parse_instant)]
+    pub until: Option<Micros>,
+    /// A note for people
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub note: String,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// The rows of a domain, or of all.
+#[derive(Args, Debug)]
+pub struct AllArguments {
+    /// Only those of this domain
+    pub domain: Option<String>,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}

@@ -1,0 +1,110 @@
+//! The numbers of one limit in place of those of its policy, and why they do not fit.
+//!
+//! Not here: which descriptor has them (overrides.rs, rows.rs).
+
+use std::fmt;
+
+use super::algorithm::{LimitError, parameters::Anchor};
+use super::limit::Limit;
+use super::time::Window;
+
+/// The numbers of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The name of the limit; none for the only limit of a rule.
+    pub name: Option<Box<str>>,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window, or the period of the rate.
+    pub window: Window,
+    /// The most hits at one instant. None: the policy's burst times the ratio of the hits.
+    pub burst: Option<u32>,
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}: ")?;
+        }
+        write!(f, "{} per {}", self.requests, self.window)?;
+        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+    }
+}
+
+impl Numbers {
+    /// A limit with these numbers; the rest stays.
+    pub(super) fn applied_to(&self, limit: &Limit) -> Result<Limit, Misfit> {
+        let Self { requests, window, burst, .. } = *self;
+        if let Anchor::Calendar(unit) = limit.algorithm().anchor()
+            && window != limit.window()
+        {
+            return Err(Misfit::Calendar(unit.unit().name()));
+        }
+        let algorithm = limit.algorithm();
+        let Some(algorithm) = algorithm.resized((limit.requests(), limit.window()), (requests, window), burst) else {
+            return Err(Misfit::NoBurst(algorithm.name()));
+        };
+        limit.with_numbers(requests, window, algorithm).map_err(Misfit::Limit)
+    }
+}
+
+/// Why an override has no effect on a policy set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// There is no such domain.
+    NoDomain,
+    /// The descriptor meets no rule.
+    NoRule {
+        /// How many of its entries are matched, from the first.
+        met: usize,
+    },
+    /// The rule has no limit.
+    Unlimited,
+    /// The rule has several limits, and the override names none. It has their names.
+    Unnamed(Vec<String>),
+    /// No limit of the rule has this name. It has the existing names.
+    NoLimit(String, Vec<String>),
+    /// Two of the numbers are for the same limit.
+    Twice,
+    /// The windows of a limit are those of a calendar, and the override has a length in their place.
+    Calendar(&'static str),
+    /// A burst for an algorithm that has none.
+    NoBurst(&'static str),
+    /// The numbers break a bound of the algorithm.
+    Limit(LimitError),
+    /// Two limits would have the same state.
+    SameShape,
+    /// Another override is for the same state: with `share_threshold` many descriptors share one. It has that
+    /// descriptor.
+    Taken(String),
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDomain => f.write_str("no policy has this domain"),
+            Self::NoRule { met: 0 } => f.write_str("the descriptor meets no rule: no policy has its first entry"),
+            Self::NoRule { met } => {
+                write!(
+                    f,
+                    "the descriptor meets no rule: policies go on after {met} of its entries, but not with the next one"
+                )
+            }
+            Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
+            Self::Unnamed(names) => {
+                write!(f, "the rule has {} limits: name the one that is meant, of {}", names.len(), names.join(", "))
+            }
+            Self::NoLimit(name, names) => {
+                write!(f, "no limit of the rule is called {name:?}: there is {}", names.join(", "))
+            }
+            Self::Twice => f.write_str("two numbers for one limit"),
+            Self::Calendar(unit) => write!(f, "the limit counts by the calendar: give a number per {unit}"),
+            Self::NoBurst(algorithm) => write!(f, "a burst on {algorithm}, which has none"),
+            Self::Limit(error) => error.fmt(f),
+            Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
+            Self::Taken(other) => {
+                write!(f, "the override of {other} is for the same state, which several descriptors share")
+            }
+        }
+    }
+}

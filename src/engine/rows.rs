@@ -1,0 +1,164 @@
+//! Rows: each descriptor of a rule has numbers of its own, those of a plan or others, which lie beside its states. [rw-1]
+//!
+//! Not here: where rows are kept and how they are written (package limiter), and the decision that compares versions (store).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+use super::descriptor::Entry;
+use super::key;
+use super::limit::Limit;
+use super::overrides::{Entries, Misfit, Numbers, replaced};
+use super::plans::PlanLimits;
+use super::policy::{Match, PolicySet, Rule};
+use super::time::{Micros, Unit};
+
+/// What follows the tag in the key of a row. No limit has this id. [rw-2]
+pub const ROW_ID: &str = "row";
+/// The most bytes of a note.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// A row: what one descriptor has in place of the default plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The domain.
+    pub domain: Box<str>,
+    /// The descriptor. It is in the row, because a long one is only a hash in the key. [ky-3]
+    pub entries: Entries,
+    /// Its numbers.
+    pub terms: RowTerms,
+    /// From this instant of the store's clock on, the default plan counts again. [rw-4]
+    pub until: Option<Micros>,
+    /// A note for people; may be empty.
+    pub note: Box<str>,
+}
+
+/// The numbers of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowTerms {
+    /// Those of a plan.
+    Plan(Box<str>),
+    /// Other ones for some limits of the rule. The other limits have those of the default plan.
+    Own(Box<[Numbers]>),
+}
+
+impl fmt::Display for RowTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(name) => write!(f, "plan {name}"),
+            Self::Own(numbers) => f.write_str(&numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; ")),
+        }
+    }
+}
+
+/// Why a row has no effect under a policy set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowMisfit {
+    /// The descriptor meets no rule, or the numbers do not fit its limits.
+    Misfit(Misfit),
+    /// The rule that the descriptor meets has no rows. It has the rule's path.
+    NoRows(Box<str>),
+    /// The rule has no such plan. It has the plans that the rule has.
+    NoPlan(Box<str>, Vec<Box<str>>),
+    /// With these numbers, the limit would be in another store than the rule's. [rw-5]
+    OtherStore,
+}
+
+impl fmt::Display for RowMisfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Misfit(misfit) => misfit.fmt(f),
+            Self::NoRows(path) => write!(f, "the descriptor meets the rule {path}, which has no rows"),
+            Self::NoPlan(plan, plans) => {
+                write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
+            }
+            Self::OtherStore => f.write_str(
+                "a single limit per second lies in the second Redis and a limit of another window in the first",
+            ),
+        }
+    }
+}
+
+impl RowTerms {
+    /// The limits of a rule with rows under these terms.
+    ///
+    /// # Errors
+    /// When the rule has no such plan or limit, or the numbers are out of bounds.
+    pub fn limits<'p>(&self, rule: &'p Rule) -> Result<Cow<'p, PlanLimits>, RowMisfit> {
+        let Some(plans) = &rule.rows else { return Err(RowMisfit::NoRows(rule.path.clone())) };
+        match self {
+            Self::Plan(plan) => plans
+                .limits(plan)
+                .map(Cow::Borrowed)
+                .ok_or_else(|| RowMisfit::NoPlan(plan.clone(), plans.iter().map(|(name, _)| name.into()).collect())),
+            Self::Own(numbers) => {
+                let limits = replaced(rule, numbers).map_err(RowMisfit::Misfit)?;
+                Ok(Cow::Owned(limits.into_iter().map(Some).collect()))
+            }
+        }
+    }
+}
+
+impl Row {
+    /// Its descriptor in the form of a request.
+    #[must_use]
+    pub fn descriptor(&self) -> Vec<Entry<'_>> {
+        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    }
+}
+
+/// The rule with rows that a descriptor meets, and the key of the descriptor's row.
+///
+/// # Errors
+/// When it meets none.
+pub fn row_key<'p>(
+    policies: &'p PolicySet,
+    domain: &str,
+    entries: &[Entry<'_>],
+) -> Result<(&'p Rule, String), RowMisfit> {
+    let domain = policies.domain(domain).ok_or(RowMisfit::Misfit(Misfit::NoDomain))?;
+    let Match { rule, shared } = policies.find(domain, entries);
+    let no_rule = || RowMisfit::Misfit(Misfit::NoRule { met: policies.trace(domain, entries).len() });
+    let rule = rule.ok_or_else(no_rule)?;
+    if rule.rows.is_none() {
+        return Err(RowMisfit::NoRows(rule.path.clone()));
+    }
+    let mut key = String::new();
+    key::write_tag(&mut key, &domain.name, entries.iter().copied(), &shared);
+    key.push_str(ROW_ID);
+    Ok((rule, key))
+}
+
+/// Whether a rule with rows has a single limit whose window is a second under one plan and another under the next: then its states
+/// would be in two stores. [rw-5]
+#[must_use]
+pub fn is_in_two_stores(limits: &PlanLimits, rule: &Rule) -> bool {
+    let is_per_second = |limit: &Limit| limit.window().unit() == Some(Unit::Second);
+    let [first] = &*rule.limits else { return false };
+    limits.iter().flatten().any(|limit| is_per_second(limit) != is_per_second(first))
+}
+
+/// The version of a row's text: 52 bits of its SHA-256, so that the same text always has the same version. Never 0, which
+/// stands for no row. [rw-2]
+#[must_use]
+pub fn version(text: &str) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&Sha256::digest(text.as_bytes())[..8]);
+    (u64::from_be_bytes(first) >> 12).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_depends_on_the_text_alone_and_is_a_whole_number_that_lua_holds() {
+        assert_eq!(version("a"), version("a"));
+        assert_ne!(version("a"), version("b"));
+        for text in ["", "a", "{}"] {
+            assert!((1..1 << 52).contains(&version(text)));
+        }
+    }
+}

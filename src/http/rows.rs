@@ -1,0 +1,331 @@
+//! `/rows`: the numbers of single descriptors of rules with rows. [rw-6]
+//!
+//! Not here: what a row does and where it is kept (limiter/rows.rs), and files of rows (policies, cli).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use weir_engine::descriptor::{parse_entries, spell_entries};
+use weir_engine::overrides::{Entries, Misfit, Numbers};
+use weir_engine::rows::{Row, RowMisfit, RowTerms};
+use weir_engine::{Entry, Window};
+use weir_limiter::rows::{RowRefused, Written};
+use weir_text::{instant_text, parse_instant};
+
+use super::token::PeerAddress;
+use super::{Site, json_error, token};
+
+/// The largest body, in bytes.
+const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+/// The most rows of one body.
+const ROWS_MAX: usize = 5_000;
+/// How long the body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A row in the body of a PUT, or in a line of a POST.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    domain: Box<str>,
+    /// Entries as `k=v,k=v`.
+    descriptor: String,
+    plan: Option<Box<str>>,
+    #[serde(default)]
+    limits: Vec<WantedNumbers>,
+    /// A date or an instant.
+    until: Option<String>,
+    #[serde(default)]
+    note: Box<str>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedNumbers {
+    name: Option<Box<str>>,
+    requests: u32,
+    window_us: u64,
+    burst: Option<u32>,
+}
+
+/// The query of a GET: one row, or a page of all.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    domain: Option<String>,
+    descriptor: Option<String>,
+    after: Option<String>,
+}
+
+/// The query of a DELETE: one row, or those of a page that have ended.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Unwanted {
+    domain: Option<String>,
+    descriptor: Option<String>,
+    #[serde(default)]
+    ended: bool,
+    after: Option<String>,
+}
+
+/// The query of a POST.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Posted {
+    /// Nothing is written.
+    #[serde(default)]
+    check: bool,
+}
+
+/// One row, or a page of rows.
+pub(super) async fn show(State(site): State<Arc<Site>>, query: Result<Query<Asked>, QueryRejection>) -> Response {
+    let Asked { domain, descriptor, after } = match query {
+        Ok(Query(asked)) => asked,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    let table = &site.admin.rows;
+    match (domain, descriptor) {
+        (Some(domain), Some(descriptor)) => match entries_of(&descriptor) {
+            Ok(entries) => match table.get(&domain, &as_entries(&entries)).await {
+                Ok(row) => Json(as_json(&row)).into_response(),
+                Err(refused) => refusal(&refused),
+            },
+            Err(reason) => json_error(StatusCode::BAD_REQUEST, reason),
+        },
+        (None, Some(_)) => json_error(StatusCode::BAD_REQUEST, "descriptor without domain".to_owned()),
+        (domain, None) => match table.page(domain.as_deref(), after.as_deref()).await {
+            Ok(page) => {
+                let rows = page.rows.iter().map(|(row, misfit)| {
+                    let mut shown = as_json(row);
+                    shown["unused"] = json!(misfit.as_ref().map(RowMisfit::to_string));
+                    shown
+                });
+                let rows: Vec<Value> = rows.collect();
+                let store = table.store().name();
+                Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next }))
+                    .into_response()
+            }
+            Err(refused) => refusal(&refused),
+        },
+    }
+}
+
+/// Sets one row.
+pub(super) async fn set(
+    State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
+    let row = match read(body).await {
+        Ok(body) => match row_of(&body) {
+            Ok(row) => row,
+            Err(reason) => return json_error(StatusCode::BAD_REQUEST, format!("body: {reason}")),
+        },
+        Err((status, reason)) => return json_error(status, reason),
+    };
+    match site.admin.rows.write(vec![row.clone()]).await.pop() {
+        Some(Ok(written)) => {
+            audit(&by, &row, &written);
+            let mut shown = as_json(&row);
+            shown["store"] = json!(site.admin.rows.store().name());
+            shown["result"] = json!(word(&written));
+            shown["before"] = json!(written.before.as_ref().map(as_json));
+            Json(shown).into_response()
+        }
+        Some(Err(refused)) => refusal(&refused),
+        None => json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result".to_owned()),
+    }
+}
+
+/// Sets many rows: a line of JSON each, and a result for each.
+pub(super) async fn set_many(
+    State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
+    headers: HeaderMap,
+    query: Result<Query<Posted>, QueryRejection>,
+    body: Body,
+) -> Response {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
+    let is_check = match query {
+        Ok(Query(posted)) => posted.check,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    let body = match read(body).await {
+        Ok(body) => body,
+        Err((status, reason)) => return json_error(status, reason),
+    };
+    let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
+    if lines.len() > ROWS_MAX {
+        return json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows"));
+    }
+    let table = &site.admin.rows;
+    let mut results: Vec<Value> = Vec::with_capacity(lines.len());
+    let (mut places, mut rows) = (Vec::new(), Vec::new());
+    for line in lines {
+        results.push(match row_of(line) {
+            Ok(row) if is_check => table.check(&row).map_or_else(|refused| refused_json(&refused), |()| json!("ok")),
+            Ok(row) => {
+                places.push(results.len());
+                rows.push(row);
+                Value::Null
+            }
+            Err(reason) => json!({ "refused": reason, "is_store": false }),
+        });
+    }
+    let written = table.write(rows.clone()).await;
+    for ((place, row), written) in places.into_iter().zip(&rows).zip(written) {
+        results[place] = match written {
+            Ok(written) => {
+                audit(&by, row, &written);
+                json!(word(&written))
+            }
+            Err(refused) => refused_json(&refused),
+        };
+    }
+    Json(json!({ "store": table.store().name(), "results": results })).into_response()
+}
+
+/// Removes one row, or the rows of a page that have ended.
+pub(super) async fn remove(
+    State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
+    headers: HeaderMap,
+    query: Result<Query<Unwanted>, QueryRejection>,
+) -> Response {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
+    let Unwanted { domain, descriptor, ended, after } = match query {
+        Ok(Query(unwanted)) => unwanted,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    let table = &site.admin.rows;
+    match (domain, descriptor, ended) {
+        (Some(domain), Some(descriptor), false) => match entries_of(&descriptor) {
+            Ok(entries) => match table.remove(&domain, &as_entries(&entries)).await {
+                Ok(row) => {
+                    tracing::info!(by, domain, descriptor, before = row.terms.to_string(), "row removed");
+                    Json(as_json(&row)).into_response()
+                }
+                Err(refused) => refusal(&refused),
+            },
+            Err(reason) => json_error(StatusCode::BAD_REQUEST, reason),
+        },
+        (domain, None, true) => match table.prune(domain.as_deref(), after.as_deref()).await {
+            Ok((removed, next)) => {
+                if removed > 0 {
+                    tracing::info!(by, removed, "ended rows removed");
+                }
+                Json(json!({ "removed": removed, "next": next })).into_response()
+            }
+            Err(refused) => refusal(&refused),
+        },
+        _ => json_error(StatusCode::BAD_REQUEST, "give domain and descriptor, or ended=true".to_owned()),
+    }
+}
+
+/// Logs who changed a row.
+fn audit(by: &str, row: &Row, written: &Written) {
+    if written.is_same {
+        return;
+    }
+    tracing::info!(
+        by,
+        domain = &*row.domain,
+        descriptor = spell_entries(row.descriptor()),
+        terms = row.terms.to_string(),
+        until = row.until.map(instant_text),
+        before = written.before.as_ref().map(|before| before.terms.to_string()),
+        before_until = written.before.as_ref().and_then(|before| before.until).map(instant_text),
+        "row set"
+    );
+}
+
+const fn word(written: &Written) -> &'static str {
+    if written.is_same { "same" } else { "written" }
+}
+
+fn refused_json(refused: &RowRefused) -> Value {
+    json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_)) })
+}
+
+fn as_json(row: &Row) -> Value {
+    let mut shown = json!({
+        "domain": row.domain,
+        "descriptor": spell_entries(row.descriptor()),
+        "until": row.until.map(instant_text),
+        "note": row.note,
+    });
+    match &row.terms {
+        RowTerms::Plan(plan) => shown["plan"] = json!(plan),
+        RowTerms::Own(numbers) => shown["limits"] = numbers.iter().map(numbers_as_json).collect(),
+    }
+    shown
+}
+
+fn numbers_as_json(numbers: &Numbers) -> Value {
+    let Numbers { name, requests, window, burst } = numbers;
+    json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
+}
+
+fn row_of(body: &[u8]) -> Result<Row, String> {
+    let Wanted { domain, descriptor, plan, limits, until, note } =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {
+        let window = Window::from_micros(window_us).map_err(|error| format!("window_us: {error}"))?;
+        Ok(Numbers { name, requests, window, burst })
+    });
+    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let terms = match (plan, numbers.is_empty()) {
+        (Some(plan), true) => RowTerms::Plan(plan),
+        (None, false) => RowTerms::Own(numbers),
+        _ => return Err("either plan or limits".to_owned()),
+    };
+    let until = until.map(|text| parse_instant(&text).map_err(|reason| format!("until = {text:?}: {reason}")));
+    Ok(Row { domain, entries: entries_of(&descriptor)?, terms, until: until.transpose()?, note })
+}
+
+fn entries_of(descriptor: &str) -> Result<Entries, String> {
+    let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
+    Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+}
+
+fn as_entries(entries: &Entries) -> Vec<Entry<'_>> {
+    entries.iter().map(|(key, value)| Entry { key, value }).collect()
+}
+
+async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => Ok(body.into()),
+        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {BODY_BYTES_MAX} bytes"))),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
+    }
+}
+
+fn refusal(refused: &RowRefused) -> Response {
+    let status = match refused {
+        RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. })) | RowRefused::Absent => {
+            StatusCode::NOT_FOUND
+        }
+        RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign => StatusCode::CONFLICT,
+        RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
+        RowRefused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    json_error(status, refused)
+}

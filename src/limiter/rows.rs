@@ -1,0 +1,475 @@
+//! Rows: each descriptor of a rule with rows has numbers of its own, beside its states. [rw-1]
+//!
+//! This file is the table of rows for operators: reading, writing and listing. Not here: what a row does to a decision (plan.rs,
+//! decide.rs), and the lines of files of rows (package policies).
+
+pub mod known;
+mod text;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_engine::observer::{Observer, RowEvent};
+use weir_engine::rows::{ROW_ID, Row, RowMisfit, row_key};
+use weir_engine::{Entry, Micros, PolicySet, Rule, Unit, key};
+use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
+
+use self::known::{KnownRow, KnownRows, ProcessRows, ROWS_OF_PROCESS_MAX};
+pub use self::text::fuzz;
+use super::Policies;
+
+/// How long one call to the store may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many rows are read or written at the same time.
+const AT_ONCE: usize = 256;
+/// The most rows of this process in one page.
+const PAGE_ROWS: usize = 5_000;
+/// The most steps of a scan in one page.
+const PAGE_STEPS: usize = 50;
+
+/// Why a row was not read, written or removed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowRefused {
+    /// It fits no rule of the policies in force.
+    #[error("{0}")]
+    Misfit(RowMisfit),
+    /// Something else is wrong with it.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many rows in this process.
+    #[error("this process has {ROWS_OF_PROCESS_MAX} rows, which is the most")]
+    Full,
+    /// A file has the row.
+    #[error("the row comes from a file beside the policies: change the file")]
+    OfFile,
+    /// There is none for this descriptor.
+    #[error("there is no row for this domain and descriptor")]
+    Absent,
+    /// The value at its key is none of weir's.
+    #[error("the value at the key of the row was not written by weir: set the row, or delete the key")]
+    Foreign,
+    /// The store did not confirm it.
+    #[error("{}", unconfirmed(.0))]
+    Store(StoreError),
+}
+
+fn unconfirmed(error: &StoreError) -> String {
+    match error {
+        StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
+        StoreError::Unknown(failure) => format!("{}: the row may be written or not", failure.message),
+        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
+    }
+}
+
+/// A row that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// What there was before, if it was a row.
+    pub before: Option<Row>,
+    /// The store had the same row already, and nothing was written.
+    pub is_same: bool,
+}
+
+/// One page of rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The rows, with whether each has an effect under the policies in force, and if not, why.
+    pub rows: Vec<(Row, Option<RowMisfit>)>,
+    /// Keys of rows with values that are none of weir's.
+    pub foreign: Vec<String>,
+    /// Where the next page begins; none after the last.
+    pub next: Option<String>,
+}
+
+/// Where a page begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    /// Which of the stores.
+    store: usize,
+    /// Where in a shared store.
+    at: ScanPosition,
+    /// The last key of the page before, with rows of this process.
+    after: String,
+}
+
+/// The rows of one store, for operators.
+pub struct RowTable {
+    store: Arc<dyn Store>,
+    per_second: Option<Arc<dyn Store>>,
+    policies: Arc<Policies>,
+    known: Arc<KnownRows>,
+    clock: Arc<dyn Clock>,
+    observer: Arc<dyn Observer>,
+}
+
+/// A row that fits the policies in force, ready to be written.
+struct Ready {
+    key: String,
+    is_per_second: bool,
+    row: Row,
+    stored: StoredRow,
+}
+
+impl RowTable {
+    /// The rows of these stores, for these policies.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        per_second: Option<Arc<dyn Store>>,
+        policies: Arc<Policies>,
+        known: Arc<KnownRows>,
+        clock: Arc<dyn Clock>,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        known.set_second_store(per_second.is_some());
+        Self { store, per_second, policies, known, clock, observer }
+    }
+
+    /// The store that has them.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The clock of this process, for ends that are given as a length of time.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub fn policies(&self) -> Arc<PolicySet> {
+        self.policies.current()
+    }
+
+    /// Whether a policy in force has rows.
+    #[must_use]
+    pub fn are_used(&self) -> bool {
+        self.policies().domains().any(|domain| domain.has_rows)
+    }
+
+    /// Whether a row fits the policies in force.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check(&self, row: &Row) -> Result<(), RowRefused> {
+        self.ready(row.clone()).map(|_| ())
+    }
+
+    fn ready(&self, row: Row) -> Result<Ready, RowRefused> {
+        let policies = self.policies();
+        let (rule, key) = row_key(&policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
+        self.known.fitted(rule, &row.terms).map_err(RowRefused::Misfit)?;
+        let stored = text::stored(&row).map_err(RowRefused::Invalid)?;
+        Ok(Ready { key, is_per_second: self.is_per_second(rule), row, stored })
+    }
+
+    /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
+    fn is_per_second(&self, rule: &Rule) -> bool {
+        self.per_second.is_some() && matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
+    }
+
+    fn store_of(&self, is_per_second: bool) -> &Arc<dyn Store> {
+        self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
+    }
+
+    /// Writes rows, each by itself. A row that the store has already is not written again.
+    pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
+        let mut results = Vec::with_capacity(rows.len());
+        let mut ready = Vec::new();
+        for row in rows {
+            match self.ready(row) {
+                Ok(one) => {
+                    ready.push((results.len(), one));
+                    results.push(Ok(Written { before: None, is_same: false }));
+                }
+                Err(refused) => results.push(Err(refused)),
+            }
+        }
+        for chunk in ready.chunks(AT_ONCE) {
+            for is_per_second in [false, true] {
+                let of_store: Vec<&(usize, Ready)> =
+                    chunk.iter().filter(|(_, one)| one.is_per_second == is_per_second).collect();
+                if !of_store.is_empty() {
+                    self.write_some(self.store_of(is_per_second), &of_store, &mut results).await;
+                }
+            }
+        }
+        results
+    }
+
+    async fn write_some(
+        &self,
+        store: &Arc<dyn Store>,
+        rows: &[&(usize, Ready)],
+        results: &mut [Result<Written, RowRefused>],
+    ) {
+        let keys: Vec<&str> = rows.iter().map(|(_, one)| one.key.as_str()).collect();
+        let before = match self.read(store, &keys).await {
+            Ok(before) => before,
+            Err(error) => {
+                rows.iter().for_each(|(at, _)| results[*at] = Err(RowRefused::Store(error.clone())));
+                return;
+            }
+        };
+        let mut changed: Vec<&(usize, Ready)> = Vec::new();
+        for (&one, before) in rows.iter().zip(before) {
+            let (at, ready) = one;
+            let is_same = matches!(&before, RowRead::Row(row) if *row == ready.stored);
+            let before = match before {
+                RowRead::Row(row) => text::read(&row.text).ok(),
+                RowRead::Absent | RowRead::Foreign { .. } => None,
+            };
+            results[*at] = Ok(Written { before, is_same });
+            // Two lines of one descriptor: the later one counts.
+            changed.retain(|(_, other)| other.key != ready.key);
+            if !is_same {
+                changed.push(one);
+            }
+        }
+        let mut written = 0;
+        if store.is_immediate() {
+            for (at, ready) in changed {
+                let row = (ready.stored.clone(), Arc::new(ready.row.terms.clone()));
+                if self.known.set_own(&ready.key, Some(row)) {
+                    written += 1;
+                } else {
+                    results[*at] = Err(RowRefused::Full);
+                }
+            }
+        } else {
+            let rows: Vec<(&str, Option<&StoredRow>)> =
+                changed.iter().map(|(_, ready)| (ready.key.as_str(), Some(&ready.stored))).collect();
+            let ends = store.write_rows(&rows, Instant::now() + CALL_TIMEOUT).get().await;
+            let ends = ends.unwrap_or_else(|error| vec![Err(error); rows.len()]);
+            for ((at, ready), end) in changed.into_iter().zip(ends) {
+                match end {
+                    Ok(()) => {
+                        written += 1;
+                        let read = RowRead::Row(ready.stored.clone());
+                        self.known.insert(&ready.key, KnownRow::of(&read).0);
+                    }
+                    Err(error) => {
+                        self.known.forget(&ready.key);
+                        results[*at] = Err(RowRefused::Store(error));
+                    }
+                }
+            }
+        }
+        self.observer.rows(RowEvent::Written, written);
+    }
+
+    async fn read(&self, store: &Arc<dyn Store>, keys: &[&str]) -> Result<Vec<RowRead>, StoreError> {
+        if store.is_immediate() {
+            let own = |key: &&str| self.known.own(key).map_or(RowRead::Absent, RowRead::Row);
+            return Ok(keys.iter().map(own).collect());
+        }
+        store.read_rows(keys, Instant::now() + CALL_TIMEOUT).get().await
+    }
+
+    /// The row of a descriptor, which may have ended.
+    ///
+    /// # Errors
+    /// When its rule has no rows, there is none, or the store did not answer.
+    pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
+        let (_, _, row) = self.find(domain, entries).await?;
+        row
+    }
+
+    async fn find(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+    ) -> Result<(String, bool, Result<Row, RowRefused>), RowRefused> {
+        let policies = self.policies();
+        let (rule, key) = row_key(&policies, domain, entries).map_err(RowRefused::Misfit)?;
+        let is_per_second = self.is_per_second(rule);
+        let read = self.read(self.store_of(is_per_second), &[&key]).await.map_err(RowRefused::Store)?;
+        let row = match read.into_iter().next() {
+            Some(RowRead::Row(row)) => text::read(&row.text).map_err(|_| RowRefused::Foreign),
+            Some(RowRead::Foreign { .. }) => Err(RowRefused::Foreign),
+            Some(RowRead::Absent) | None => Err(RowRefused::Absent),
+        };
+        Ok((key, is_per_second, row))
+    }
+
+    /// Removes the row of a descriptor, and returns it.
+    ///
+    /// # Errors
+    /// When there is none, or the store did not confirm it.
+    pub async fn remove(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
+        let (key, is_per_second, row) = self.find(domain, entries).await?;
+        let row = row?;
+        self.delete(self.store_of(is_per_second), &key).await?;
+        Ok(row)
+    }
+
+    async fn delete(&self, store: &Arc<dyn Store>, key: &str) -> Result<(), RowRefused> {
+        if store.is_immediate() {
+            self.known.set_own(key, None);
+            if self.known.is_of_file(key) {
+                return Err(RowRefused::OfFile);
+            }
+        } else {
+            let ends = store.write_rows(&[(key, None)], Instant::now() + CALL_TIMEOUT).get().await;
+            self.known.forget(key);
+            ends.and_then(|ends| ends.into_iter().collect::<Result<(), _>>()).map_err(RowRefused::Store)?;
+        }
+        self.observer.rows(RowEvent::Removed, 1);
+        Ok(())
+    }
+
+    /// A page of the rows of a domain, or of all domains, in no particular order. A row that is there all the time is in some page; it
+    /// may be in two.
+    ///
+    /// # Errors
+    /// When the store did not answer, or the cursor is none.
+    pub async fn page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<Page, RowRefused> {
+        let mut cursor = match cursor {
+            None => Cursor::default(),
+            Some(text) => Cursor::read(text).ok_or_else(|| RowRefused::Invalid("after: no such page".to_owned()))?,
+        };
+        let prefix = key::domain_prefix(domain);
+        let stores: Vec<&Arc<dyn Store>> = std::iter::once(&self.store).chain(&self.per_second).collect();
+        let Some(&store) = stores.get(cursor.store) else { return Ok(Page::default()) };
+        let (keys, next) = if store.is_immediate() {
+            let keys = self.known.own_keys(&prefix, &cursor.after, PAGE_ROWS);
+            let last = if keys.len() < PAGE_ROWS { None } else { keys.last().cloned() };
+            let next = last.map(|after| Cursor { after, ..cursor.clone() });
+            (keys, next)
+        } else {
+            let mut keys = Vec::new();
+            let mut end = Some(cursor.at);
+            for _ in 0..PAGE_STEPS {
+                let Some(at) = end else { break };
+                let step = store.scan(&prefix, at, Instant::now() + CALL_TIMEOUT).get().await;
+                let step = step.map_err(RowRefused::Store)?;
+                keys.extend(step.keys.into_iter().filter(|key| is_row_key(key)));
+                end = step.next;
+            }
+            keys.sort_unstable();
+            keys.dedup();
+            let next = match end {
+                Some(at) => Some(Cursor { at, ..cursor.clone() }),
+                None => {
+                    cursor = Cursor { store: cursor.store + 1, ..Cursor::default() };
+                    (cursor.store < stores.len()).then(|| cursor.clone())
+                }
+            };
+            (keys, next)
+        };
+        let mut page = Page { next: next.map(|next| next.text()), ..Page::default() };
+        let policies = self.policies();
+        for chunk in keys.chunks(AT_ONCE) {
+            let asked: Vec<&str> = chunk.iter().map(String::as_str).collect();
+            let read = self.read(store, &asked).await.map_err(RowRefused::Store)?;
+            for (key, read) in chunk.iter().zip(read) {
+                let row = match &read {
+                    RowRead::Absent => continue,
+                    RowRead::Row(row) => text::read(&row.text).ok(),
+                    RowRead::Foreign { .. } => None,
+                };
+                match row {
+                    Some(row) => {
+                        let misfit = self.misfit(&policies, &row);
+                        page.rows.push((row, misfit));
+                    }
+                    None => page.foreign.push(key.clone()),
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    /// Why a row has no effect under these policies, if it has none.
+    fn misfit(&self, policies: &PolicySet, row: &Row) -> Option<RowMisfit> {
+        let fitted = row_key(policies, &row.domain, &row.descriptor());
+        fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.terms).map(|_| ())).err()
+    }
+
+    /// Removes the rows of a page that have ended for longer than a minute by the clock of this process, so that a clock that
+    /// is a little fast removes none too early. Returns how many, and where the next page begins.
+    ///
+    /// # Errors
+    /// As [`RowTable::page`], and when a row was not removed.
+    pub async fn prune(
+        &self,
+        domain: Option<&str>,
+        cursor: Option<&str>,
+    ) -> Result<(usize, Option<String>), RowRefused> {
+        const GRACE: Micros = 60_000_000;
+        let page = self.page(domain, cursor).await?;
+        let now = self.clock.now();
+        let ended =
+            page.rows.iter().filter(|(row, _)| row.until.is_some_and(|until| until.saturating_add(GRACE) < now));
+        let mut pruned = 0;
+        for (row, _) in ended {
+            match self.remove(&row.domain, &row.descriptor()).await {
+                Ok(_) => pruned += 1,
+                // The policies have no such rule any more, others removed it, or a file has it.
+                Err(RowRefused::Misfit(_) | RowRefused::Absent | RowRefused::OfFile) => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Ok((pruned, page.next))
+    }
+
+    /// Replaces the rows that come from files beside the policies, with the memory store. All or nothing.
+    ///
+    /// # Errors
+    /// For each row that does not fit these policies, its position and why. At most `most` of them.
+    pub fn replace_of_files(
+        &self,
+        policies: &PolicySet,
+        rows: impl IntoIterator<Item = Row>,
+        most: usize,
+    ) -> Result<usize, Vec<(usize, RowRefused)>> {
+        let mut by_key = ProcessRows::default();
+        let mut problems = Vec::new();
+        for (at, row) in rows.into_iter().enumerate() {
+            let ready = row_key(policies, &row.domain, &row.descriptor())
+                .and_then(|(rule, key)| self.known.fitted(rule, &row.terms).map(|_| key));
+            let result = match ready {
+                Ok(_) if by_key.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
+                Ok(key) => text::stored(&row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
+                Err(misfit) => Err(RowRefused::Misfit(misfit)),
+            };
+            match result {
+                Ok((key, stored)) => {
+                    by_key.insert(key.into(), (stored, Arc::new(row.terms)));
+                }
+                Err(refused) => {
+                    problems.push((at, refused));
+                    if problems.len() >= most {
+                        return Err(problems);
+                    }
+                }
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let count = by_key.len();
+        self.known.set_of_files(by_key);
+        Ok(count)
+    }
+}
+
+fn is_row_key(key: &str) -> bool {
+    key.strip_suffix(ROW_ID).is_some_and(|tag| tag.ends_with('}'))
+}
+
+impl Cursor {
+    fn text(&self) -> String {
+        let Self { store, at, after } = self;
+        format!("{store}.{}.{}.{after}", at.part, at.at)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(4, '.');
+        let store = parts.next()?.parse().ok()?;
+        let at = ScanPosition { part: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
+        Some(Self { store, at, after: parts.next()?.to_owned() })
+    }
+}

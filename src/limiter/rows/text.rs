@@ -1,0 +1,120 @@
+//! A row as the text that a store keeps: an object of JSON. Its hash is the version of the row, so the same row always has the same
+//! text. [rw-2]
+
+use serde::{Deserialize, Serialize};
+use weir_engine::overrides::Numbers;
+use weir_engine::policy::LIMITS_PER_RULE_MAX;
+use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowTerms, version};
+use weir_engine::{Micros, Window};
+use weir_store::StoredRow;
+
+/// The most bytes of a text.
+pub(super) const TEXT_BYTES_MAX: usize = 8 * 1_024;
+/// The most bytes of the name of a plan.
+const PLAN_BYTES_MAX: usize = 256;
+/// The most entries of a descriptor.
+const ENTRIES_MAX: usize = 64;
+/// The last instant that a clock of weir's can have. [tm-1]
+const INSTANT_MAX: Micros = 1 << 52;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    domain: Box<str>,
+    descriptor: Vec<(Box<str>, Box<str>)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plan: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<LimitNumbers>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until_us: Option<Micros>,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    note: Box<str>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitNumbers {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<Box<str>>,
+    requests: u32,
+    window_us: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    burst: Option<u32>,
+}
+
+/// Reads a text.
+///
+/// # Errors
+/// Why it is no row, without what it has.
+pub(super) fn read(text: &str) -> Result<Row, String> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(format!("more than {TEXT_BYTES_MAX} bytes"));
+    }
+    // Without its text: serde quotes what it read.
+    let Text { domain, descriptor, plan, limits, until_us, note } =
+        serde_json::from_str(text).map_err(|error| format!("no row, column {}", error.column()))?;
+    let numbers = limits.into_iter().map(|LimitNumbers { name, requests, window_us, burst }| {
+        let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
+        Ok(Numbers { name, requests, window, burst })
+    });
+    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let terms = match (plan, numbers.len()) {
+        (Some(plan), 0) if (1..=PLAN_BYTES_MAX).contains(&plan.len()) => RowTerms::Plan(plan),
+        (None, 1..=LIMITS_PER_RULE_MAX) => RowTerms::Own(numbers),
+        _ => return Err("neither the name of a plan nor numbers of its own".to_owned()),
+    };
+    if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
+        return Err(format!("a descriptor has 1 to {ENTRIES_MAX} entries"));
+    }
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes"));
+    }
+    if until_us.is_some_and(|until| !(1..=INSTANT_MAX).contains(&until)) {
+        return Err("the end is out of its bounds".to_owned());
+    }
+    Ok(Row { domain, entries: descriptor.into(), terms, until: until_us, note })
+}
+
+/// A row as the store keeps it.
+///
+/// # Errors
+/// Why it does not fit into a text.
+pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
+    let (plan, limits) = match &row.terms {
+        RowTerms::Plan(plan) => (Some(plan.clone()), Vec::new()),
+        RowTerms::Own(numbers) => {
+            let limit = |Numbers { name, requests, window, burst }: &Numbers| LimitNumbers {
+                name: name.clone(),
+                requests: *requests,
+                window_us: window.us(),
+                burst: *burst,
+            };
+            (None, numbers.iter().map(limit).collect())
+        }
+    };
+    let text = Text {
+        domain: row.domain.clone(),
+        descriptor: row.entries.to_vec(),
+        plan,
+        limits,
+        until_us: row.until,
+        note: row.note.clone(),
+    };
+    // Texts and numbers can always be written.
+    let text = serde_json::to_string(&text).unwrap_or_default();
+    read(&text)?;
+    Ok(StoredRow { version: version(&text), until: row.until, text: text.into() })
+}
+
+/// A text that a store may have at the key of a row.
+///
+/// # Panics
+/// When what was read is not written so that it is read again, or two texts of one row have two versions.
+pub fn fuzz(data: &[u8]) {
+    let Ok(row) = read(&String::from_utf8_lossy(data)) else { return };
+    let written = stored(&row).expect("what was read can be written");
+    let again = read(&written.text).expect("what was written can be read");
+    assert_eq!(again, row);
+    assert_eq!(stored(&again), Ok(written));
+}

@@ -1,0 +1,242 @@
+//! Rows by `weir rows`, `/rows` and files: what they do to decisions, who sets them, and what wrong lines do.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::support::http::{self, Answer};
+use crate::support::process::{Weir, binary};
+use crate::support::redis::RedisServer;
+use crate::support::rls::Client;
+use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
+
+const POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: tenant
+    rows: {default: free}
+    rate_limits:
+      - {rate: 3/day, name: daily, plans: {gold: 7/day, max: unlimited}}
+      - {rate: 9/h, name: hourly, plans: {max: unlimited}}
+  - {key: plain, rate_limit: 4/h}
+";
+
+/// How many of the next requests of this tenant pass, up to `most`.
+fn passes(grpc: SocketAddr, tenant: &str, most: usize) -> usize {
+    let mut client = Client::connect(grpc);
+    (0..most).take_while(|_| client.admits("shop", "tenant", tenant)).count()
+}
+
+fn weir(admin: SocketAddr, arguments: &[&str]) -> Output {
+    let server = admin.to_string();
+    let words = ["rows"].iter().chain(arguments).chain(&["--server"]);
+    Command::new(binary()).args(words).arg(server).output().expect("weir runs")
+}
+
+/// What a command that succeeds prints.
+fn done(admin: SocketAddr, arguments: &[&str]) -> String {
+    let output = weir(admin, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The exit code and the error of a command that fails.
+fn failed(admin: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = weir(admin, arguments);
+    assert!(!output.status.success(), "{output:?}");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn request(admin: SocketAddr, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
+    let token = token.map(|token| format!("Bearer {token}"));
+    let headers: Vec<_> = token.iter().map(|value| ("authorization", value.as_str())).collect();
+    http::request(admin, method, path, &headers, body).unwrap()
+}
+
+fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn rows_are_imported_shown_changed_and_exported_with_either_store() {
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    for settings in [&[][..], &["store=redis", &url]] {
+        let served = Served::start(POLICY, settings);
+        let (admin, grpc) = (served.at.admin, served.at.grpc);
+        let directory = tempfile::tempdir().unwrap();
+        let customers = file(
+            &directory,
+            "customers.csv",
+            "domain,tenant,plan,limits,until,note\nshop,acme,gold,,,\nshop,\"a,b\",,daily=5/day,2041-01-01,\"by, contract\"\n\nshop,big,max,,,\n",
+        );
+        assert_eq!(done(admin, &["import", &customers]), "3 rows written, 0 were the same, 0 wrong\n");
+        assert_eq!(done(admin, &["import", &customers]), "0 rows written, 3 were the same, 0 wrong\n");
+        assert_eq!(
+            (passes(grpc, "acme", 20), passes(grpc, "a,b", 20), passes(grpc, "big", 20), passes(grpc, "new", 20)),
+            (7, 5, 20, 3),
+            "{settings:?}"
+        );
+        assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
+        let set = done(admin, &["set", "shop", "tenant=acme", "--limits", "daily=9/day", "--note", "paid"]);
+        assert!(
+            set.starts_with(
+                "written   shop tenant=acme   daily=9/day   paid\nbefore    shop tenant=acme   plan gold\n"
+            ),
+            "{set}"
+        );
+        assert_eq!(passes(grpc, "acme", 20), 2, "what was used stays");
+        let exported = done(admin, &["export", "shop"]);
+        let mut lines: Vec<&str> = exported.lines().collect();
+        lines[1..].sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "domain,descriptor,plan,limits,until,note",
+                "shop,\"tenant=a\\,b\",,daily=5/day,2041-01-01T00:00:00Z,\"by, contract\"",
+                "shop,tenant=acme,,daily=9/day,,paid",
+                "shop,tenant=big,max,,,",
+            ]
+        );
+        let again = file(&directory, "again.csv", &exported);
+        assert_eq!(done(admin, &["import", &again]), "0 rows written, 3 were the same, 0 wrong\n");
+        let list = done(admin, &["list"]);
+        assert!(list.contains("shop tenant=big   plan max\n"), "{list}");
+        done(admin, &["remove", "shop", "tenant=big"]);
+        assert_eq!(passes(grpc, "big", 20), 3);
+        assert_eq!(failed(admin, &["get", "shop", "tenant=big"]).0, Some(1));
+        done(admin, &["set", "shop", "tenant=old", "--plan", "gold", "--until", "2020-01-01"]);
+        assert_eq!(passes(grpc, "old", 20), 3, "its row has ended");
+        assert_eq!(done(admin, &["prune"]), "removed 1 row\n");
+        let explained = Command::new(binary())
+            .args(["explain", "--server", &admin.to_string(), "shop", "tenant=acme"])
+            .output()
+            .expect("weir runs");
+        let explained = String::from_utf8(explained.stdout).unwrap();
+        assert!(explained.contains("row of descriptor 1: shop tenant=acme   daily=9/day   paid\n"), "{explained}");
+        assert!(explained.contains("rows: default free, plans gold max"), "{explained}");
+        let policies: Value = serde_json::from_str(&http::get(admin, "/policies").unwrap().body).unwrap();
+        let rows = &policies["domains"][0]["rules"][0]["rows"];
+        assert_eq!((&rows["default"], &rows["plans"][1]["name"]), (&json!("free"), &json!("gold")));
+        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(5));
+    }
+}
+
+#[test]
+fn a_change_is_in_force_at_the_next_request_to_another_server() {
+    let redis = RedisServer::start();
+    let settings = ["store=redis", &format!("redis.url={}", redis.url())];
+    let (first, second) = (Served::start(POLICY, &settings), Served::start(POLICY, &settings));
+    assert_eq!(passes(second.at.grpc, "acme", 20), 3);
+    for (plan, more) in [("gold", 4), ("free", 0), ("max", 20), ("free", 0)] {
+        done(first.at.admin, &["set", "shop", "tenant=acme", "--plan", plan]);
+        assert_eq!(passes(second.at.grpc, "acme", 20), more, "{plan}");
+    }
+    assert_eq!(second.metric("weir_rows_total{event=\"asked_again\"}"), Some(4));
+}
+
+#[test]
+fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
+    let served = Served::start(POLICY, &[]);
+    let admin = served.at.admin;
+    let directory = tempfile::tempdir().unwrap();
+    let long = "x".repeat(9_000);
+    let text = format!(
+        "domain,tenant,plan,until\nshop,a,gold,\nshop,b,lead,\nshop,c,gold,soon\nshop,{long},gold,\nother,d,gold,\nshop,e,gold,\n"
+    );
+    let path = file(&directory, "wrong.csv", &text);
+    let (code, error) = failed(admin, &["import", &path]);
+    assert_eq!(code, Some(1));
+    for wrong in [
+        "4 wrong lines, nothing was written:".to_owned(),
+        format!("{path}:3: column 1: the rule has no plan \"lead\": there is free, gold, max"),
+        format!("{path}:4: column 13: until: "),
+        format!("{path}:5: a line has at most 8192 bytes"),
+        format!("{path}:6: column 1: no policy has this domain"),
+    ] {
+        assert!(error.contains(&wrong), "{wrong}\n{error}");
+    }
+    assert_eq!(done(admin, &["list"]), "");
+    let output = weir(admin, &["import", &path, "--skip"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 4 wrong\n");
+    assert_eq!(done(admin, &["list"]).lines().count(), 2);
+    let (code, error) = failed(admin, &["import", &file(&directory, "head.csv", "tenant,plan\n")]);
+    assert!(code == Some(1) && error.contains("head.csv:1: column 1: no column domain"), "{error}");
+    let (_, error) = failed(admin, &["set", "shop", "plain=x", "--plan", "gold"]);
+    assert!(error.contains("the descriptor meets the rule plain, which has no rows"), "{error}");
+}
+
+#[test]
+fn changes_need_a_token_and_are_logged_with_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = file(&directory, "tokens", "billing 0123456789abcdef0123\n");
+    let served = Served::start(POLICY, &[&format!("admin.token_file={tokens}")]);
+    let admin = served.at.admin;
+    let row = r#"{"domain":"shop","descriptor":"tenant=acme","plan":"gold"}"#;
+    for (method, path) in [("PUT", "/rows"), ("POST", "/rows"), ("DELETE", "/rows?domain=shop&descriptor=tenant=acme")]
+    {
+        assert_eq!(request(admin, method, path, None, row).status, 401, "{method}");
+    }
+    let token = Some("0123456789abcdef0123");
+    assert_eq!(request(admin, "PUT", "/rows", token, row).status, 200);
+    let many = format!("{row}\n{{}}\n{}\n", row.replace("gold", "lead"));
+    let answer = request(admin, "POST", "/rows", token, &many);
+    let results: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(results["results"][0], "same");
+    assert!(results["results"][1]["refused"].as_str().unwrap().contains("missing field"), "{results}");
+    assert!(results["results"][2]["refused"].as_str().unwrap().contains("no plan"), "{results}");
+    for (body, reason) in [
+        (r#"{"domain":"shop","descriptor":"tenant=a"}"#, "either plan or limits"),
+        (r#"{"domain":"shop","descriptor":"tenant=a","plan":"gold","more":1}"#, "unknown field"),
+        (r#"{"domain":"shop","descriptor":"tenant","plan":"gold"}"#, "descriptor"),
+    ] {
+        let answer = request(admin, "PUT", "/rows", token, body);
+        assert!(answer.status == 400 && answer.body.contains(reason), "{body}: {}", answer.body);
+    }
+    assert_eq!(request(admin, "GET", "/rows?descriptor=tenant=a", None, "").status, 400);
+    assert_eq!(request(admin, "GET", "/rows?after=x", None, "").status, 400);
+}
+
+#[test]
+fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let rows = directory.path().join("customers.rows.csv");
+    let replace = |text: &str| {
+        let new = rows.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &rows).unwrap();
+    };
+    replace("domain,tenant,plan\nshop,acme,gold\n");
+    let server = Weir::start(directory.path(), &[] as &[&str]);
+    let (admin, grpc) = (server.admin, server.grpc);
+    let is_listed = |wanted: &str| {
+        until(wanted, PATIENCE, || done(admin, &["list"]).contains(wanted).then_some(()));
+    };
+    is_listed("tenant=acme   plan gold");
+    assert_eq!(passes(grpc, "acme", 20), 7);
+    // A row of an operator comes first, and a file cannot be changed by one.
+    done(admin, &["set", "shop", "tenant=acme", "--plan", "max"]);
+    assert_eq!(passes(grpc, "acme", 20), 20);
+    let (_, error) = failed(admin, &["remove", "shop", "tenant=acme"]);
+    assert!(error.contains("the row comes from a file beside the policies"), "{error}");
+    // A mistake leaves the last good rows; then the next good file counts.
+    replace("domain,tenant,plan\nshop,globex,gold\nshop,initech,lead\n");
+    let refused = "the files of rows have a mistake: the last good rows stay in force";
+    assert!(server.wait_for_log(0, PATIENCE, |line| {
+        let problem = line.field("problem").and_then(Value::as_str);
+        line.message() == Some(refused)
+            && problem.is_some_and(|problem| problem.contains("customers.rows.csv:3: column 1: the rule has no plan"))
+    }));
+    let list = done(admin, &["list"]);
+    assert!(list.contains("tenant=acme") && !list.contains("globex"), "{list}");
+    replace("domain,tenant,plan\nshop,hooli,gold\n");
+    is_listed("tenant=hooli   plan gold");
+    assert!(!done(admin, &["list"]).contains("tenant=acme"));
+}

@@ -1,0 +1,373 @@
+//! Rows: the numbers that a descriptor has beside its states are in force at the next decision of every replica.
+//!
+//! Two replicas on one Redis, with the rows that each knows, are compared with one process and its memory store. Not here: several
+//! slots (split/rows.rs), and operators (service/operator/rows.rs).
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use weir_engine::observer::{RowEvent, Silent};
+use weir_engine::overrides::Numbers;
+use weir_engine::{Entry, Micros, Observer, Operation, Row, RowTerms, Unit};
+use weir_limiter::deny_cache::DenyCache;
+use weir_limiter::rows::known::KnownRows;
+use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_store::Clock as _;
+use weir_store::Store;
+use weir_store::memory::Memory;
+use weir_store::redis::pipeline::Options as Pipeline;
+use weir_store::redis::{Endpoint, Redis};
+
+use crate::support::arbitrary::START_US;
+use crate::support::manual::ManualClock;
+use crate::support::redis::RedisServer;
+
+const POLICY: &str = "\
+domain: api
+descriptors:
+  - key: tenant
+    rows: {default: free}
+    rate_limits:
+      - {rate: 3/min, algorithm: gcra, name: rpm, plans: {gold: 7/min, max: unlimited}}
+      - {rate: 5/hour, name: rph, plans: {gold: 11/hour, max: unlimited, half: unlimited}}
+  - key: team
+    rows: {default: free}
+    rate_limit: {rate: 2/hour, algorithm: sliding_window_log, plans: {gold: 4/hour}}
+  - key: plain
+    rate_limit: {rate: 4/hour}
+";
+
+/// Longer than any call here takes.
+const BUDGET: Duration = Duration::from_secs(20);
+
+/// Counts what happens to rows.
+#[derive(Default)]
+struct Events(Mutex<[u64; RowEvent::NAMES.len()]>);
+
+impl Events {
+    fn of(&self, event: RowEvent) -> u64 {
+        self.0.lock()[event as usize]
+    }
+}
+
+impl Observer for Events {
+    fn rows(&self, event: RowEvent, count: u64) {
+        self.0.lock()[event as usize] += count;
+    }
+
+    fn loaded(&self, policies: &weir_engine::PolicySet) -> Arc<dyn weir_engine::observer::Tally> {
+        Silent.loaded(policies)
+    }
+}
+
+/// One process: its limiter, and its table of rows.
+struct Replica {
+    limiter: Limiter,
+    table: RowTable,
+    events: Arc<Events>,
+}
+
+impl Replica {
+    fn new(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> Self {
+        let events = Arc::new(Events::default());
+        let policies = weir_policies::parse(&[("api.yaml", POLICY)]).expect("policies").policies;
+        let policies = Arc::new(Policies::new(policies, events.clone()));
+        let known = Arc::new(KnownRows::default());
+        let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
+        let deny_cache = Some(Arc::new(DenyCache::new(Duration::from_secs(60), 1_000)));
+        let options = Options { deny_cache, rows: known, budget: BUDGET, clock: clock.clone(), ..Options::new(store) };
+        Self { limiter: Limiter::new(policies, options, events.clone()), table, events }
+    }
+
+    async fn ask(&self, descriptors: &[(&str, &str)], operation: Operation) -> Answer {
+        let entries: Vec<[Entry<'_>; 1]> = descriptors.iter().map(|&(key, value)| [Entry { key, value }]).collect();
+        let descriptors = entries.iter().map(|entries| DescriptorRequest { entries, operation, limit: None }).collect();
+        let query = Query { domain: "api", descriptors, settle: None };
+        self.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
+    }
+
+    async fn set(&self, row: &Row) -> Result<Written, RowRefused> {
+        self.table.write(vec![row.clone()]).await.remove(0)
+    }
+
+    async fn remove(&self, key: &str, value: &str) -> Result<Row, RowRefused> {
+        self.table.remove("api", &[Entry { key, value }]).await
+    }
+}
+
+/// Two replicas on one Redis, and the process that they are compared with.
+struct World {
+    server: RedisServer,
+    clock: Arc<ManualClock>,
+    stores: [Arc<Redis>; 2],
+    replicas: [Replica; 2],
+    memory: Replica,
+}
+
+impl World {
+    fn new(prefix: &str) -> Self {
+        let server = RedisServer::start();
+        let clock = Arc::new(ManualClock::default());
+        clock.set(START_US);
+        let stores = [(); 2].map(|()| {
+            let options = Pipeline::new(Endpoint::parse(&server.url()).expect("its url"));
+            Arc::new(Redis::start(options, prefix).at(START_US))
+        });
+        let replicas = [0, 1].map(|at| Replica::new(stores[at].clone(), &clock));
+        let memory = Replica::new(Arc::new(Memory::new(1_000, clock.clone(), Arc::new(Silent))), &clock);
+        Self { server, clock, stores, replicas, memory }
+    }
+
+    fn set_now(&self, now: Micros) {
+        self.clock.set(now);
+        self.stores.iter().for_each(|store| store.set_now(now));
+    }
+
+    async fn set_everywhere(&self, by: usize, row: &Row) {
+        let (shared, own) = (self.replicas[by].set(row).await, self.memory.set(row).await);
+        assert_eq!(shared, own, "{row:?}");
+    }
+}
+
+fn row(key: &str, value: &str, terms: RowTerms, until: Option<Micros>) -> Row {
+    Row { domain: "api".into(), entries: Box::new([(key.into(), value.into())]), terms, until, note: "".into() }
+}
+
+fn plan(name: &str) -> RowTerms {
+    RowTerms::Plan(name.into())
+}
+
+#[tokio::test]
+async fn a_row_is_in_force_at_the_next_decision_of_another_replica() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    let ask = async |replica: &Replica| replica.ask(&[("tenant", "acme")], Operation::Consume(1)).await;
+    // The first replica knows that there is no row.
+    let remaining = ask(first).await.statuses[0].remaining;
+    assert_eq!((remaining, first.events.of(RowEvent::Read)), (2, 1));
+    second.set(&row("tenant", "acme", plan("gold"), None)).await.expect("written");
+    // What was used stays: 7 less 2.
+    assert_eq!(ask(first).await.statuses[0].remaining, 5);
+    assert_eq!(first.events.of(RowEvent::AskedAgain), 1);
+    assert_eq!(first.events.of(RowEvent::Read), 2);
+    // Known now: no call more.
+    assert_eq!(ask(first).await.statuses[0].remaining, 4);
+    assert_eq!((first.events.of(RowEvent::AskedAgain), first.events.of(RowEvent::Read)), (1, 2));
+    // The same row again is not written.
+    let again = second.set(&row("tenant", "acme", plan("gold"), None)).await.expect("the same");
+    assert!(again.is_same && again.before.is_some());
+    assert_eq!(second.events.of(RowEvent::Written), 1);
+    second.remove("tenant", "acme").await.expect("removed");
+    assert!(ask(first).await.denied, "three of three are used");
+    // The cache of denials has not kept that.
+    second.set(&row("tenant", "acme", plan("max"), None)).await.expect("written");
+    for _ in 0..20 {
+        let answer = ask(first).await;
+        assert!(!answer.denied);
+        assert_eq!(answer.statuses[0].limit, None, "no limit applies");
+    }
+    assert_eq!(second.remove("tenant", "other").await, Err(RowRefused::Absent));
+}
+
+#[tokio::test]
+async fn an_unlimited_row_is_compared_too() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    first.set(&row("team", "a", plan("gold"), None)).await.expect("written");
+    first.set(&row("tenant", "a", plan("max"), None)).await.expect("written");
+    let ask = async || first.ask(&[("tenant", "a")], Operation::Consume(4)).await;
+    assert!(!ask().await.denied);
+    second.remove("tenant", "a").await.expect("removed");
+    assert!(ask().await.denied, "the default plan has 3");
+}
+
+#[tokio::test]
+async fn an_end_counts_by_the_clock_of_the_store() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    let until = START_US + 10_000_000;
+    first.set(&row("tenant", "acme", plan("gold"), Some(until))).await.expect("written");
+    let ask = async |replica: &Replica| replica.ask(&[("tenant", "acme")], Operation::Peek).await.statuses[0].remaining;
+    assert_eq!((ask(first).await, ask(second).await), (7, 7));
+    // The clock of the processes goes ahead, and that of the store does not.
+    world.clock.set(until);
+    assert_eq!((ask(first).await, ask(second).await), (7, 7));
+    world.stores.iter().for_each(|store| store.set_now(until - 1));
+    assert_eq!(ask(first).await, 7);
+    world.stores.iter().for_each(|store| store.set_now(until));
+    assert_eq!((ask(first).await, ask(second).await), (3, 3));
+    // That it has ended is known without reading it: nothing is there in its place.
+    let read = first.events.of(RowEvent::Read);
+    assert_eq!(ask(first).await, 3);
+    assert_eq!(first.events.of(RowEvent::Read), read);
+}
+
+#[tokio::test]
+async fn a_foreign_value_at_the_key_of_a_row_counts_as_the_default() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    let key = "a:w1:{api|tenant=acme}row";
+    let set = |value: &str| world.server.command(&["SET", key, value]).expect("set");
+    for (value, what) in [("", "nothing"), ("x", "a letter"), ("0123456789abcdefg", "no numbers")] {
+        set(value);
+        let answer = second.ask(&[("tenant", "acme")], Operation::Peek).await;
+        assert_eq!(answer.statuses[0].remaining, 3, "{what}");
+        assert!(second.events.of(RowEvent::Foreign) > 0 || value.is_empty(), "{what}");
+    }
+    world.server.command(&["EVAL", "redis.call('SET', KEYS[1], struct.pack('<dd', 7, 0) .. '{}')", "1", key]).unwrap();
+    assert_eq!(first.ask(&[("tenant", "acme")], Operation::Peek).await.statuses[0].remaining, 3);
+    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, Err(RowRefused::Foreign));
+    // A key of another type is no row, and is not overwritten by decisions.
+    world.server.command(&["DEL", key]).unwrap();
+    world.server.command(&["RPUSH", key, "x"]).unwrap();
+    assert_eq!(first.ask(&[("tenant", "acme")], Operation::Consume(1)).await.statuses[0].remaining, 2);
+}
+
+#[tokio::test]
+async fn a_row_whose_plan_no_policy_has_counts_as_the_default_and_is_counted() {
+    let world = World::new("a:");
+    let [first, _] = &world.replicas;
+    let refused = first.set(&row("tenant", "acme", plan("lead"), None)).await.unwrap_err();
+    assert_eq!(refused.to_string(), "the rule has no plan \"lead\": there is free, gold, max, half");
+    let refused = first.set(&row("plain", "acme", plan("gold"), None)).await.unwrap_err();
+    assert_eq!(refused.to_string(), "the descriptor meets the rule plain, which has no rows");
+    first.set(&row("tenant", "acme", plan("gold"), None)).await.expect("written");
+    // Policies without the plan, in a replica that begins now.
+    let policies = POLICY.replace("gold", "lead");
+    let policies = weir_policies::parse(&[("api.yaml", policies.as_str())]).expect("policies").policies;
+    let events = Arc::new(Events::default());
+    let policies = Arc::new(Policies::new(policies, events.clone()));
+    let limiter =
+        Limiter::new(policies, Options { budget: BUDGET, ..Options::new(world.stores[0].clone()) }, events.clone());
+    let entries = [Entry { key: "tenant", value: "acme" }];
+    let descriptors =
+        [DescriptorRequest { entries: &entries, operation: Operation::Peek, limit: None }].into_iter().collect();
+    let query = Query { domain: "api", descriptors, settle: None };
+    let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
+    assert_eq!((answer.statuses[0].remaining, events.of(RowEvent::Unfit)), (3, 1));
+}
+
+#[tokio::test]
+async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
+    const CHANGES: u32 = 300;
+    let world = World::new("a:");
+    let numbers = |requests| {
+        RowTerms::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
+    };
+    let (confirmed, is_done) = (Cell::new(0), Cell::new(false));
+    let write = async {
+        for requests in 3..3 + CHANGES {
+            let by = &world.replicas[requests as usize % 2];
+            by.set(&row("team", "a", numbers(requests), None)).await.expect("written");
+            confirmed.set(requests);
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+        }
+        is_done.set(true);
+    };
+    let read = async |replica: &Replica| {
+        let mut decisions = 0;
+        while !is_done.get() {
+            let before = confirmed.get();
+            let answer = replica.ask(&[("team", "a")], Operation::Peek).await;
+            let used = answer.statuses[0].limit.as_ref().expect("a limit").requests;
+            assert!(used >= before, "{used} after {before} was confirmed");
+            decisions += 1;
+        }
+        decisions
+    };
+    let [first, second] = &world.replicas;
+    let ((), a, b, c, d) = tokio::join!(write, read(first), read(second), read(first), read(second));
+    assert!([a, b, c, d].into_iter().all(|decisions| decisions > 50), "{a} {b} {c} {d} decisions");
+    assert!(first.events.of(RowEvent::AskedAgain) > 10, "few decisions were made again");
+}
+
+/// What a random history does.
+#[derive(Clone, Debug)]
+enum Step {
+    Set { by: usize, key: &'static str, value: &'static str, terms: RowTerms, lasts: Option<Micros> },
+    Remove { by: usize, key: &'static str, value: &'static str },
+    Ask { by: usize, descriptors: Vec<(&'static str, &'static str)>, operation: Operation },
+    Wait(Micros),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let keys = || (prop_oneof![Just("tenant"), Just("team")], prop_oneof![Just("a"), Just("b")]);
+    let own = (1..9_u32, prop_oneof![Just(Unit::Minute), Just(Unit::Hour)]).prop_map(|(requests, unit)| {
+        RowTerms::Own(Box::new([Numbers { name: Some("rpm".into()), requests, window: unit.window(), burst: None }]))
+    });
+    let terms =
+        prop_oneof![3 => prop_oneof![Just("gold"), Just("max"), Just("half"), Just("free")].prop_map(plan), 1 => own];
+    let asked = prop_oneof![3 => keys(), 1 => (Just("plain"), Just("a"))];
+    let operation = prop_oneof![
+        4 => (1..4_u32).prop_map(Operation::Consume),
+        1 => Just(Operation::Peek),
+        1 => (1..3_u32).prop_map(Operation::Refund),
+    ];
+    let step = prop_oneof![
+        2 => (0..2_usize, keys(), terms, proptest::option::of(1..30_000_000_u64))
+            .prop_map(|(by, (key, value), terms, lasts)| Step::Set { by, key, value, terms, lasts }),
+        1 => (0..2_usize, keys()).prop_map(|(by, (key, value))| Step::Remove { by, key, value }),
+        6 => (0..2_usize, keys(), proptest::collection::vec(asked, 0..3), operation)
+            .prop_map(|(by, first, mut descriptors, operation)| {
+                // Without a row the cache of denials could answer, by a clock that no test sets.
+                descriptors.push(first);
+                Step::Ask { by, descriptors, operation }
+            }),
+        2 => (1..20_000_000_u64).prop_map(Step::Wait),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+#[test]
+fn on_random_histories_two_replicas_answer_as_one_process() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let entered = runtime.enter();
+    let world = World::new("");
+    let cases = std::env::var("WEIR_PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let case = Cell::new(0_u64);
+    let mut again = 0;
+    let result = runner.run(&steps(), |steps| {
+        // Each history has customers of its own.
+        case.set(case.get() + 1);
+        runtime.block_on(async {
+            let name = |value: &str| format!("{value}{}", case.get());
+            for step in &steps {
+                match step {
+                    Step::Wait(us) => world.set_now(world.clock.now() + us),
+                    Step::Set { by, key, value, terms, lasts } => {
+                        let until = lasts.map(|lasts| world.clock.now() + lasts);
+                        world.set_everywhere(*by, &row(key, &name(value), terms.clone(), until)).await;
+                    }
+                    Step::Remove { by, key, value } => {
+                        let value = name(value);
+                        let removed = world.replicas[*by].remove(key, &value).await;
+                        assert_eq!(removed, world.memory.remove(key, &value).await);
+                    }
+                    Step::Ask { by, descriptors, operation } => {
+                        let values: Vec<String> = descriptors.iter().map(|(_, value)| name(value)).collect();
+                        let descriptors: Vec<(&str, &str)> =
+                            descriptors.iter().zip(&values).map(|((key, _), value)| (*key, value.as_str())).collect();
+                        let shared = world.replicas[*by].ask(&descriptors, *operation).await;
+                        let own = world.memory.ask(&descriptors, *operation).await;
+                        assert_eq!(shared, own, "{descriptors:?} {operation:?} of {steps:?}");
+                    }
+                }
+            }
+        });
+        Ok(())
+    });
+    drop(entered);
+    for replica in &world.replicas {
+        again += replica.events.of(RowEvent::AskedAgain);
+    }
+    result.expect("they agree");
+    assert!(again > 0, "no history made a replica decide again");
+}
