@@ -473,10 +473,10 @@ mod tests {
         let (bench, limit) = (Bench::new(), limit());
         let charge = consume("k", &limit, 1);
         for _ in 1..HOT_ASKS {
-            assert!(bench.admit(&[charge.clone()]).is_none());
+            assert!(bench.admit(std::slice::from_ref(&charge)).is_none());
             assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
         }
-        assert!(bench.admit(&[charge.clone()]).is_none());
+        assert!(bench.admit(std::slice::from_ref(&charge)).is_none());
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(HOT_ASKS));
         // A call is on its way, so that there is no second one.
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
