@@ -181,7 +181,7 @@ fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
+    use crate::algorithm::{Algorithm, LimitError};
     use crate::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use crate::time::Unit;
 

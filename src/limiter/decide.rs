@@ -303,7 +303,17 @@ struct Asked<'a, 'q> {
 impl<'a> Asked<'a, '_> {
     fn with<'p>(&self, plan: &'a Plan<'p>) -> Request<'a, 'p> {
         let Self { in_force, mode, started, deadline, trace, .. } = *self;
-        Request { in_force, plan, mode, started, deadline, is_leasable: false, can_ask_again: false, unread: None, trace }
+        Request {
+            in_force,
+            plan,
+            mode,
+            started,
+            deadline,
+            is_leasable: false,
+            can_ask_again: false,
+            unread: None,
+            trace,
+        }
     }
 }
 

@@ -120,21 +120,21 @@ impl RowHead {
         let (mut plan, mut limits) = (None, None);
         for (kind, Field { column, text }) in self.0.iter().zip(fields) {
             let refuse = |message: String| RowLineError { column, message };
+            if text.is_empty() && *kind != Column::Domain {
+                continue;
+            }
             match kind {
                 Column::Domain if text.is_empty() => return Err(refuse("no domain".to_owned())),
                 Column::Domain => row.domain = text.into(),
                 Column::Descriptor => {
                     row.entries = entries_of(&text).map_err(|reason| refuse(format!("descriptor: {reason}")))?;
                 }
-                Column::Plan => plan = Some(text).filter(|text| !text.is_empty()),
-                Column::Limits if text.is_empty() => {}
+                Column::Plan => plan = Some(text),
                 Column::Limits => limits = Some(numbers(&text).map_err(|reason| refuse(format!("limits: {reason}")))?),
-                Column::Until if text.is_empty() => {}
                 Column::Until => {
                     row.until = Some(parse_instant(&text).map_err(|reason| refuse(format!("until: {reason}")))?);
                 }
                 Column::Note => row.note = text.into(),
-                Column::Key(_) if text.is_empty() => {}
                 Column::Key(key) => entries.push((key.clone(), text.into())),
             }
         }
