@@ -93,6 +93,11 @@ impl Tally for Seen {
     }
 }
 
+/// What a case changes about a limiter.
+type Change = fn(Options) -> Options;
+/// What a request asks.
+type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
+
 /// A replica on a store that others may use too.
 struct Replica {
     store: Arc<Slotted>,
@@ -113,7 +118,7 @@ impl Replica {
     }
 
     /// Asks at a time, and lets the tasks of leases run.
-    async fn ask(&self, at: Micros, asked: &[(&str, &str, Operation)]) -> Answer {
+    async fn ask(&self, at: Micros, asked: Asked<'_>) -> Answer {
         self.store.clock.set(at);
         let answer = decide(&self.limiter, asked).await.expect("the store answers");
         tokio::task::yield_now().await;
@@ -169,9 +174,9 @@ fn what_a_lease_cannot_decide_asks_the_store_and_takes_nothing_ahead() {
     let shadow = |options| Options { modes: Modes { shadow: true, ..Modes::default() }, ..options };
     let quota = |options| Options { modes: Modes { quota: true, ..Modes::default() }, ..options };
     let independent = |options| Options { mode: Mode::Independent, ..options };
-    let plain: fn(Options) -> Options = |options| options;
+    let plain: Change = |options| options;
     let peek = Operation::Peek;
-    let cases: [(&str, fn(Options) -> Options, &[(&str, &str, Operation)]); 6] = [
+    let cases: [(&str, Change, Asked<'_>); 6] = [
         ("a limit without a lease", plain, &[("tenant", "a", ONE), ("plain", "a", ONE)]),
         ("a peek", plain, &[("tenant", "a", peek)]),
         ("a refund", plain, &[("tenant", "a", Operation::Refund(1))]),
