@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
-use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_engine::{Algorithm, Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
@@ -289,8 +289,11 @@ pub(super) fn limit_in_words(limit: &Limit) -> String {
     format!("{}, {}", amount(limit), details(limit).join(", "))
 }
 
-/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`.
+/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`; `5 in flight` of requests.
 pub(super) fn amount(limit: &Limit) -> String {
+    if limit.algorithm() == Algorithm::Concurrency {
+        return format!("{} in flight", limit.requests());
+    }
     let window = match limit.window().unit() {
         Some(unit) => unit.name().to_owned(),
         None => length(limit.window().us()),
@@ -305,6 +308,9 @@ fn length(us: u64) -> String {
 /// The algorithm and its parameters, as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
     let mut text = limit.algorithm().name().to_owned();
+    if limit.algorithm() == Algorithm::Concurrency {
+        text.push_str(&format!(" window {}", length(limit.window().us())));
+    }
     let parameters = limit.algorithm().parameters();
     for Parameter { name, value, .. } in parameters.iter().filter(|parameter| !parameter.is_default) {
         let value = match *value {
@@ -352,6 +358,9 @@ fn details(limit: &Limit) -> Vec<String> {
     if !limit.alert_at.is_empty() {
         let shares: Vec<String> = limit.alert_at.iter().map(|share| share.to_string()).collect();
         details.push(format!("alert_at {} %", shares.join(", ")));
+    }
+    if let Some(lease) = limit.lease {
+        details.push(format!("lease {}", length(lease.us())));
     }
     details
 }

@@ -160,6 +160,12 @@ impl Algorithm {
         matches!(self, Self::FixedWindow { .. })
     }
 
+    /// Whether hits are counted in steps, such that a state is the same at whatever instant of a step a hit is charged. [ls-4]
+    #[must_use]
+    pub const fn has_steps(self) -> bool {
+        matches!(self, Self::FixedWindow { .. } | Self::SlidingWindow { .. })
+    }
+
     /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
     #[must_use]
     pub const fn counts_permits(self) -> bool {
@@ -444,6 +450,29 @@ impl StateKind {
                 Some(CountedWindow { start: window.start, end: window.end, count: window.count })
             }
             _ => None,
+        }
+    }
+
+    /// The time until the end of the step that a charge went to which left this behind. None for an algorithm without steps.
+    /// [ls-3]
+    #[must_use]
+    pub fn step_after(&self, left: &Observed, now: Micros) -> Option<Micros> {
+        match (self, left) {
+            (Self::SlidingWindow(counting), Observed::SlidingWindow(summary)) => {
+                Some(counting.bucket_end(summary.mark).saturating_sub(now))
+            }
+            _ => self.counted(left, now).map(|window| window.end.saturating_sub(now)),
+        }
+    }
+
+    /// An observation in which hits that are charged ahead do not count yet. It has more than these hits. [ls-5]
+    #[must_use]
+    pub fn without(&self, found: &Observed, hits: Hits, now: Micros) -> Observed {
+        match found {
+            Observed::SlidingWindow(summary) => {
+                Observed::SlidingWindow(Summary { used: summary.used.saturating_sub(hits), ..*summary })
+            }
+            found => self.left(found, Effect::Refund(hits), now).unwrap_or(*found),
         }
     }
 

@@ -6,6 +6,7 @@ use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::descriptor::Hits;
 use super::escape::escape;
+use super::lease::Lease;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
@@ -26,6 +27,8 @@ pub struct Limit {
     pub hold: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
+    /// For how long a process may admit by hits that it took ahead, if it may. [ls-1]
+    pub lease: Option<Lease>,
     post_paid: bool,
     /// The term, if it does not always apply. In a box, because few limits have one. [te-1]
     pub term: Option<Box<Term>>,
@@ -53,6 +56,7 @@ impl Limit {
             shadow: false,
             hold: algorithm.counts_permits(),
             alert_at: Shares::default(),
+            lease: None,
             post_paid: false,
             term: None,
             kind,

@@ -70,6 +70,16 @@ pub trait Observer: Send + Sync {
         let _ = confirmed;
     }
 
+    /// A call that takes hits ahead for a lease has ended. [ls-1]
+    fn lease_asked(&self, result: LeaseResult) {
+        let _ = result;
+    }
+
+    /// So many hits of a lease were charged, or came to this end. [ls-6]
+    fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
+        let _ = (kind, hits);
+    }
+
     /// This became of so many holds. [hd-8]
     fn holds(&self, result: HoldResult, count: u64) {
         let _ = (result, count);
@@ -284,6 +294,44 @@ pub enum AnsweredBy {
     Store,
     /// The cache of denials, which has a denial of this limit.
     Cache,
+    /// A lease, whose hits the store has charged before. [ls-5]
+    Lease,
+}
+
+/// How a call ended that takes hits ahead for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseResult {
+    /// The hits were charged.
+    Taken,
+    /// They did not fit.
+    Denied,
+    /// The store gave no answer, and may have charged them.
+    Failed,
+}
+
+impl LeaseResult {
+    /// Their names in metrics, in their order.
+    pub const NAMES: [&'static str; 3] = ["taken", "denied", "failed"];
+}
+
+/// What came of the hits of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseHits {
+    /// They were charged ahead.
+    Leased,
+    /// Requests were admitted by them.
+    Used,
+    /// They were left at the end, and the store took them back.
+    GivenBack,
+    /// They were left when their window ended, with which they ended.
+    Ended,
+    /// They were left, and the store did not confirm that it took them back: they may count until the reset.
+    Lost,
+}
+
+impl LeaseHits {
+    /// Their names in metrics, in their order.
+    pub const NAMES: [&'static str; 5] = ["leased", "used", "given_back", "ended", "lost"];
 }
 
 /// The result of a decision, for counts.

@@ -266,7 +266,10 @@ async fn serve(
     let mut shutdown = std::pin::pin!(server.lifetimes.drain());
     loop {
         tokio::select! {
-            () = &mut shutdown => return Ok(()),
+            () = &mut shutdown => {
+                limiter.leave().await;
+                return Ok(());
+            }
             reason = limiter.died() => return Err(reason),
             // The grace is over: this runtime drops the rest.
             () = life.reached(Phase::Ending) => return Ok(()),

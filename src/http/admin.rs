@@ -19,6 +19,7 @@ use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::Entry;
+use weir_engine::Lease;
 use weir_engine::Limit;
 use weir_engine::Mode;
 use weir_engine::OnError;
@@ -292,6 +293,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         "post_paid": limit.post_paid(),
         "hold": limit.hold,
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),
+        "lease_us": limit.lease.map(Lease::us),
     });
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {

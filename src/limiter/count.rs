@@ -57,7 +57,11 @@ impl Counts {
         let mut alerts_at = SmallVec::<[usize; 4]>::new();
         for (at, (charge, planned, outcome)) in decided.iter().enumerate() {
             let entries = query.descriptors[usize::from(charge.group)].entries;
-            let by = if decided.known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
+            let by = match decided.known.contains(&charge.key) {
+                _ if decided.is_leased => AnsweredBy::Lease,
+                true => AnsweredBy::Cache,
+                false => AnsweredBy::Store,
+            };
             let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
             let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));

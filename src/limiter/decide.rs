@@ -15,6 +15,7 @@ use weir_store::{Check, Failure, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::holds::{Settle, Settling};
+use super::leases;
 use super::plan::{Decided, Plan, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
@@ -103,9 +104,16 @@ impl Limiter {
                 Box::pin(self.settle_once(request, query, settle, &mut charges, settled)).await
             }
         };
+        // The limits of a settle wait for the store together with what is settled.
+        let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
+        let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
+        let request = &Request { is_leasable, ..*request };
         let mut decided = Decided::default();
         let has_none = charges.is_empty() && plan.rows.is_empty();
-        let result = if has_none || self.is_known(request, &charges, &mut decided) {
+        let result = if has_none
+            || (request.is_leasable && self.is_leased(request, &charges, &mut decided))
+            || self.is_known(request, &charges, &mut decided)
+        {
             Ok(())
         } else {
             self.decide_by_stores(request, &mut charges, &mut decided).await
@@ -164,6 +172,27 @@ impl Limiter {
         settled.reports = reports.map(|charge| (charge.key.to_owned(), charge.group, charge.operation)).collect();
         settled.settling = Some(settling);
         settling
+    }
+
+    /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]
+    #[cold]
+    fn is_leasable(&self, mode: Mode, charges: &[Charge<'_>]) -> bool {
+        mode == Mode::Atomic && !self.stores.options.store.is_immediate() && charges.iter().all(leases::is_leasable)
+    }
+
+    /// Whether leases admit the request; then `decided` gets its outcomes. [ls-4]
+    #[cold]
+    fn is_leased<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
+        let Some(admitted) = self.stores.options.leases.admit(charges, request.started) else { return false };
+        let planned = &request.plan.planned;
+        for ((charge, planned), hits) in charges.iter().zip(planned).zip(admitted.ahead) {
+            if let Some(hits) = hits {
+                self.stores.begin_ahead(self.stores.store_of(charge.limit, planned.is_single), charge, hits);
+            }
+        }
+        let outcomes = admitted.decision.outcomes.into_iter().map(Some);
+        *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
+        true
     }
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
@@ -274,7 +303,17 @@ struct Asked<'a, 'q> {
 impl<'a> Asked<'a, '_> {
     fn with<'p>(&self, plan: &'a Plan<'p>) -> Request<'a, 'p> {
         let Self { in_force, mode, started, deadline, trace, .. } = *self;
-        Request { in_force, plan, mode, started, deadline, can_ask_again: false, unread: None, trace }
+        Request {
+            in_force,
+            plan,
+            mode,
+            started,
+            deadline,
+            is_leasable: false,
+            can_ask_again: false,
+            unread: None,
+            trace,
+        }
     }
 }
 

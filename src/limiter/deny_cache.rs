@@ -232,6 +232,9 @@ impl DenyCache {
             Age::AtMost(max_age) => max_age,
             Age::Window => Duration::from_micros(charge.limit.window().us()),
         };
+        // What a replica holds ahead and does not use is given back within a lease. [ls-5]
+        let lease = charge.limit.lease.map_or(Duration::MAX, |lease| Duration::from_micros(lease.us()));
+        let max_age = max_age.min(lease);
         let ends_at = sent + denial.lasts(charge.limit).min(max_age);
         if ends_at <= received {
             return;

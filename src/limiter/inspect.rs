@@ -94,6 +94,7 @@ impl Limiter {
         if let Some(local) = &self.stores.options.local {
             local.reset(&asked, deadline).get().await?;
         }
+        asked.iter().for_each(|key| self.stores.options.leases.forget(key));
         if let Some(cache) = &self.stores.options.deny_cache {
             asked.iter().for_each(|key| cache.forget(key));
         }

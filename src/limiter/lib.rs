@@ -1,18 +1,21 @@
 //! The use case: policies and a store make a decision about one request.
 //!
 //! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
-//! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them (stores.rs); taking charges
-//! back (reserved.rs); denials that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting
-//! (count.rs), telling taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
+//! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them
+//! (stores.rs); taking hits ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials
+//! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting (count.rs), telling taps (told.rs).
+//! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
 //! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
+mod ahead;
 mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
 mod holds;
 mod inspect;
+pub mod leases;
 mod messages;
 pub mod overrides;
 mod plan;
@@ -39,6 +42,7 @@ use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
+use self::leases::Leases;
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;
@@ -84,6 +88,8 @@ pub struct Options {
     pub local: Option<Arc<dyn Store>>,
     /// Denials that need no store, shared by all limiters of the process.
     pub deny_cache: Option<Arc<DenyCache>>,
+    /// Hits of hot keys that were taken ahead, shared by all limiters of the process. [ls-1]
+    pub leases: Arc<Leases>,
     /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
     pub unanswered: Arc<Unanswered>,
     /// The rows that are known, shared by all limiters of the process. [rw-2]
@@ -111,6 +117,7 @@ impl Options {
             per_second: None,
             local: None,
             deny_cache: None,
+            leases: Arc::default(),
             unanswered: Arc::default(),
             rows: Arc::default(),
             mode: Mode::Atomic,
@@ -219,6 +226,13 @@ impl Limiter {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.stores.options.store
+    }
+
+    /// Gives back what leases of the process hold, before it ends. Takes no longer than a decision may.
+    pub async fn leave(&self) {
+        let options = &self.stores.options;
+        // What is not given back by then counts until the reset.
+        let _ = tokio::time::timeout(options.budget, options.leases.end_all()).await;
     }
 
     /// Ends, with the reason, when a store can give no more answers.

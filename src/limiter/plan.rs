@@ -36,6 +36,8 @@ pub(super) struct Plan<'p> {
     has_terms: bool,
     /// Some limit is a hold that the request opens: limits that are post-paid wait for the settle. [hd-3]
     opens: bool,
+    /// Some limit has a lease.
+    pub(super) has_leases: bool,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -130,6 +132,8 @@ pub(super) struct Decided<'a> {
     pub(super) is_taken_back: bool,
     /// The keys whose denial was known before a store was asked.
     pub(super) known: SmallVec<[&'a str; 2]>,
+    /// Leases have admitted the request.
+    pub(super) is_leased: bool,
 }
 
 /// All items of a request's list, or some of them.
@@ -207,6 +211,7 @@ impl<'p> Plan<'p> {
             modes,
             has_terms: false,
             opens: false,
+            has_leases: false,
             has_open_quota: false,
             met: SmallVec::new(),
             own_limits: Vec::new(),
@@ -293,6 +298,7 @@ impl<'p> Plan<'p> {
             let role = if limit.shadow { Role::Shadow } else { role };
             is_charged |= !limit.shadow;
             self.has_terms |= limit.term.is_some();
+            self.has_leases |= limit.lease.is_some();
             self.opens |= limit.hold && !settles;
             let group = group as u16;
             self.planned.push(Planned { group, limit: i, key, is_single, is_local: false, role });

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weir_engine::observer::{Observer, RowEvent, StoreCall, Trace};
-use weir_engine::{Charge, Decision, Limit, Micros, Mode, Unit};
+use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Unit};
 use weir_store::{Check, Failure, Reply, Store, StoreError};
 
 use super::Options;
+use super::ahead::Ahead;
 use super::calendar::Calendar;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
 use super::plan::{Plan, Planned, PlannedRow, RowSource};
@@ -26,6 +27,8 @@ pub(super) struct Request<'a, 'p> {
     pub(super) mode: Mode,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
+    /// Leases can admit it, if there are some.
+    pub(super) is_leasable: bool,
     /// The request is decided again if a row has changed. [rw-2]
     pub(super) can_ask_again: bool,
     /// Why rows are not known: nothing is asked, and `on_error` decides.
@@ -152,6 +155,9 @@ impl Stores {
             let message = "the row of a descriptor changed each time that it was read".to_owned();
             result = Err(StoreError::NotSent(Failure { kind: "stale_row", message }));
         }
+        if request.is_leasable && result.is_ok() && !store.is_immediate() {
+            self.take_ahead(store, request, charges, decision);
+        }
         if !store.is_immediate() {
             let error = result.as_ref().err();
             let took = error.is_none_or(StoreError::was_asked).then(|| request.started.elapsed());
@@ -194,6 +200,28 @@ impl Stores {
             trace.store_called(store_call(store, charges, result.as_ref().err(), began));
         }
         result
+    }
+
+    /// Takes hits ahead of the keys that are hot, by what the store has just answered. [ls-2]
+    #[cold]
+    fn take_ahead(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'_>],
+        decision: &Decision,
+    ) {
+        for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+            if let Some(hits) = self.options.leases.answered(charge, outcome, request.started) {
+                self.begin_ahead(store, charge, hits);
+            }
+        }
+    }
+
+    /// Begins to take hits ahead of the key of a charge.
+    pub(super) fn begin_ahead(&self, store: &Arc<dyn Store>, charge: &Charge<'_>, hits: Hits) {
+        let bounds = charge.bounds.or_else(|| self.calendar.bounds(charge.limit, self.options.clock.now()));
+        Ahead::begin(&self.options, &self.observer, store, charge, bounds, hits);
     }
 
     /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,

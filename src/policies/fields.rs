@@ -209,6 +209,12 @@ impl<'r> FileReader<'r> {
         fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
     }
 
+    /// Reports a problem of a key, with the position of the key.
+    pub(super) fn report_key(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
+        let at = fields.key_at(key).unwrap_or(fields.at);
+        self.report(at, message)
+    }
+
     /// Reports a problem of a key's value, with the position of the value.
     pub(super) fn report_value(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
         let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));

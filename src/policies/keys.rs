@@ -45,6 +45,8 @@ pub enum Needs {
     Holds,
     /// Windows with a beginning and an end.
     Windows,
+    /// Steps, within which it makes no difference when a hit is charged.
+    Steps,
     /// Hits that it counts, and not requests in flight.
     Hits,
 }
@@ -57,6 +59,7 @@ impl Only {
             Needs::Reports => algorithm.takes_reports(),
             Needs::Holds => algorithm.takes_holds(),
             Needs::Windows => algorithm.has_windows(),
+            Needs::Steps => algorithm.has_steps(),
             Needs::Hits => !algorithm.counts_permits(),
         }
     }
@@ -189,6 +192,11 @@ pub(super) const LIMIT: Kind = Kind {
             "alert_at",
             Needs::Windows,
             "only fixed_window has windows with a beginning and an end, in which a share is crossed once",
+        ),
+        key_of(
+            "lease",
+            Needs::Steps,
+            "only fixed_window and sliding_window count in steps, within which a hit can be charged ahead",
         ),
         key("plans"),
         key("unlimited"),

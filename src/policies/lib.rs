@@ -31,6 +31,7 @@ pub mod files;
 mod heavy;
 mod kept;
 mod keys;
+mod lease;
 mod limit;
 mod lint;
 mod matches;

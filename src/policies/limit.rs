@@ -118,6 +118,7 @@ impl FileReader<'_> {
         let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
         let zone = self.zone(fields);
         let alert_at = self.shares(fields);
+        let lease = self.lease(fields);
         let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
         // A flag that is off has no effect. Nor has an empty list.
@@ -172,6 +173,8 @@ impl FileReader<'_> {
         if limit.hold {
             self.check_hold(fields, &limit)?;
         }
+        limit.lease = lease?;
+        self.check_lease(fields, &limit)?;
         Ok(limit)
     }
 

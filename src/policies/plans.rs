@@ -96,6 +96,9 @@ impl FileReader<'_> {
                 format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
             return Err(self.report(at, message));
         }
+        if limits.iter().any(|limit| limit.lease.is_some()) {
+            return Err(self.report(at, "rows with a lease: only the store knows the row that is in force"));
+        }
         let places: Vec<PlanAt> = plans.iter().flatten().cloned().collect();
         let numbers: Vec<Vec<PlanNumbers>> =
             plans.into_iter().map(|of_limit| of_limit.into_iter().map(|(_, numbers)| numbers).collect()).collect();

@@ -71,9 +71,9 @@ impl Reader {
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
-        let (holds, plans) = (Vec::new(), Vec::new());
+        let (kinds, holds, plans) = (&KINDS, Vec::new(), Vec::new());
         let mut of_file =
-            FileReader { file, document, paths, kinds: &KINDS, all: self, problems, warnings, holds, plans };
+            FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds, plans };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -141,7 +141,7 @@ impl FileReader<'_> {
             return;
         };
         let domain = self.domain(&fields);
-        let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
+        self.mode = match self.choice(&fields, "charging", &Mode::NAMES) {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
@@ -154,7 +154,7 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
-        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(mode, |first| first.mode);
+        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(self.mode, |first| first.mode);
         if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
             self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
         }
@@ -166,7 +166,7 @@ impl FileReader<'_> {
             self.all.domains.insert(name.clone(), self.all.outlines.len());
             self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
         }
-        self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
+        self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors: specs });
     }
 
     /// Reports contradictions between files of one domain.
@@ -311,6 +311,9 @@ impl FileReader<'_> {
         let is_quota = quota_mode.unwrap_or(false);
         let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
         let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
+        if let Ok(Some((RuleKind::Limits(limits), _))) = &rule {
+            self.check_leases(&fields, limits, role);
+        }
         // A wrong rule is left out. The descriptor stays, so a second one with its values is reported in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {

@@ -50,6 +50,7 @@ pub(super) fn parse<T>(
         }
     };
     let mut reader = FileReader {
+        mode: None,
         file: name,
         document: &document,
         paths: None,

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_engine::Mode;
 use weir_engine::plans::PlanNumbers;
 use weir_engine::policy::DomainSpec;
 use weir_text::yaml::Document;
@@ -58,6 +59,8 @@ pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) 
 
 /// Reads one file. `all` holds what the files share.
 pub(super) struct FileReader<'r> {
+    /// How requests of the domain are charged, if the file says.
+    pub(super) mode: Option<Mode>,
     pub(super) file: &'r Arc<str>,
     pub(super) document: &'r Document<'r>,
     /// The path of each place, for a document that did not come as text.

@@ -30,7 +30,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, Observer, RowEvent, Tally, TraceIds};
+use weir_engine::observer::{
+    self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
+};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
@@ -113,6 +115,8 @@ pub struct Metrics {
     undone: [Number; 2],
     holds: [Number; HoldResult::NAMES.len()],
     hold_hits: [Number; HoldHits::NAMES.len()],
+    leases: [Number; LeaseResult::NAMES.len()],
+    lease_hits: [Number; LeaseHits::NAMES.len()],
     rows: [Number; RowEvent::NAMES.len()],
     trouble: Trouble,
     evictions: Number,
@@ -151,6 +155,8 @@ impl Metrics {
         let undone = counters("weir_undone_total", "result");
         let holds = counters("weir_holds_total", "result");
         let hold_hits = counters("weir_hold_hits_total", "kind");
+        let leases = counters("weir_leases_total", "result");
+        let lease_hits = counters("weir_lease_hits_total", "kind");
         let rows = counters("weir_rows_total", "event");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
@@ -174,6 +180,8 @@ impl Metrics {
             undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
             holds: HoldResult::NAMES.map(|result| holds.of(result)),
             hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
+            leases: LeaseResult::NAMES.map(|result| leases.of(result)),
+            lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
             rows: RowEvent::NAMES.map(|event| rows.of(event)),
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
@@ -500,6 +508,14 @@ impl Observer for PerRuntime {
 
     fn hold_hits(&self, kind: HoldHits, hits: u64) {
         self.metrics.hold_hits[kind as usize].add(hits);
+    }
+
+    fn lease_asked(&self, result: LeaseResult) {
+        self.metrics.leases[result as usize].add(1);
+    }
+
+    fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
+        self.metrics.lease_hits[kind as usize].add(u64::from(hits));
     }
 
     fn rows(&self, event: RowEvent, count: u64) {

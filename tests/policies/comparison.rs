@@ -151,6 +151,7 @@ fn stricter_is_told_from_looser() {
         ("{unlimited: true}", "5/h", Direction::Stricter),
         ("5/h", "{rate: 5/h, name: a}", Direction::Neither),
         ("5/h", "{rate: 5/h, alert_at: [80]}", Direction::Neither),
+        ("500/h", "{rate: 500/h, lease: 100ms}", Direction::Neither),
         // Outside of its term a limit is not there.
         ("5/h", "{rate: 5/h, until: 2040-01-01}", Direction::Looser),
         ("5/h", "{rate: 5/h, from: 2040-01-01}", Direction::Looser),

@@ -269,6 +269,7 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
         "calendar" | "post_paid" | "hold" | "drain" => "true",
         "timezone" => "Europe/Berlin, calendar: true",
         "alert_at" => "[80]",
+        "lease" => "100ms",
         "unit" => "day",
         "rate" => "9/day",
         other => panic!("no value for {other}"),
@@ -285,6 +286,7 @@ fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
                 ("rate", _) => "",
                 ("unit", _) => "requests_per_unit: 9, ",
                 (_, "concurrency") => "requests_per_unit: 9, window: 1h, ",
+                ("lease", _) => "rate: 1000/day, ",
                 _ => "rate: 9/day, ",
             };
             let text = format!(

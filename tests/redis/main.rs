@@ -12,6 +12,7 @@ mod cluster;
 mod errors;
 mod faults;
 mod health;
+mod leases;
 mod merge;
 mod pipeline;
 mod sentinel;

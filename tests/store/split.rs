@@ -3,6 +3,7 @@
 
 mod alerts;
 mod holds;
+mod leases;
 mod terms;
 mod trials;
 

@@ -84,17 +84,29 @@ impl Envoy {
 
     /// Starts the gateway of deploy/holds, with an estimate of so many tokens, in front of these replicas and this model.
     pub fn start_with_holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> Envoy {
-        let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
-        let (head, of_weir) = HOLDS.split_once("    - name: weir\n").expect("a cluster of weir");
-        let (of_weir, _) = of_weir.split_once("          - lb_endpoints:").expect("its endpoints");
-        let model = format!("port_value: {}", model.port());
-        let ports = head.replace("port_value: 10002", &model).replace("port_value: 9901", "port_value: 0");
-        let ports = ports.replace("port_value: 10000", "port_value: 0");
-        let estimated = ports.replace("{number: 2000}", &format!("{{number: {estimate}}}"));
-        // A busy machine: the time that Envoy waits for an answer.
-        let patient = estimated.replace("timeout: 0.02s", "timeout: 2s");
-        let endpoints = format!("          - lb_endpoints: {}\n", Value::from(endpoints));
-        Envoy::with(&format!("{patient}    - name: weir\n{of_weir}{endpoints}"), weirs[0])
+        Envoy::with(&holds(weirs, model, estimate), weirs[0])
+    }
+
+    /// The same with a second filter on the route, of the domain `team`.
+    pub fn start_with_two_holds(weir: SocketAddr, model: SocketAddr, estimate: u64) -> Envoy {
+        let with_one = holds(&[weir], model, estimate);
+        // Between these lines is what one filter has on the route, and what it is.
+        let part = |from: &str, to: &str| {
+            let (_, rest) = with_one.split_once(from).expect(from);
+            let (part, _) = rest.split_once(to).expect(to);
+            format!("{from}{part}")
+        };
+        let on_route =
+            part("                            envoy.filters.http.ratelimit:\n", "                http_filters:\n");
+        let filter =
+            part("                  - name: envoy.filters.http.ratelimit\n", "                  # Reads the count");
+        let second = |text: &str| {
+            let named = text.replace("envoy.filters.http.ratelimit:\n", "team:\n");
+            let named = named.replace("- name: envoy.filters.http.ratelimit\n", "- name: team\n");
+            named.replace("weir.ai", "weir.team").replace("domain: ai", "domain: team").replace("settle", "settle_team")
+        };
+        let both = with_one.replacen(&on_route, &format!("{on_route}{}", second(&on_route)), 1);
+        Envoy::with(&both.replacen(&filter, &format!("{filter}{}", second(&filter)), 1), weir)
     }
 
     /// Starts one that asks these replicas in turn, as long as they are healthy.
@@ -206,6 +218,21 @@ impl Drop for Envoy {
             eprintln!("envoy wrote:\n{}", self.log());
         }
     }
+}
+
+/// The gateway of deploy/holds at free ports, with an estimate of so many tokens, in front of these replicas and this model.
+fn holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> String {
+    let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
+    let (head, of_weir) = HOLDS.split_once("    - name: weir\n").expect("a cluster of weir");
+    let (of_weir, _) = of_weir.split_once("          - lb_endpoints:").expect("its endpoints");
+    let head = head
+        .replace("port_value: 10002", &format!("port_value: {}", model.port()))
+        .replace("port_value: 9901", "port_value: 0")
+        .replace("port_value: 10000", "port_value: 0")
+        .replace("{number: 2000}", &format!("{{number: {estimate}}}"))
+        // A busy machine: the time that Envoy waits for an answer.
+        .replace("timeout: 0.02s", "timeout: 2s");
+    format!("{head}    - name: weir\n{of_weir}          - lb_endpoints: {}\n", Value::from(endpoints))
 }
 
 fn configuration(template: &str, weir: SocketAddr, directory: &Path) -> String {

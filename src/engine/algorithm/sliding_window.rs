@@ -113,6 +113,11 @@ impl SlidingWindow {
         ((at + 1) / precision).saturating_sub(self.buckets.into())
     }
 
+    /// Where a bucket ends. [sw-1]
+    pub(super) fn bucket_end(&self, number: u64) -> Micros {
+        (number + 1) * self.precision.get()
+    }
+
     /// Whether a state with this newest bucket is believed: the clock has stepped back only a little. [tm-2]
     fn believes(&self, newest: u64, now: Micros) -> bool {
         let start = u128::from(newest) * u128::from(self.precision.get());

@@ -176,6 +176,7 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
             let percent = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
             (bounded_list(&percent, 0, SHARES_MAX), "Percents of the limit, rising, at which its use is reported")
         }
+        "lease" => (length(), "For how long a replica may admit by hits of a hot key that it took ahead: 10ms to 1s"),
         "plans" => (
             json!({ "type": "object", "additionalProperties": {
                 "anyOf": [{ "enum": ["unlimited"] }, rate()],

@@ -213,6 +213,15 @@ const STORES: Part = Part {
             .help("Hits that holds have moved.")
             .more("`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
                    `weir_hits_total` has the first and the last."),
+        counter("weir_leases_total", &["result"], "calls")
+            .help("Calls to the store that took hits of a hot key ahead, by how they ended.")
+            .more("Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
+                   gave no answer."),
+        counter("weir_lease_hits_total", &["kind"], "hits")
+            .help("Hits that were taken ahead, and what came of them when their lease ended.")
+            .more("`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
+                   their window ended; `lost` count until the reset though nobody used them, because the store did not confirm to have \
+                   taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
         counter("weir_rows_total", &["event"], "rows")
             .help("Rows, by what happened to them.")
             .more("`read`: this process did not know the row of a request, and read it with a call more. `asked_again`: a row had changed since it \

@@ -35,6 +35,7 @@ pub(super) struct DecisionRecord {
     over: Vec<StringValue>,
     store: Option<&'static str>,
     known: bool,
+    leased: bool,
     fallback: Option<(OnError, &'static str)>,
     result: Option<DecisionResult>,
     calls: i64,
@@ -81,6 +82,7 @@ impl DecisionRecord {
 
     pub(super) fn charged(&mut self, charged: &Charged<'_>) {
         self.known |= charged.by == AnsweredBy::Cache;
+        self.leased |= charged.by == AnsweredBy::Lease;
         if charged.outcome.verdict.is_over() {
             let path = match charged.limit {
                 LimitOf::Rule(rule, _) => &*rule.path,
@@ -195,7 +197,7 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
     if record.unmatched > 0 {
         add("weir.unmatched_descriptors", record.unmatched.into());
     }
-    if let Some(store) = record.store.or(record.known.then_some("deny_cache")) {
+    if let Some(store) = record.store.or(record.known.then_some("deny_cache")).or(record.leased.then_some("lease")) {
         add("weir.store", store.into());
     }
     if record.calls > 0 {

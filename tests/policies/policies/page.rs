@@ -255,9 +255,9 @@ fn there_is_an_example_of_each_algorithm() {
 
     insta::assert_snapshot!(checked(&directory).unwrap(), @"
     domain concurrency   concurrency.yaml:3:9   charging atomic   on_error the server's
-      api_key   5 per minute        concurrency
+      api_key   5 in flight         concurrency window 1m
       model     100000 per minute   sliding_window_counter
-                50 per 5m           concurrency
+                50 in flight        concurrency window 5m
 
     domain fixed_window   fixed_window.yaml:3:9   on_error the server's
       user       120 per minute     fixed_window

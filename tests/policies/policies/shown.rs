@@ -158,7 +158,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
       leaky_bucket with a queue              10 per second    leaky_bucket burst 50, drain
       gcra                                   10 per second    gcra burst 10
       gcra with a burst                      1 per 366d       gcra burst 8
-      concurrency                            50 per 30s       concurrency
+      concurrency                            50 in flight     concurrency window 30s
 
     1 domain, 18 rules, 18 limits in 1 file
     ");
@@ -319,6 +319,16 @@ fn explain_tells_what_a_request_replaces() {
           key w1:{shop|plan=gold}f2592000s
         on_error the server's
     ");
+}
+
+#[test]
+fn check_and_explain_show_a_lease() {
+    let policy = "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {rate: 100_000/min, lease: 100ms}}\n";
+    let dir = directory(&[("shop.yaml", policy)]);
+    let line = "100000 per minute   fixed_window, lease 100ms";
+    for text in [checked(dir.path()).unwrap(), explained(dir.path(), "shop", &["tenant=t1"])] {
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 #[test]

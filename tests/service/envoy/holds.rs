@@ -66,7 +66,11 @@ fn ask(envoy: &Envoy, user: &str, tokens: u64, more: &[(&str, &str)]) -> Option<
 
 /// What a user has left of the two limits of the example.
 fn left(weir: &Weir, user: &str) -> [u64; 2] {
-    let answer = http::get(weir.admin, &format!("/state?domain=ai&descriptor=user={user}")).expect("an answer");
+    left_of(weir, "ai", user)
+}
+
+fn left_of(weir: &Weir, domain: &str, user: &str) -> [u64; 2] {
+    let answer = http::get(weir.admin, &format!("/state?domain={domain}&descriptor=user={user}")).expect("an answer");
     let states: Value = serde_json::from_str(&answer.body).expect("JSON");
     let list = states["limits"].as_array().unwrap_or_else(|| panic!("{states}"));
     [0, 1].map(|at| list[at]["remaining"].as_u64().expect("a number"))
@@ -133,6 +137,23 @@ fn a_stream_settles_in_whichever_way_it_ends() {
     wait_for_left(&weir, "ann", PER_MINUTE - 5_238, PER_MONTH - 5_238);
 }
 
+/// Both filters write dynamic metadata under one name, so the key below it has the domain.
+#[test]
+fn two_filters_of_one_route_find_their_own_receipts() {
+    let redis = RedisServer::start();
+    let hourly = EXAMPLE.replace("10_000/min", "10_000/h");
+    let files = [("ai", hourly.clone()), ("team", hourly.replace("domain: ai", "domain: team"))];
+    let policies = PolicyDirectory::with_files(&files.map(|(domain, text)| (format!("{domain}.yaml"), text)));
+    let weir = on_redis(&policies, &redis, &[]);
+    let model = Model::start();
+    let envoy = Envoy::start_with_two_holds(weir.grpc, model.address, ESTIMATE);
+    assert_eq!(ask(&envoy, "ann", 137, &[]), Some(200));
+    wait_for_left(&weir, "ann", PER_MINUTE - 137, PER_MONTH - 137);
+    until("the hold of the other domain to be settled", PATIENCE, || {
+        (left_of(&weir, "team", "ann") == [PER_MINUTE - 137, PER_MONTH - 137]).then_some(())
+    });
+}
+
 /// What an Envoy that dies has opened stays charged until its window ends, and shows in the metrics.
 #[test]
 fn holds_of_an_envoy_that_is_killed_stay() {
@@ -196,7 +217,8 @@ struct Look {
 
 #[derive(Default)]
 struct Run {
-    sent: Vec<Sent>,
+    /// By user.
+    sent: Vec<Vec<Sent>>,
     looks: Vec<Look>,
     /// From each kill until the replica was there again.
     outages: Vec<(Instant, Instant)>,
@@ -273,17 +295,17 @@ fn run(time: Duration, kills: bool, check: impl FnOnce(&Run, &dyn Fn(usize) -> u
             outages.push((from, Instant::now()));
         }
     });
-    let run = Run { sent: sent.into_inner().expect("no panic"), looks: looks.into_inner().expect("no panic"), outages };
+    let mut run = Run { sent: Vec::new(), looks: looks.into_inner().expect("no panic"), outages };
+    run.sent.resize(user.into_inner() + 1, Vec::new());
+    for sent in sent.into_inner().expect("no panic") {
+        run.sent[sent.user].push(sent);
+    }
     check(&run, &charged);
 }
 
 impl Run {
-    fn users(&self) -> usize {
-        self.sent.iter().map(|sent| sent.user).max().map_or(0, |last| last + 1)
-    }
-
     fn of(&self, user: usize) -> impl Iterator<Item = &Sent> {
-        self.sent.iter().filter(move |sent| sent.user == user)
+        self.sent[user].iter()
     }
 
     /// The tokens that the streams of a user have used.
@@ -324,7 +346,7 @@ impl Run {
 fn without_a_kill_the_charges_are_what_was_used() {
     run(Duration::from_secs(4), false, |run, charged| {
         run.check_looks();
-        for user in 0..run.users() {
+        for user in 0..run.sent.len() {
             assert!(run.of(user).all(|sent| matches!(sent.status, Some(200 | 429))), "{:?}", run.sent);
             let used = run.used(user);
             until(&format!("{used} to be charged to user {user}"), PATIENCE, || (charged(user) == used).then_some(()));
@@ -339,7 +361,7 @@ fn a_killed_replica_changes_charges_by_no_more_than_was_in_flight() {
     run(Duration::from_secs(seconds), true, |run, charged| {
         run.check_looks();
         let (mut off, mut doubts) = (0, 0);
-        for user in 0..run.users() {
+        for user in 0..run.sent.len() {
             let used = run.used(user);
             let (more, less) = run.unsettled(user);
             let most = used + more + run.unanswered(user);
@@ -350,8 +372,8 @@ fn a_killed_replica_changes_charges_by_no_more_than_was_in_flight() {
             doubts += more + less + run.unanswered(user);
         }
         assert!(run.outages.len() as u64 >= seconds / 10, "{} kills", run.outages.len());
-        let failed = run.sent.iter().filter(|sent| !matches!(sent.status, Some(200 | 429))).count();
-        let (streams, kills) = (run.sent.len(), run.outages.len());
+        let failed = run.sent.iter().flatten().filter(|sent| !matches!(sent.status, Some(200 | 429))).count();
+        let (streams, kills) = (run.sent.iter().map(Vec::len).sum::<usize>(), run.outages.len());
         println!("{streams} requests, {kills} kills, {failed} failed: {off} tokens off, at most {doubts} in flight");
     });
 }

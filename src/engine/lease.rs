@@ -1,0 +1,110 @@
+//! Leases: hits of a hot key that a process takes ahead, and for how long it may admit by them. [ls-1]
+//!
+//! Only the arithmetic is here. Which keys are hot, and the hits that a process holds, are the limiter's.
+
+use super::descriptor::Hits;
+use super::time::Micros;
+
+/// A key is hot in a process from this many requests on in the time of a lease. [ls-2]
+pub const HOT_ASKS: u32 = 32;
+/// The fewest hits that are worth a call of their own. [ls-2]
+pub const LEASE_HITS_MIN: Hits = 8;
+/// With fewer hits left, nothing is taken ahead. [ls-2]
+pub const LEASE_REMAINING_MIN: Hits = 128;
+/// The shortest and the longest lease, in microseconds.
+const LEASE_US: std::ops::RangeInclusive<u64> = 10_000..=1_000_000;
+
+/// At most this part of what is left is taken ahead, so that leases end near the limit.
+const REMAINING_PER_LEASE: Hits = 16;
+/// At most this part of the limit is taken ahead.
+const LIMIT_PER_LEASE: Hits = 20;
+/// A limit below this many hits has no leases: they would be too small.
+pub const LIMIT_MIN: Hits = LEASE_HITS_MIN * LIMIT_PER_LEASE;
+/// The part by which a lease ends early: two clocks drift apart by less.
+const DRIFT: u64 = 1_000;
+
+/// How long a process may admit by the hits that it took ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease(u32);
+
+impl Lease {
+    /// A lease of so many microseconds. None for one that is too short or too long.
+    #[must_use]
+    pub fn from_micros(us: u64) -> Option<Self> {
+        u32::try_from(us).ok().filter(|us| LEASE_US.contains(&u64::from(*us))).map(Self)
+    }
+
+    /// The length in microseconds.
+    #[must_use]
+    pub const fn us(self) -> Micros {
+        self.0 as Micros
+    }
+
+    /// How long a lease lasts from the instant on at which its call was sent, if its step ends `step_after` microseconds after
+    /// the store's clock in the reply. Rounded down. [ls-3]
+    ///
+    /// ```
+    /// use weir_engine::Lease;
+    ///
+    /// let lease = Lease::from_micros(100_000).unwrap();
+    /// assert_eq!(lease.lasts(2_800_000_000), 99_900);
+    /// assert_eq!(lease.lasts(40_001), 39_960);
+    /// ```
+    #[must_use]
+    pub fn lasts(self, step_after: Micros) -> Micros {
+        let longest = self.us().min(step_after);
+        longest - longest.div_ceil(DRIFT)
+    }
+}
+
+/// How many hits to take ahead for a key whose requests have asked for `demand` hits in the last time of a lease, where the process holds
+/// `held` hits. None if it is not worth it. [ls-2]
+///
+/// ```
+/// use weir_engine::hits_ahead;
+///
+/// assert_eq!(hits_ahead(500, 0, 1_000_000, 1_000_000), Some(500));
+/// assert_eq!(hits_ahead(500, 0, 4_000, 100_000), Some(250));
+/// assert_eq!(hits_ahead(500, 450, 1_000_000, 1_000_000), Some(50));
+/// assert_eq!(hits_ahead(500, 0, 127, 100_000), None);
+/// ```
+#[must_use]
+pub fn hits_ahead(demand: Hits, held: Hits, remaining: Hits, requests: Hits) -> Option<Hits> {
+    let hits = demand.saturating_sub(held).min(remaining / REMAINING_PER_LEASE).min(requests / LIMIT_PER_LEASE);
+    (remaining >= LEASE_REMAINING_MIN && hits >= LEASE_HITS_MIN).then_some(hits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_10_ms_to_1_s() {
+        assert_eq!([9_999, 1_000_001, u64::MAX].map(Lease::from_micros), [None; 3]);
+        assert_eq!(
+            [10_000, 1_000_000].map(|us| Lease::from_micros(us).map(Lease::us)),
+            [Some(10_000), Some(1_000_000)]
+        );
+    }
+
+    #[test]
+    fn a_lease_ends_before_its_step_also_by_a_clock_that_is_slower_by_a_thousandth() {
+        let lease = Lease::from_micros(1_000_000).unwrap();
+        for step_after in [1, 2, 999, 1_000, 1_001, 123_457, 1_000_000, u64::MAX] {
+            let lasts = lease.lasts(step_after);
+            // What has passed by the faster clock meanwhile, rounded up.
+            assert!(lasts + lasts.div_ceil(DRIFT) <= step_after, "{step_after}");
+            assert!(lasts < lease.us());
+        }
+        assert_eq!(lease.lasts(0), 0);
+    }
+
+    #[test]
+    fn near_the_limit_nothing_is_taken_ahead() {
+        assert_eq!(hits_ahead(Hits::MAX, 0, 128, 1_000), Some(8));
+        assert_eq!(hits_ahead(Hits::MAX, 0, 127, 1_000), None);
+        assert_eq!(hits_ahead(Hits::MAX, 0, 1_000, 159), None);
+        assert_eq!(hits_ahead(7, 0, 1_000, 1_000), None);
+        assert_eq!(hits_ahead(10, 20, 1_000, 1_000), None);
+    }
+}

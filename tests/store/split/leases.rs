@@ -1,0 +1,273 @@
+//! Hits that a process takes ahead of hot keys: what asks the store and what does not, what callers and alerts see, and that no history
+//! of several replicas admits more than the limit. [ls-1] [ls-2] [ls-5] [ls-6] [ls-7]
+//!
+//! Not in here: processes that die or stand still (redis/leases.rs), and schedules of threads (src/limiter/leases.rs).
+
+use weir_engine::Hits;
+use weir_engine::observer::{Crossed, LeaseHits, LeaseResult};
+use weir_limiter::Modes;
+use weir_limiter::leases::Leases;
+
+use super::*;
+use crate::support::wait::{PATIENCE, eventually};
+
+/// The limits of the tests: all but `plain` have a lease.
+const LIMIT: u32 = 10_000;
+/// The most hits of one lease: a twentieth.
+const LEASE_MAX: u32 = LIMIT / 20;
+const LEASED: &str = "\
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {rate: 10_000/day, lease: 1s}
+  - key: watched
+    rate_limit: {rate: 10_000/day, lease: 1s, alert_at: [1, 5, 10]}
+  - key: calendar
+    rate_limit: {rate: 10_000/day, calendar: true, timezone: Europe/Berlin, lease: 1s}
+  - key: both
+    rate_limits:
+      - {rate: 10_000/day, lease: 1s}
+      - {rate: 10_000/day, algorithm: sliding_window, lease: 1s}
+  - key: plain
+    rate_limit: 10_000/day
+";
+
+/// The limit of random histories, whose windows are short.
+const SHORT_LIMIT: u32 = 400;
+const SHORT: &str = "\
+domain: shop
+descriptors:
+  - key: fixed
+    rate_limit: {rate: 400/s, lease: 20ms}
+  - key: sliding
+    rate_limit: {rate: 400/s, algorithm: sliding_window, precision: 20ms, lease: 20ms}
+  - key: first_hit
+    rate_limit: {rate: 400/s, anchor: first_hit, lease: 20ms}
+";
+const WINDOW_US: u64 = 1_000_000;
+
+/// How many hits came to each end, and how the calls ended that took them.
+#[derive(Clone, Default)]
+struct Seen(Arc<SeenHits>);
+
+#[derive(Default)]
+struct SeenHits {
+    hits: [AtomicU64; LeaseHits::NAMES.len()],
+    results: [AtomicU64; LeaseResult::NAMES.len()],
+    shares: Mutex<Vec<u8>>,
+}
+
+impl Seen {
+    fn hits(&self, kind: LeaseHits) -> u64 {
+        self.0.hits[kind as usize].load(SeqCst)
+    }
+
+    fn results(&self) -> [u64; LeaseResult::NAMES.len()] {
+        [0, 1, 2].map(|i: usize| self.0.results[i].load(SeqCst))
+    }
+
+    /// Whether every hit that was taken ahead came to an end.
+    fn is_over(&self) -> bool {
+        let ends = [LeaseHits::Used, LeaseHits::GivenBack, LeaseHits::Ended, LeaseHits::Lost];
+        ends.into_iter().map(|kind| self.hits(kind)).sum::<u64>() == self.hits(LeaseHits::Leased)
+    }
+}
+
+impl Observer for Seen {
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(self.clone())
+    }
+
+    fn lease_asked(&self, result: LeaseResult) {
+        self.0.results[result as usize].fetch_add(1, SeqCst);
+    }
+
+    fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
+        self.0.hits[kind as usize].fetch_add(hits.into(), SeqCst);
+    }
+}
+
+impl Tally for Seen {
+    fn crossed(&self, crossed: &Crossed<'_>) {
+        self.0.shares.lock().push(crossed.share);
+    }
+}
+
+/// What a case changes about a limiter.
+type Change = fn(Options) -> Options;
+/// What a request asks.
+type Asked<'a> = &'a [(&'a str, &'a str, Operation)];
+
+/// A replica on a store that others may use too.
+struct Replica {
+    store: Arc<Slotted>,
+    limiter: Limiter,
+    seen: Seen,
+}
+
+impl Replica {
+    fn new(policy: &str, store: &Arc<Slotted>) -> Self {
+        Self::with(policy, store, |options| options)
+    }
+
+    fn with(policy: &str, store: &Arc<Slotted>, change: impl Fn(Options) -> Options) -> Self {
+        let leases = Arc::new(Leases::new(store.clock.clone()));
+        let options = change(Options { leases, budget: BUDGET, ..Options::new(store.clone()) });
+        let seen = Seen::default();
+        Self { store: store.clone(), limiter: limiter(policy, options, Arc::new(seen.clone())), seen }
+    }
+
+    /// Asks at a time, and lets the tasks of leases run.
+    async fn ask(&self, at: Micros, asked: Asked<'_>) -> Answer {
+        self.store.clock.set(at);
+        let answer = decide(&self.limiter, asked).await.expect("the store answers");
+        tokio::task::yield_now().await;
+        answer
+    }
+
+    async fn end_of_leases(&self) {
+        eventually("the end of all leases", PATIENCE, async || self.seen.is_over()).await;
+    }
+
+    async fn left(&self, key: &str, value: &str) -> u32 {
+        let states = self.limiter.show_states("shop", &[Entry { key, value }]).await.expect("it peeks");
+        states[0].remaining
+    }
+}
+
+/// A request every 20 us: a lease is used up before it ends.
+fn due(number: u32) -> Micros {
+    START_US + 20 * u64::from(number)
+}
+
+#[test]
+fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
+    const REQUESTS: u32 = 5_000;
+    for key in ["tenant", "calendar", "both"] {
+        let replica = Replica::new(LEASED, &Slotted::new(7));
+        run(async {
+            let (mut steps, mut last) = (0, LIMIT);
+            for number in 0..REQUESTS {
+                let answer = replica.ask(due(number), &[(key, "hot", ONE)]).await;
+                let (status, exact) = (&answer.statuses[0], LIMIT - number - 1);
+                // As old as the lease, and without what others hold: on a busy machine that is a lease that ended before it was used up.
+                let range = exact.saturating_sub(2 * LEASE_MAX)..=exact + LEASE_MAX;
+                assert!(!answer.denied && range.contains(&status.remaining), "{key} {number}: {}", status.remaining);
+                steps += u32::from(last == status.remaining + 1);
+                last = status.remaining;
+            }
+            assert!(steps > REQUESTS / 2, "{key}: {steps} answers have one hit less than the one before");
+            let calls = replica.store.calls.load(SeqCst);
+            assert!(calls <= REQUESTS as usize / 50, "{key}: {calls} calls");
+            replica.end_of_leases().await;
+            // What was left is given back, once, and all else was used by requests.
+            assert_eq!(replica.left(key, "hot").await, LIMIT - REQUESTS, "{key}");
+            assert_eq!(replica.seen.hits(LeaseHits::Lost), 0);
+            assert_eq!(replica.seen.results()[1..], [0, 0]);
+        });
+    }
+}
+
+#[test]
+fn what_a_lease_cannot_decide_asks_the_store_and_takes_nothing_ahead() {
+    const REQUESTS: usize = 200;
+    let shadow = |options| Options { modes: Modes { shadow: true, ..Modes::default() }, ..options };
+    let quota = |options| Options { modes: Modes { quota: true, ..Modes::default() }, ..options };
+    let independent = |options| Options { mode: Mode::Independent, ..options };
+    let plain: Change = |options| options;
+    let peek = Operation::Peek;
+    let cases: [(&str, Change, Asked<'_>); 6] = [
+        ("a limit without a lease", plain, &[("tenant", "a", ONE), ("plain", "a", ONE)]),
+        ("a peek", plain, &[("tenant", "a", peek)]),
+        ("a refund", plain, &[("tenant", "a", Operation::Refund(1))]),
+        ("shadow_mode", shadow, &[("tenant", "a", ONE)]),
+        ("quota_mode", quota, &[("tenant", "a", ONE)]),
+        ("charging: independent", independent, &[("tenant", "a", ONE)]),
+    ];
+    for (what, change, asked) in cases {
+        let replica = Replica::with(LEASED, &Slotted::new(1), change);
+        run(async {
+            for number in 0..REQUESTS {
+                replica.ask(due(number.try_into().unwrap()), asked).await;
+            }
+        });
+        assert!(replica.store.calls.load(SeqCst) >= REQUESTS, "{what}");
+        assert_eq!(replica.seen.results(), [0; 3], "{what}");
+    }
+}
+
+#[test]
+fn each_share_is_reported_when_requests_cross_it() {
+    let replica = Replica::new(LEASED, &Slotted::new(3));
+    run(async {
+        for number in 1..=LIMIT / 10 {
+            replica.ask(due(number), &[("watched", "hot", ONE)]).await;
+            let reported = replica.seen.0.shares.lock().clone();
+            for share in [1, 5, 10] {
+                let crossing = LIMIT / 100 * u32::from(share);
+                // Early by what leases hold that end before they are used up. A share is reported again after they are given back, with its
+                // id. [al-4]
+                let is_early = number + 2 * LEASE_MAX >= crossing;
+                let is_reported = reported.contains(&share);
+                assert!(is_reported || number < crossing, "{share} % is not reported after {number}");
+                assert!(!is_reported || is_early, "{share} % is reported after {number}");
+            }
+        }
+        assert!(replica.seen.hits(LeaseHits::Leased) > 100);
+    });
+}
+
+/// Asks the replicas at random, with clocks that jump, and returns what was admitted when.
+async fn history(key: &str, replicas: &[Replica], seed: u64) -> Vec<(Micros, u64)> {
+    let random = AtomicU64::new(seed);
+    let random = |below| next_random(&random, below);
+    let mut admitted = Vec::new();
+    let mut now = START_US;
+    for _ in 0..2_000 {
+        now += match random(100) {
+            0 => random(30_000),
+            _ => random(300),
+        };
+        let hits = 1 + random(3);
+        let operation = Operation::Consume(hits.try_into().expect("it is small"));
+        // Most requests come to one replica.
+        let replica = &replicas[usize::try_from(random(5).saturating_sub(2)).expect("it is small")];
+        if !replica.ask(now, &[(key, "hot", operation)]).await.denied {
+            admitted.push((now, hits));
+        }
+        if random(400) == 0 {
+            replica.end_of_leases().await;
+        }
+    }
+    admitted
+}
+
+#[test]
+fn no_history_of_replicas_admits_more_than_the_limit() {
+    let mut used = 0;
+    for seed in 1..=12 {
+        for key in ["fixed", "sliding", "first_hit"] {
+            let store = Slotted::new(seed);
+            let replicas = [(); 3].map(|()| Replica::new(SHORT, &store));
+            let admitted = run(history(key, &replicas, seed));
+            let within = |from: Micros, to: Micros| -> u64 {
+                admitted.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, hits)| hits).sum()
+            };
+            // The most of a window of the clock, or of any span as long as a window.
+            let (most, bound) = match key {
+                "fixed" => {
+                    let windows = admitted.iter().map(|(at, _)| at / WINDOW_US * WINDOW_US);
+                    (windows.map(|from| within(from, from + WINDOW_US)).max(), u64::from(SHORT_LIMIT))
+                }
+                "sliding" => (admitted.iter().map(|(at, _)| within(*at, at + WINDOW_US)).max(), u64::from(SHORT_LIMIT)),
+                _ => {
+                    let spans = admitted.iter().map(|(at, _)| within(*at, at + WINDOW_US));
+                    (spans.max(), 2 * u64::from(SHORT_LIMIT) - 1)
+                }
+            };
+            assert!(most.unwrap_or(0) <= bound, "{key}, seed {seed}: {most:?} of {bound}");
+            used += replicas.iter().map(|replica| replica.seen.hits(LeaseHits::Used)).sum::<u64>();
+        }
+    }
+    assert!(used > 500, "{used}");
+}
