@@ -836,7 +836,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 19);
+        assert_eq!(examples, 23);
     }
 
     #[test]

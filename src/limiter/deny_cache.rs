@@ -19,6 +19,9 @@ use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Operat
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;
 
+/// The longest time that a denial of a limit with `hold` is kept. [dn-7]
+const HOLD_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// The known outcomes of the charges of one decision, in their order: one for each charge that is known to be denied,
 /// none for the others.
 pub type Denials = SmallVec<[Option<Outcome>; 2]>;
@@ -234,7 +237,9 @@ impl DenyCache {
         };
         // What a replica holds ahead and does not use is given back within a lease. [ls-5]
         let lease = charge.limit.lease.map_or(Duration::MAX, |lease| Duration::from_micros(lease.us()));
-        let max_age = max_age.min(lease);
+        // A settle on another replica gives hits back. [dn-7]
+        let hold = if charge.limit.hold { HOLD_AGE_MAX } else { Duration::MAX };
+        let max_age = max_age.min(lease).min(hold);
         let ends_at = sent + denial.lasts(charge.limit).min(max_age);
         if ends_at <= received {
             return;

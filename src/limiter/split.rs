@@ -41,6 +41,11 @@ struct FailedPart {
     error: StoreError,
 }
 
+/// Whether a part has failed because the store has another row than the one that was sent. [rw-2]
+fn is_stale(part: &FailedPart) -> bool {
+    matches!(part.error, StoreError::StaleRow { .. })
+}
+
 /// What is known of a request's charges so far.
 struct Pieces {
     /// One for each charge; nothing if its store gave no answer, or has not been asked.
@@ -78,10 +83,19 @@ pub(super) async fn decide_split<'a>(
         }
         Some(error) => unanswered(stores, request.plan, charges, error),
     };
-    if pieces.failures.iter().any(|part| matches!(part.error, StoreError::StaleRow { .. })) {
-        let is_undone = stores.take_back(request, &mut pieces.reserved).await;
-        let error = StoreError::StaleRow { found: Vec::new() };
-        return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
+    if pieces.failures.iter().any(is_stale) {
+        let is_unsure = |part: &FailedPart| matches!(part.error, StoreError::Unknown(_));
+        if !pieces.is_final && !pieces.failures.iter().any(is_unsure) {
+            let is_undone = stores.take_back(request, &mut pieces.reserved).await;
+            let error = StoreError::StaleRow { found: Vec::new() };
+            return Err(if is_undone { error } else { as_unknown(error) });
+        }
+        // Another part may have charged what cannot be taken back, so nothing is asked again: `on_error` decides about these parts.
+        for part in pieces.failures.iter_mut().filter(|part| is_stale(part)) {
+            let message =
+                "the row of a descriptor has changed, and another part of the request cannot be taken back".to_owned();
+            part.error = StoreError::NotSent(Failure { kind: "stale_row", message });
+        }
     }
     let denied_groups = match fall_back(stores, request, charges, &mut pieces).await {
         Ok(denied_groups) => denied_groups,

@@ -1,7 +1,8 @@
 //! How often keys are asked for, in bounded memory: what makes a key hot. [ls-2]
 //!
 //! The counts decay by halves of time: those of this lease's time, and what is left of the time before. Keys whose hashes fall
-//! together share a count. That can only make a cold key hot, which costs a lease that is given back.
+//! together share a count. That can make a cold key hot, which costs a lease that is given back, and a hot key cold for a moment, which
+//! costs calls to the store.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -39,9 +40,10 @@ impl Asks {
 
     /// Counts one request for the key of this hash. Returns how many there were in the last time of a lease.
     pub(super) fn count(&self, hash: u64, lease: Lease, now: Instant) -> u32 {
-        let when = self.when(lease, now);
         let place = self.place(hash);
-        let (current, before) = numbers(place.load(Relaxed), when.period);
+        let count = place.load(Relaxed);
+        let when = self.when(lease, now).not_before(count);
+        let (current, before) = numbers(count, when.period);
         let current = (current + 1).min(NUMBER_MAX);
         let period = when.period & PERIOD_MAX;
         place.store(period << (2 * NUMBER_BITS) | current << NUMBER_BITS | before, Relaxed);
@@ -50,8 +52,9 @@ impl Asks {
 
     /// The same without counting one.
     pub(super) fn of(&self, hash: u64, lease: Lease, now: Instant) -> u32 {
-        let when = self.when(lease, now);
-        let (current, before) = numbers(self.place(hash).load(Relaxed), when.period);
+        let count = self.place(hash).load(Relaxed);
+        let when = self.when(lease, now).not_before(count);
+        let (current, before) = numbers(count, when.period);
         when.estimate(current, before)
     }
 
@@ -67,6 +70,13 @@ impl Asks {
 }
 
 impl When {
+    /// The same instant, or the begin of the period of a count that is one ahead: `now` is from before the store was asked, or another
+    /// core was faster.
+    fn not_before(self, count: u64) -> Self {
+        let next = self.period + 1;
+        if count >> (2 * NUMBER_BITS) == next & PERIOD_MAX { Self { period: next, into: 0, ..self } } else { self }
+    }
+
     /// The number of this period, and of the one before the part that is within a lease's time.
     fn estimate(self, current: u64, before: u64) -> u32 {
         let estimate = current + before * (self.lease_us - self.into) / self.lease_us;

@@ -99,7 +99,8 @@ mod tests {
         let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
         let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
         let StoreError::Unknown(reply) = malformed_reply() else { panic!("a script has run") };
-        kinds.extend([reply.kind, StoreError::StaleBounds { now: 0 }.kind(), TOO_HEAVY]);
+        let stale = [StoreError::StaleBounds { now: 0 }, StoreError::StaleRow { found: Vec::new() }];
+        kinds.extend(stale.iter().map(StoreError::kind).chain([reply.kind, TOO_HEAVY]));
         kinds.sort_unstable();
         let mut shown = KINDS;
         shown.sort_unstable();

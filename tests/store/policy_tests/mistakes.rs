@@ -33,7 +33,7 @@ fn mistakes_in_steps() {
         ("{ask: a=1, limit: 3/week}", "6:23: the limit of a request is per second, minute, hour, day, month or year"),
         ("{ask: a=1, limit: 3/hours}", "6:23: rate \"3/hours\": no unit \"hours\", did you mean \"hour\"?"),
         ("{ask: a=1, times: 0}", "6:23: times must be from 1 to 1000000, not 0"),
-        ("{ask: a=1, used: 3}", "6:17: used needs lasts: when the request ends, and settles"),
+        ("{ask: a=1, used: 3}", "6:16: used needs lasts: when the request ends, and settles"),
         ("{ask: a=1, every: 1s}", "6:5: every and for belong together: every: 1s, for: 10m"),
         ("{ask: a=1, every: 2s, for: 1s}", "6:23: every must be longer than 0, and at most as long as for"),
         ("{ask: a=1, every: 2s, for: 3s}", "6:32: for must be a whole number of times every"),
