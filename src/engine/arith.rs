@@ -7,7 +7,7 @@
 ///
 /// ```
 /// use weir_engine::arith::mul_div;
-/// Seven a second: three hits cost 3 * 1,000,000 / 7 us, which is 428,571 us and 3/7 of a microsecond.
+/// // Seven a second: three hits cost 3 * 1,000,000 / 7 us, which is 428,571 us and 3/7 of a microsecond.
 /// assert_eq!(mul_div(3, 1_000_000, 7), (428_571, 3));
 /// ```
 #[inline]
