@@ -58,6 +58,7 @@ mod tests {
             (StoreError::NotSent(failure()), Code::Unavailable, "no answer within 10 ms (nothing was charged)"),
             (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
             (StoreError::StaleBounds { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
+            (StoreError::StaleRow { found: vec![7] }, Code::Unavailable, "a row has changed (nothing was charged)"),
         ] {
             let status = status(&RequestError::Undecided(error.into()));
             assert_eq!((status.code(), status.message()), (code, text));
