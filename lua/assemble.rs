@@ -21,7 +21,7 @@ crate::kind_rows!(fragments);
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
 /// Scripts that are files of their own.
-const WHOLE: [&str; 3] = ["undo_log", "read_overrides", "write_overrides"];
+const WHOLE: [&str; 4] = ["undo_log", "read_overrides", "write_overrides", "remove_row"];
 
 /// The sections that each fragment has.
 const NEEDED: [&str; 14] = [

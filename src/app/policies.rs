@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
+use weir_engine::rows::{RowMisfit, is_in_two_stores};
 use weir_engine::words::printable;
 use weir_http::{PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
-use weir_store::Store;
 use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
+use super::stores::Opened;
 
 /// If reading the directory takes longer, that is a problem. A file system that never answers cannot be interrupted: weir waits for
 /// its thread, and starts no second one.
@@ -49,26 +50,38 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the whole directory.
-fn load(source: &Source, dialect: Dialect, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
+fn load(
+    source: &Source,
+    dialect: Dialect,
+    stores: &Opened,
+    restless: &Restless,
+) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
-    checked(weir_policies::load_and_keep(source, dialect, restless), store, started)
+    checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
 }
 
-/// Checks policies that were read since `started`: the store must support all of their limits.
+/// Checks policies that were read since `started`: the store must support all of their limits, and the states of a rule with rows lie
+/// in one store. [rw-5]
 pub(super) fn checked(
     read: Result<weir_policies::Loaded, Problems>,
-    store: &dyn Store,
+    stores: &Opened,
     started: Instant,
 ) -> Result<Loaded, PolicyProblems> {
     let loaded = read.map_err(|problems| of_load(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = PolicyProblems::default();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
+        let store = &stores.first;
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
                 let text = format!("{place}: the store {} cannot hold this limit: {reason}", store.name());
                 problems.push(ProblemKind::Store.name(), text);
             }
+        }
+        let plans = rule.rows.iter().flat_map(|plans| plans.iter()).filter(|_| stores.per_second.is_some());
+        for (plan, _) in plans.filter(|(_, limits)| is_in_two_stores(limits, rule)) {
+            let text = format!("{place}: plan {plan:?}: {}", RowMisfit::OtherStore);
+            problems.push(ProblemKind::Store.name(), text);
         }
     }
     if problems.count > 0 {
@@ -173,7 +186,7 @@ pub(super) struct Reload {
     watch: Watch,
     source: Source,
     dialect: Dialect,
-    store: Arc<dyn Store>,
+    stores: Opened,
     /// The source of the last load.
     last: Kept,
 }
@@ -183,13 +196,13 @@ impl Reload {
     pub(super) async fn start(
         source: Source,
         dialect: Dialect,
-        store: Arc<dyn Store>,
+        stores: Opened,
     ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let loaded = load(&source, dialect, &*store, &Restless::default())?;
-            Ok((Self { watch, source, dialect, store, last: loaded.kept.clone() }, loaded))
+            let loaded = load(&source, dialect, &stores, &Restless::default())?;
+            Ok((Self { watch, source, dialect, stores, last: loaded.kept.clone() }, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -239,7 +252,7 @@ impl Reload {
                 }
             },
         }
-        let loaded = load(&self.source, self.dialect, &*self.store, &restless);
+        let loaded = load(&self.source, self.dialect, &self.stores, &restless);
         // The load can have read a part of a later change. The watch reports that change when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;

@@ -14,6 +14,8 @@ use weir_lifecycle::{Life, Phase, Phases};
 use weir_limiter::overrides::OverrideTable;
 use weir_store::{Store, StoreError};
 
+use super::rows::FirstRows;
+
 /// How often weir asks a store before it is ready.
 const PING_EVERY_AT_START: Duration = Duration::from_millis(100);
 /// How often weir asks each store after that.
@@ -68,6 +70,12 @@ pub(super) struct Times {
     pub(super) start_within: Duration,
 }
 
+/// What changes the limits of requests, and so is read before the first one.
+pub(super) struct Inputs {
+    pub(super) overrides: Arc<OverrideTable>,
+    pub(super) first_rows: FirstRows,
+}
+
 /// Follows the stores until everything drains.
 ///
 /// # Errors
@@ -79,11 +87,11 @@ pub(super) async fn follow(
     phases: Arc<Phases>,
     report: Arc<ServiceState>,
     life: Life,
-    overrides: Arc<OverrideTable>,
+    mut inputs: Inputs,
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, &warm_up, times, &phases, &report, &overrides).await?;
+        become_ready(stores, &warm_up, times, &phases, &report, &mut inputs).await?;
         advise(stores).await;
         if stores.iter().any(|store| !store.is_immediate()) {
             keep_asking(stores, &report).await;
@@ -105,7 +113,7 @@ async fn become_ready(
     times: Times,
     phases: &Phases,
     report: &ServiceState,
-    overrides: &OverrideTable,
+    inputs: &mut Inputs,
 ) -> Result<(), String> {
     let start = tokio::time::Instant::now();
     let end = start + times.ready_after;
@@ -142,8 +150,8 @@ async fn become_ready(
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
                 if !waited {
-                    // Before the first request, because overrides can change its limits.
-                    super::overrides::look(overrides, true).await;
+                    super::overrides::look(&inputs.overrides, true).await;
+                    inputs.first_rows.in_force().await;
                 }
                 if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {
                     tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");

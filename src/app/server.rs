@@ -25,6 +25,7 @@ use super::listeners::Listeners;
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
 use super::stores::{Opened, Stores};
+use super::rows::{FirstRows, RowFiles};
 use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
 
 /// The parts that the others are made from.
@@ -104,7 +105,7 @@ impl Server {
 
     async fn policies_of_directory(&self) -> Result<(Arc<Policies>, Reload), AppError> {
         let settings = &self.settings.policies;
-        let started = Reload::start(source(settings), Dialect::of(settings), self.control.first.clone()).await;
+        let started = Reload::start(source(settings), Dialect::of(settings), self.control.clone()).await;
         let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
         let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
         self.report.loaded(policies.current(), loaded.places, loaded.kept);
@@ -120,7 +121,7 @@ impl Server {
         let target = xds::Target {
             load: self.target(&policies),
             dialect: Dialect::of(settings),
-            store: self.control.first.clone(),
+            stores: self.control.clone(),
         };
         let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         let life = self.life.clone();
@@ -280,7 +281,7 @@ impl Server {
         }
     }
 
-    /// Follows what can change while weir serves: overrides, certificates and policies.
+    /// Follows what can change while weir serves: overrides, certificates, policies and files of rows. Returns when the last are in force.
     pub(super) fn follow_changes(
         &self,
         tls: Option<Arc<ServerTls>>,
@@ -288,11 +289,14 @@ impl Server {
         reload: Option<Reload>,
         overrides: Arc<OverrideTable>,
         rows: Arc<RowTable>,
-    ) {
+    ) -> FirstRows {
         let Self { settings, metrics, supervisor, shutdown, life, .. } = self;
+        let mut first_rows = FirstRows::default();
         if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
             let directory = settings.policies.directory.clone();
-            supervisor.task("rows", rows::follow(rows, directory, life.clone()));
+            let files = RowFiles::new(rows, directory, metrics);
+            first_rows = files.first();
+            supervisor.task("rows", files.follow(life.clone()));
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {
@@ -305,6 +309,7 @@ impl Server {
             supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
         }
         supervisor.task("freeing policies", policies::free_unused(policies, life.clone()));
+        first_rows
     }
 
     /// Sends the state to the service manager.
@@ -319,13 +324,14 @@ impl Server {
     }
 
     /// Becomes ready when the stores have answered, and follows whether they still do.
-    pub(super) fn follow_stores(&self, serving: &Serving) {
+    pub(super) fn follow_stores(&self, serving: &Serving, first_rows: FirstRows) {
         let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
         let redis = &self.settings.redis;
         let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
-        let (warm_up, overrides) = (serving.warm_up.clone(), serving.overrides.clone());
+        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows };
+        let warm_up = serving.warm_up.clone();
         let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
-        let following = ready::follow(stores, warm_up, times, phases, report, life, overrides);
+        let following = ready::follow(stores, warm_up, times, phases, report, life, inputs);
         self.supervisor.task("store", following);
     }
 }

@@ -4,6 +4,7 @@
 //! deciding, and when to start and to stop (app).
 
 mod admin;
+mod body;
 mod debug;
 mod limited;
 mod listener;

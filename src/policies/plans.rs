@@ -96,6 +96,10 @@ impl FileReader<'_> {
                 format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
             return Err(self.report(at, message));
         }
+        if self.shares {
+            let message = "rows with share_threshold, here or above: descriptors that share a state would share a row";
+            return Err(self.report(at, message));
+        }
         if limits.iter().any(|limit| limit.lease.is_some()) {
             return Err(self.report(at, "rows with a lease: only the store knows the row that is in force"));
         }

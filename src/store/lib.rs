@@ -28,34 +28,24 @@ pub trait Store: Send + Sync {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// The same, if each of these rows has the version that is given, by one reading of the store's clock. Else it charges nothing
-    /// and answers [`StoreError::StaleRow`]. A store of this process has no rows, and checks nothing: the process itself has
-    /// them. [rw-2]
+    /// and answers [`StoreError::StaleRow`]. An immediate store compares nothing: its process has the rows. [rw-2]
     fn decide_checked<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
-    ) -> Reply<'a, Decision> {
-        let _ = checks;
-        self.decide(charges, mode, deadline)
-    }
+    ) -> Reply<'a, Decision>;
 
-    /// The rows at these keys, which may be in any parts of the store.
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![RowRead::Absent; keys.len()]))
-    }
+    /// The rows at these keys, which may be in any parts of the store. An immediate store is never asked: its process has the rows.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>>;
 
-    /// Writes rows, each by itself; deletes those that are none. Answers how each ended.
-    fn write_rows<'a>(
+    /// Changes rows, each by itself. Answers for each whether it is done. An immediate store is never asked.
+    fn change_rows<'a>(
         &'a self,
-        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![Ok(()); rows.len()]))
-    }
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>>;
 
     /// Takes back the charges that the receipts prove, each only as far as it still stands. A charge that fails does not
     /// keep the others from being taken back.
@@ -79,16 +69,10 @@ pub trait Store: Send + Sync {
     }
 
     /// The overrides that all who share the store see, if their version is not the one that is `known`. [ov-3]
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        let _ = (known, deadline);
-        Reply::Ready(Ok(None))
-    }
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>>;
 
     /// Replaces the overrides and their version, if the version is still the one that is `known`. Answers whether it was.
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
-        let _ = (known, with, deadline);
-        Reply::Ready(Ok(false))
-    }
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool>;
 
     /// Whether the store answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
@@ -174,6 +158,15 @@ pub struct StoredRow {
     pub until: Option<Micros>,
     /// What it is; not empty.
     pub text: Box<str>,
+}
+
+/// A change of the row at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowChange<'a> {
+    /// This row is there afterwards, whatever was there. Always done.
+    Write(&'a StoredRow),
+    /// No row is there afterwards. Done only if this one was there, so that a newer one is not lost.
+    Remove(&'a StoredRow),
 }
 
 /// What is at the key of a row.

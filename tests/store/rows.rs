@@ -96,7 +96,7 @@ impl Replica {
     }
 
     async fn remove(&self, key: &str, value: &str) -> Result<Row, RowRefused> {
-        self.table.remove("api", &[Entry { key, value }]).await
+        self.table.remove("api", &[Entry { key, value }]).await.map(|removed| removed.row)
     }
 }
 

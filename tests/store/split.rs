@@ -4,6 +4,7 @@
 mod alerts;
 mod holds;
 mod leases;
+mod rows;
 mod terms;
 mod trials;
 
@@ -21,7 +22,9 @@ use weir_engine::observer::{HoldResult, Silent, Tally};
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
 use weir_store::memory::Memory;
-use weir_store::{Failure, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{
+    Check, Failure, Reply, RowChange, RowRead, StatesRead, Store, StoreError, StoredOverrides, StoredRow, Undo,
+};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -103,6 +106,8 @@ enum Fault {
 struct Slotted {
     memory: Memory,
     clock: Arc<ManualClock>,
+    /// The rows, by key.
+    rows: Mutex<BTreeMap<String, StoredRow>>,
     /// Where the clock stands from the next undo on, if it steps.
     clock_at_undo: Mutex<Option<Micros>>,
     /// How many undos were made.
@@ -127,6 +132,7 @@ impl Slotted {
         Arc::new(Self {
             memory,
             clock,
+            rows: Mutex::default(),
             clock_at_undo: Mutex::default(),
             undos: AtomicUsize::new(0),
             faults: Mutex::default(),
@@ -192,11 +198,45 @@ impl Store for Slotted {
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        let slot = slot_of(charges[0].key);
-        assert!(charges.iter().all(|charge| slot_of(charge.key) == slot), "a call over several slots");
-        Reply::Pending(Box::pin(
-            self.at_some_time(Call::Decide, slot, move || ready(self.memory.decide(charges, mode, deadline))),
-        ))
+        self.decide_checked(&[], charges, mode, deadline)
+    }
+
+    fn decide_checked<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        deadline: Instant,
+    ) -> Reply<'a, Decision> {
+        let mut keys = charges.iter().map(|charge| charge.key).chain(checks.iter().map(|check| check.key));
+        let slot = slot_of(keys.next().expect("a charge or a check"));
+        assert!(keys.all(|key| slot_of(key) == slot), "a call over several slots");
+        Reply::Pending(Box::pin(self.at_some_time(Call::Decide, slot, move || {
+            self.compare(checks)?;
+            ready(self.memory.decide(charges, mode, deadline))
+        })))
+    }
+
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], _: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Pending(Box::pin(async move { Ok(keys.iter().map(|key| self.row(key)).collect()) }))
+    }
+
+    fn change_rows<'a>(
+        &'a self,
+        changes: &'a [(&'a str, RowChange<'a>)],
+        _: Instant,
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+        Reply::Pending(Box::pin(async move {
+            Ok(changes.iter().map(|(key, change)| Ok(self.change(key, *change))).collect())
+        }))
+    }
+
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        self.memory.read_overrides(known, deadline)
+    }
+
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
+        self.memory.write_overrides(known, with, deadline)
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
