@@ -70,7 +70,8 @@ const NAMES: [(&str, &str); 31] = [
 /// For people: a file that cannot be read or written, or a section that a fragment lacks.
 pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
-    let (list, charge, term) = (read("skeletons/list.lua")?, read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
+    let (list, charge, term) =
+        (read("skeletons/list.lua")?, read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
     let (row, mul_div) = (read("skeletons/row.lua")?, read("skeletons/mul_div.lua")?);
     let (one, check) = (with_row(&read("skeletons/one.lua")?, &row), with_row(&read("skeletons/check.lua")?, &row));
     let mut fragments = Vec::new();

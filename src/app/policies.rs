@@ -50,12 +50,7 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the whole directory.
-fn load(
-    source: &Source,
-    dialect: Dialect,
-    stores: &Opened,
-    restless: &Restless,
-) -> Result<Loaded, PolicyProblems> {
+fn load(source: &Source, dialect: Dialect, stores: &Opened, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
     checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
 }
@@ -316,5 +311,38 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
         }
         let policies = policies.clone();
         on_own_thread(move || policies.free_unused()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::observer::Silent;
+    use weir_store::memory::Memory;
+    use weir_store::{Store, SystemClock};
+
+    use super::*;
+
+    /// [rw-5]
+    #[test]
+    fn plans_that_would_move_the_states_of_a_rule_to_the_other_store_are_refused_with_their_place() {
+        const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: a, rows: {default: free}, rate_limit: {rate: 1/s, plans: {fine: 9/s, gold: 9/min}}}
+  - {key: b, rows: {default: free}, rate_limit: {rate: 1/min, plans: {gold: 9/s, max: unlimited}}}
+  - key: list
+    rows: {default: free}
+    rate_limits: [{rate: 1/s, plans: {gold: 9/min}}, 1/day]
+";
+        let memory: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), Arc::new(Silent)));
+        let checked = |per_second| {
+            let read = weir_policies::parse(&[("p.yaml", POLICY)]);
+            checked(read, &Opened { first: memory.clone(), per_second }, Instant::now())
+        };
+        assert!(checked(None).is_ok());
+        let problems = checked(Some(memory.clone())).err().expect("refused");
+        let stores = "a single limit per second lies in the second Redis and a limit of another window in the first";
+        let of = |place: &str| format!("{place}: plan \"gold\": {stores}");
+        assert_eq!(problems.texts, [of("p.yaml:3:5"), of("p.yaml:4:5")]);
     }
 }

@@ -3,6 +3,7 @@
 //! Not here: the order in which they start and end (lib.rs).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
@@ -24,8 +25,8 @@ use super::certificates::Certificates;
 use super::listeners::Listeners;
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
-use super::stores::{Opened, Stores};
 use super::rows::{FirstRows, RowFiles};
+use super::stores::{Opened, Stores};
 use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
 
 /// The parts that the others are made from.
@@ -118,11 +119,8 @@ impl Server {
     async fn policies_by_xds(&mut self, manager: Option<&ServiceManager>) -> Result<Option<Arc<Policies>>, AppError> {
         let settings = &self.settings.policies;
         let policies = Arc::new(Policies::none_yet(self.metrics.observer()));
-        let target = xds::Target {
-            load: self.target(&policies),
-            dialect: Dialect::of(settings),
-            stores: self.control.clone(),
-        };
+        let target =
+            xds::Target { load: self.target(&policies), dialect: Dialect::of(settings), stores: self.control.clone() };
         let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         let life = self.life.clone();
         self.supervisor.task("xds", async move {
@@ -328,7 +326,12 @@ impl Server {
         let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
         let redis = &self.settings.redis;
         let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
-        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows };
+        let advices = Arc::<AtomicU64>::default();
+        if self.control.remote().next().is_some() {
+            let shown = advices.clone();
+            self.metrics.gauge("weir_redis_evicting_servers", &[], move || shown.load(Relaxed));
+        }
+        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, advices };
         let warm_up = serving.warm_up.clone();
         let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
         let following = ready::follow(stores, warm_up, times, phases, report, life, inputs);

@@ -49,9 +49,7 @@ pub(super) fn numbers_of(limits: Vec<BodyNumbers>) -> Result<Box<[Numbers]>, Str
 
 /// The numbers of limits as a body has them.
 pub(super) fn numbers_as_json(numbers: &[Numbers]) -> Value {
-    let one = |Numbers { name, requests, window, burst }: &Numbers| {
-        json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
-    };
+    let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
     numbers.iter().map(one).collect()
 }
 

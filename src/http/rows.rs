@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_engine::Entry;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::overrides::{Entries, Misfit};
 use weir_engine::rows::{Row, RowMisfit, RowTerms};
-use weir_engine::Entry;
 use weir_limiter::rows::{Removed, RowRefused, Written};
 use weir_text::{instant_text, parse_instant};
 

@@ -355,7 +355,8 @@ impl RowTable {
             let change = [(key.as_str(), RowChange::Remove(stored))];
             let ends = store.change_rows(&change, Instant::now() + CALL_TIMEOUT).get().await;
             self.known.forget(key);
-            let ends = ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>()).map_err(RowRefused::Store)?;
+            let ends =
+                ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>()).map_err(RowRefused::Store)?;
             ends == [true]
         };
         self.observer.rows(RowEvent::Removed, u64::from(is_removed));

@@ -72,8 +72,19 @@ impl Reader {
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
         let (kinds, holds, plans) = (&KINDS, Vec::new(), Vec::new());
-        let mut of_file =
-            FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds, plans, shares: false };
+        let mut of_file = FileReader {
+            mode: None,
+            file,
+            document,
+            paths,
+            kinds,
+            all: self,
+            problems,
+            warnings,
+            holds,
+            plans,
+            shares: false,
+        };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {

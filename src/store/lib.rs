@@ -106,7 +106,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Hints about the store's configuration for the operator, a sentence each. Called once, at the start.
+    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
+    /// minute.
     fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Ready(Ok(Vec::new()))
     }

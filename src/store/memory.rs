@@ -17,7 +17,8 @@ use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer,
 
 use super::sync::{Mutex, MutexGuard};
 use super::{
-    Check, Clock, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+    Check, Clock, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, Undo,
 };
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.

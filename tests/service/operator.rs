@@ -8,6 +8,7 @@ mod overrides;
 mod page;
 mod policies;
 mod rows;
+mod rows_under_load;
 mod states;
 mod tap;
 mod tested;

@@ -3,6 +3,7 @@
 use weir_engine::{Row, RowTerms};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable};
+use weir_store::Store;
 
 use super::*;
 
@@ -22,31 +23,6 @@ descriptors:
     rate_limit: 100/hour
 ";
 
-impl Slotted {
-    pub(super) fn row(&self, key: &str) -> RowRead {
-        self.rows.lock().get(key).cloned().map_or(RowRead::Absent, RowRead::Row)
-    }
-
-    pub(super) fn change(&self, key: &str, change: RowChange<'_>) -> bool {
-        let mut rows = self.rows.lock();
-        match change {
-            RowChange::Write(row) => {
-                rows.insert(key.to_owned(), row.clone());
-                true
-            }
-            RowChange::Remove(row) => rows.get(key) == Some(row) && rows.remove(key).is_some(),
-        }
-    }
-
-    /// What the script does before it charges anything.
-    pub(super) fn compare(&self, checks: &[Check<'_>]) -> Result<(), StoreError> {
-        let rows = self.rows.lock();
-        let found: Vec<u64> = checks.iter().map(|check| rows.get(check.key).map_or(0, |row| row.version)).collect();
-        let is_same = checks.iter().zip(&found).all(|(check, found)| check.version == *found);
-        if is_same { Ok(()) } else { Err(StoreError::StaleRow { found }) }
-    }
-}
-
 /// A limiter over two stores, and another process that changes rows.
 struct TwoStores {
     first: Arc<Slotted>,
@@ -60,12 +36,8 @@ impl TwoStores {
     fn new(on_error: OnError, seed: u64) -> Self {
         let (first, second) = (Slotted::new(seed), Slotted::new(seed + 1));
         let heard = Arc::new(Heard::default());
-        let options = Options {
-            on_error,
-            per_second: Some(second.clone()),
-            budget: BUDGET,
-            ..Options::new(first.clone())
-        };
+        let options =
+            Options { on_error, per_second: Some(second.clone()), budget: BUDGET, ..Options::new(first.clone()) };
         let policies = weir_policies::parse(&[("shop.yaml", ROWS)]).expect("good policies").policies;
         let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
         let (known, clock) = (Arc::<KnownRows>::default(), first.clock.clone());
@@ -223,5 +195,71 @@ fn however_requests_and_changes_interleave_exactly_what_was_admitted_is_charged(
             assert_eq!(stores.left("counted", value), 9 - admitted, "seed {seed}");
         }
         assert!(stores.heard.undone.lock().iter().all(|confirmed| *confirmed));
+    }
+}
+
+/// The rows of an operator whose policies have another rule, and of one whose rule has gone.
+fn other_policies(stores: &TwoStores, policy: &str) -> RowTable {
+    let policies = weir_policies::parse(&[("shop.yaml", policy)]).expect("good policies").policies;
+    let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
+    let (first, second) = (stores.first.clone(), Some(stores.second.clone() as Arc<dyn Store>));
+    RowTable::new(first, second, policies, Arc::default(), stores.first.clock.clone(), Arc::new(Silent))
+}
+
+/// [rw-4]
+#[test]
+fn a_row_that_is_set_between_the_look_and_the_removal_stays() {
+    let stores = TwoStores::new(OnError::Error, 1);
+    let ended = Row { until: Some(START_US - 61_000_000), ..row("tenant", "a", "gold") };
+    let write = |row: &Row| run(stores.other.write(vec![row.clone()])).remove(0).expect("written");
+    let stored = || stores.first.rows.lock().values().next().cloned();
+    let entries = [Entry { key: "tenant", value: "a" }];
+    write(&row("tenant", "a", "max"));
+    let newer = stored();
+    write(&ended);
+    stores.first.set_between.lock().clone_from(&newer);
+    assert_eq!(run(stores.other.prune(None, None)).expect("pruned").0, []);
+    assert_eq!(stored(), newer, "the row that was set meanwhile");
+
+    // A removal reads again what was set meanwhile, and returns what it has removed.
+    write(&ended);
+    stores.first.set_between.lock().clone_from(&newer);
+    let removed = run(stores.other.remove("shop", &entries)).expect("removed");
+    assert_eq!((removed.row, removed.left), (row("tenant", "a", "max"), None));
+    assert_eq!(stored(), None);
+
+    // Less than a minute after its end a row stays.
+    let (recent, other) = (Row { until: Some(START_US - 59_000_000), ..ended.clone() }, row("tenant", "b", "gold"));
+    for row in [&recent, &other] {
+        write(row);
+    }
+    assert_eq!(run(stores.other.prune(Some("shop"), None)).expect("pruned").0, []);
+    write(&ended);
+    assert_eq!(run(stores.other.prune(Some("shop"), None)).expect("pruned").0, [ended]);
+    assert_eq!(stores.first.rows.lock().len(), 1);
+}
+
+#[test]
+fn rows_whose_rule_has_gone_are_removed_by_descriptor_and_pruned() {
+    const WITHOUT_ROWS: &str = "domain: shop\ndescriptors: [{key: tenant, rate_limit: 3/h}]\n";
+    const ELSEWHERE: &str = "domain: other\ndescriptors: [{key: tenant, rate_limit: 3/h}]\n";
+    for policy in [WITHOUT_ROWS, ELSEWHERE] {
+        let stores = TwoStores::new(OnError::Error, 1);
+        let table = other_policies(&stores, policy);
+        stores.set("tenant", "a", "gold");
+        stores.set("burst", "a", "gold");
+        let ended = Row { until: Some(START_US - 61_000_000), ..row("burst", "b", "gold") };
+        run(stores.other.write(vec![ended.clone()])).remove(0).expect("written");
+        for key in ["tenant", "burst"] {
+            let entries = [Entry { key, value: "a" }];
+            assert_eq!(run(table.get("shop", &entries)), Ok(row(key, "a", "gold")), "{policy}");
+            assert_eq!(run(table.remove("shop", &entries)).map(|removed| removed.row), Ok(row(key, "a", "gold")));
+            let absent = run(table.remove("shop", &entries)).unwrap_err();
+            assert!(matches!(absent, RowRefused::Misfit(_)), "{absent:?}");
+        }
+        let (pruned, next) = run(table.prune(None, None)).expect("the first store");
+        assert!(pruned.is_empty() && next.is_some());
+        assert_eq!(run(table.prune(None, next.as_deref())).expect("the second store"), (vec![ended], None));
+        assert!(stores.second.rows.lock().is_empty());
     }
 }

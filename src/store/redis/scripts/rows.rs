@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_change_is_done_or_not_by_its_reply() {
-        let done = [Value::Okay, Value::Int(1), Value::Int(0), Value::Int(2), Value::Nil].map(|reply| change_reply(&reply));
+        let done =
+            [Value::Okay, Value::Int(1), Value::Int(0), Value::Int(2), Value::Nil].map(|reply| change_reply(&reply));
         assert_eq!(done, [Some(true), Some(true), Some(false), None, None]);
     }
 }
