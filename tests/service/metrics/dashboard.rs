@@ -70,7 +70,7 @@ impl Callers {
             self.send("shop", "user", &format!("u{}", self.number / 12));
             self.send("shop", "watched", "ann");
             self.send("shop", "tokens", "ann");
-            self.send("shop", "tenant", "ann");
+            self.send("shop", "tenant", &self.number.to_string());
             self.send("shop", "usr", "ann");
             self.send("nowhere", "user", "ann");
         }

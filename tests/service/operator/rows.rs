@@ -114,6 +114,8 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         assert_eq!(failed(admin, &["get", "shop", "tenant=big"]).0, Some(1));
         done(admin, &["set", "shop", "tenant=old", "--plan", "gold", "--until", "2020-01-01"]);
         assert_eq!(passes(grpc, "old", 20), 3, "its row has ended");
+        assert_eq!(failed(admin, &["get", "shop", "tenant=old"]).0, Some(1), "the decision has removed it");
+        done(admin, &["set", "shop", "tenant=older", "--plan", "gold", "--until", "2020-01-01"]);
         assert_eq!(done(admin, &["prune"]), "removed 1 row\n");
         let explained = Command::new(binary())
             .args(["explain", "--server", &admin.to_string(), "shop", "tenant=acme"])
@@ -125,7 +127,7 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         let policies: Value = serde_json::from_str(&http::get(admin, "/policies").unwrap().body).unwrap();
         let rows = &policies["domains"][0]["rules"][0]["rows"];
         assert_eq!((&rows["default"], &rows["plans"][1]["name"]), (&json!("free"), &json!("gold")));
-        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(5));
+        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(6));
     }
 }
 
@@ -232,8 +234,8 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     assert_eq!(passes(grpc, "acme", 20), 0, "seven of seven are used");
     let (_, error) = failed(admin, &["remove", "shop", "tenant=acme"]);
     assert!(error.contains("the row comes from a file beside the policies"), "{error}");
-    let refused = || metric(server.http, "weir_input_refused{input=\"rows\"}");
-    assert_eq!(refused(), Some(0));
+    let is_refused = || metric(server.http, "weir_input_refused{input=\"rows\"}");
+    assert_eq!(is_refused(), Some(0));
     // A mistake leaves the last good rows; then the next good file counts.
     replace("domain,tenant,plan\nshop,globex,gold\nshop,initech,lead\n");
     let refused = "the files of rows have a mistake: the last good rows stay in force";
@@ -244,10 +246,10 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     }));
     let list = done(admin, &["list"]);
     assert!(list.contains("tenant=acme") && !list.contains("globex"), "{list}");
-    assert_eq!(refused(), Some(1));
+    assert_eq!(is_refused(), Some(1));
     replace("domain,tenant,plan\nshop,hooli,gold\n");
     is_listed("tenant=hooli   plan gold");
-    assert_eq!(refused(), Some(0));
+    assert_eq!(is_refused(), Some(0));
     assert!(!done(admin, &["list"]).contains("tenant=acme"));
 }
 
