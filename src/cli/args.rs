@@ -729,7 +729,7 @@ mod tests {
         --set: redis.timout: no such setting, the nearest is redis.timeout
         --set: an argument without "=": write NAME=VALUE
         --set: store: given twice, before by --store
-        --set: redis.username: empty: leave it out instead
+        --set: redis.username: empty: remove the setting instead
         settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
         "#);
     }

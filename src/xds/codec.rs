@@ -13,18 +13,18 @@ use super::proto::DiscoveryRequest;
 
 /// The most resources of one response: as many domains as policy files.
 pub const RESOURCES_MAX: usize = weir_policies::files::FILES_MAX;
-/// The longest version and the longest nonce, in bytes. Both are kept and sent back.
+/// The longest version and the longest nonce, in bytes. Both are stored and sent back.
 pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 
-/// All resources of a type.
+/// All resources of a type, from one response.
 #[derive(Debug, PartialEq)]
 pub(super) struct Response {
     pub(super) version_info: String,
-    /// In the order of the response. On error there are too many; the text is for a NACK.
+    /// The resources, in the order of the response. An error if there are too many; its text is for a NACK.
     pub(super) resources: Result<Vec<Resource>, String>,
     pub(super) type_url: String,
     pub(super) nonce: String,
-    /// The length of its message.
+    /// The length of the message.
     pub(super) bytes: usize,
 }
 
@@ -77,8 +77,7 @@ impl Decoder for DiscoveryCodec {
 
 /// Reads a response.
 ///
-/// # Errors
-/// If it is malformed, or its version or nonce is too long.
+/// # Errors When it is malformed, or its version or nonce is too long.
 pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let mut resources = Vec::new();
     let mut sent = 0;

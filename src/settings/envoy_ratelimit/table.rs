@@ -14,24 +14,24 @@ pub struct Variable {
     pub kind: Type,
     /// Its default in envoyproxy/ratelimit; empty for an empty text, list or map.
     pub default: &'static str,
-    /// What it sets in weir.
+    /// The settings that it affects.
     pub effect: Effect,
-    /// What weir does with it, in one or two sentences.
+    /// How weir uses it, in one or two sentences.
     pub about: &'static str,
 }
 
-/// What a variable sets.
+/// The effect of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This setting, by itself.
+    /// Sets this setting alone.
     Is(&'static str, Form),
-    /// These settings, together with other variables. The code is in envoy_ratelimit.rs.
+    /// Sets these settings, together with other variables. The code is in envoy_ratelimit.rs.
     Part(&'static [&'static str]),
-    /// Nothing: weir does not use it. A log line gives the reason, from `about`.
+    /// None: weir does not use it. A log line gives the reason, from `about`.
     Nothing,
 }
 
-/// How the value of a variable becomes the text of a setting.
+/// How the value of a variable is converted to the text of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The same text. An empty one leaves the setting at its default.
@@ -47,13 +47,13 @@ pub enum Form {
 }
 
 impl Variable {
-    /// The row of a name, if there is one.
+    /// The row with this name, if any.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         VARIABLES.iter().find(|variable| variable.name == name)
     }
 
-    /// The settings that it contributes to.
+    /// The settings that it affects.
     #[must_use]
     pub fn settings(&self) -> Vec<&'static str> {
         match self.effect {
@@ -70,7 +70,7 @@ const fn row(name: &'static str, kind: Type, default: &'static str, effect: Effe
 
 /// The settings made from the address and login of the first Redis.
 const REDIS: &[&str] = &["store", "redis.url", "redis.topology", "redis.sentinel.master"];
-/// The same for the second Redis.
+/// The settings made from the address and login of the second Redis.
 const PER_SECOND: &[&str] = &["redis.per_second.url", "redis.per_second.topology", "redis.per_second.sentinel.master"];
 /// The sink of statistics.
 const STATSD: &[&str] = &["statsd.address", "statsd.format"];
@@ -623,7 +623,7 @@ pub const VARIABLES: &[Variable] = {
             Duration,
             "0",
             Is("redis.start_within", Form::Duration),
-            "weir ends with an error where Redis has not answered so long after the start. 0 waits for ever.",
+            "weir ends with an error where Redis has not answered so long after the start. 0 waits forever.",
         ),
         row("MEMCACHE_HOST_PORT", List, "", Nothing, "weir has no Memcached backend."),
         row("MEMCACHE_MAX_IDLE_CONNS", Integer, "2", Nothing, "weir has no Memcached backend."),
