@@ -30,7 +30,7 @@ const REQUESTS_MAX: usize = 100;
 pub fn json(data: &[u8]) {
     match json::parse_request(data) {
         Ok(request) => {
-            let value: serde_json::Value = serde_json::from_slice(data).expect("what is no JSON is no request");
+            let value: serde_json::Value = serde_json::from_slice(data).expect("only JSON is a request");
             assert_eq!(json::parse_request(value.to_string().as_bytes()).as_ref(), Ok(&request));
         }
         Err(error) => {

@@ -503,7 +503,7 @@ mod tests {
             (
                 "OTEL_PROPAGATORS",
                 "tracecontext,b4",
-                "OTEL_PROPAGATORS: tracing.propagators = \"tracecontext,b4\": \"b4\" is none of tracecontext, b3, none",
+                "OTEL_PROPAGATORS: tracing.propagators = \"tracecontext,b4\": \"b4\" is not one of tracecontext, b3, none",
             ),
         ] {
             assert_eq!(loaded(&[(variable, text)], &[]).unwrap_err(), expected);

@@ -144,7 +144,7 @@ impl Group for RedisServer {
         "redis.password", Kind::Secret, Unset;
         /// a file that holds the password, read again for every new connection
         "redis.password_file", Kind::File, Unset;
-        /// the name by which the sentinels know the master
+        /// the name of the master at the sentinels
         "redis.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
         /// the ACL user at the sentinels; needs a password
         "redis.sentinel.username", Kind::Secret, Unset;
@@ -172,7 +172,7 @@ impl Group for Option<RedisServer> {
         "redis.per_second.password", Kind::Secret, Unset;
         /// a file that holds it, read again for every new connection
         "redis.per_second.password_file", Kind::File, Unset;
-        /// the name by which its sentinels know the master
+        /// the name of the master at its sentinels
         "redis.per_second.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
         /// the ACL user at its sentinels
         "redis.per_second.sentinel.username", Kind::Secret, Unset;

@@ -347,7 +347,7 @@ pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static s
     let mut found = Vec::new();
     for word in text.split(',').map(str::trim) {
         let Some(known) = known.iter().find(|known| **known == word) else {
-            return Err(format!("{:?} is none of {}", shorten(word), known.join(", ")));
+            return Err(format!("{:?} is not one of {}", shorten(word), known.join(", ")));
         };
         if found.contains(known) {
             return Err(format!("{known} appears twice"));

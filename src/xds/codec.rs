@@ -84,7 +84,7 @@ pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let (mut version_info, mut type_url, mut nonce) = ("", "", "");
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        match field(&mut rest).ok_or("bytes that are no field")? {
+        match field(&mut rest).ok_or("bytes that are not a field")? {
             (1, Content::Bytes(version)) => version_info = short(version, "version_info")?,
             (2, Content::Bytes(resource)) => {
                 sent += 1;
@@ -113,7 +113,7 @@ impl Resource {
         let mut resource = Self::default();
         let mut type_url = "";
         while !part.is_empty() {
-            match field(&mut part).ok_or("a resource with bytes that are no field")? {
+            match field(&mut part).ok_or("a resource with bytes that are not a field")? {
                 (1, Content::Bytes(url)) => type_url = text(url, "resources.type_url")?,
                 (2, Content::Bytes(value)) => resource.value = all.slice_ref(value),
                 (1 | 2, _) => return Err("a resource with a field of another type".to_owned()),
@@ -135,7 +135,7 @@ pub fn discovery(data: &[u8]) {
     let generated = DiscoveryResponse::decode(data);
     match response(&Bytes::copy_from_slice(data)) {
         Ok(read) => {
-            let generated = generated.expect("what is no message is no response");
+            let generated = generated.expect("only a message is a response");
             let texts = (&generated.version_info, &generated.type_url, &generated.nonce);
             assert_eq!((&read.version_info, &read.type_url, &read.nonce), texts);
             let Ok(mut resources) = read.resources else { return };

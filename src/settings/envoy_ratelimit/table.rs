@@ -639,7 +639,7 @@ pub const VARIABLES: &[Variable] = {
             Bool,
             "false",
             Is("shadow_mode", Form::Switch),
-            "Every answer is OK. Limits are charged and counted all the same.",
+            "Every answer is OK. Limits are still charged and counted.",
         ),
         row("QUOTA_MODE", Bool, "false", Is("quota_mode", Form::Switch), "Every rule is in quota mode."),
         row(

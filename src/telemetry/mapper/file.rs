@@ -305,7 +305,7 @@ impl<'d> Node<'d> {
             return Ok(Some(text));
         }
         let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
-        Err(node.error(format!("{key}: {} is none of {}", quoted(text), words.join(", "))))
+        Err(node.error(format!("{key}: {} is not one of {}", quoted(text), words.join(", "))))
     }
 
     fn switch(self, key: &str) -> Result<bool, Fault> {
@@ -329,8 +329,8 @@ mod tests {
             ("mappings: 7", "1: a list is expected, not \"7\""),
             ("mappings:\n- name: a", "2: a mapping without match"),
             ("mappings:\n- match: a.b", "2: a mapping without name"),
-            ("mappings:\n- {match: 'a*.b', name: a}", "2: match: \"a*.b\" is no glob"),
-            ("mappings:\n- {match: 'a..b', name: a}", "2: match: \"a..b\" is no glob"),
+            ("mappings:\n- {match: 'a*.b', name: a}", "2: match: \"a*.b\" is not a glob"),
+            ("mappings:\n- {match: 'a..b', name: a}", "2: match: \"a..b\" is not a glob"),
             (
                 "mappings:\n-\n  match: '('\n  match_type: regex\n  name: a",
                 "3: match: \"(\" is not a regular expression",
@@ -339,12 +339,12 @@ mod tests {
             ("mappings:\n- match: a.b\n  name: a\n  labels:\n    a-b: c", "5: labels: \"a-b\" cannot be"),
             (
                 "mappings:\n- {match: a.b, name: a, match_type: exact}",
-                "2: match_type: \"exact\" is none of glob, regex",
+                "2: match_type: \"exact\" is not one of glob, regex",
             ),
-            ("mappings:\n- {match: a.b, name: a, action: keep}", "2: action: \"keep\" is none of map, drop"),
-            ("mappings:\n- {match: a.b, name: a, scale: x}", "2: \"x\" is no number"),
+            ("mappings:\n- {match: a.b, name: a, action: keep}", "2: action: \"keep\" is not one of map, drop"),
+            ("mappings:\n- {match: a.b, name: a, scale: x}", "2: \"x\" is not a number"),
             ("mappings:\n- {match: a.b, name: a, buckets: [2, 1]}", "2: buckets that do not ascend"),
-            ("defaults:\n  observer_type: gauge", "2: observer_type: \"gauge\" is none of histogram, summary"),
+            ("defaults:\n  observer_type: gauge", "2: observer_type: \"gauge\" is not one of histogram, summary"),
             (
                 "mappings:\n- match: a.b\n  name: a\n  observer_type: histogram\n  summary_options: {max_age: 1m}",
                 "5: summary_options in a mapping whose observer_type is histogram",

@@ -225,7 +225,7 @@ const STORES: Part = Part {
                    taken back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
         counter("weir_rows_total", &["event"], "rows")
             .help("Rows, by event.")
-            .more("`read`: this process did not know the row of a request, and read it with a call more. `asked_again`: a row had changed since it \
+            .more("`read`: the row of a request was not in the cache, and was read with one more call. `asked_again`: a row had changed since it \
                    was read, and the decision was made again. `unfit`: no policy has the plan or the limits of the row, and the default \
                    plan counted. `foreign`: the value at a row's key was not written by weir. `written` and `removed`: by this \
                    process, for [operators](rows.md)."),
@@ -302,7 +302,7 @@ const POLICIES: Part = Part {
             .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
             .more("`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
-                   lines that are no overrides. It is 0 again when the input is mended. [Alert on \
+                   lines that are not overrides. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),
     ],
 };
