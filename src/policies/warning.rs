@@ -1,6 +1,6 @@
 //! Warnings about probable mistakes in valid policies.
 //!
-//! Not here: problems, for which policies are refused (lib.rs).
+//! Not here: problems, which make the loader refuse policies (lib.rs).
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Location, Position};
 /// The most warnings that are kept; more are only counted.
 pub const WARNINGS_MAX: usize = 1_000;
 
-/// The kind of a warning: first those that a load finds, then those that only `weir check` finds.
+/// The kind of a warning. First the kinds that a load finds, then those that only `weir check` finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// `rate_limit` has no value, so the descriptor limits nothing.
@@ -25,25 +25,25 @@ pub enum Code {
     KeyTwice,
     /// A second YAML document, which is not read.
     SecondDocument,
-    /// A number in octal, hexadecimal or binary, which others could read as another number.
+    /// A number in octal, hexadecimal or binary, which other programs could read as another number.
     OddNumber,
     /// An unquoted word such as `y` that means true or false.
     BareBoolean,
-    /// A key that changes nothing without a rate limit beside it.
+    /// A key that has no effect without a rate limit.
     NoEffect,
-    /// A rule whose decisions cost the store much.
+    /// A rule whose decisions are expensive for the store.
     Heavy,
-    /// A limit whose term is over.
+    /// A limit whose term has ended.
     Ended,
-    /// `replaces` of a name that no limit of the domain has.
+    /// A name in `replaces` that no limit of the domain has.
     ReplacesNothing,
-    /// A descriptor that no value meets, because others take all of its values.
+    /// A descriptor that no value matches, because other descriptors match all of its values first.
     NeverMet,
     /// A regular expression that no value matches.
     MatchesNothing,
-    /// A descriptor that takes values from another one and lacks a limit that is below that one.
+    /// A descriptor that matches values before another one, and lacks a limit that is nested in the other one.
     HidesBelow,
-    /// A descriptor without a limit, in itself and below.
+    /// A descriptor without a limit, itself and in nested descriptors.
     NoLimit,
     /// A value that is compared as text and looks like a regular expression.
     LooksLikeRegex,
@@ -63,16 +63,16 @@ pub enum Code {
     NeverDenies,
     /// A rule that never denies, without a comment that explains it.
     NoReason,
-    /// A key that is spelled almost as another one of the domain.
+    /// A key whose spelling is similar to another key of the domain.
     AlikeKey,
-    /// A domain that is spelled almost as another one.
+    /// A domain whose spelling is similar to another domain.
     AlikeDomain,
     /// An `allow_warnings` entry for a warning that does not exist.
     AllowsNothing,
 }
 
 impl Code {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 27] = [
         Self::EmptyRateLimit,
         Self::NoRequests,
@@ -108,7 +108,7 @@ impl Code {
         Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
     }
 
-    /// The word for it.
+    /// The kind's code.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -142,38 +142,38 @@ impl Code {
         }
     }
 
-    /// The advice.
+    /// The advice for the kind.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
-            Self::EmptyRateLimit => "write the limit below rate_limit, or leave rate_limit out",
-            Self::NoRequests => "write requests_per_unit, 0 if everything is to be denied",
-            Self::IgnoredKey => "remove the key, or move it to where it has a meaning",
+            Self::EmptyRateLimit => "write the limit below rate_limit, or remove rate_limit",
+            Self::NoRequests => "write requests_per_unit, with 0 to deny everything",
+            Self::IgnoredKey => "remove the key, or move it to a place where it has an effect",
             Self::KeyTwice => "keep one of the two",
-            Self::SecondDocument => "give each document a file of its own",
+            Self::SecondDocument => "give each document its own file",
             Self::OddNumber => "write the decimal number",
             Self::BareBoolean => "quote the word if it is a text, else write true or false",
-            Self::NoEffect => "add a rate limit beside the key, or remove the key",
+            Self::NoEffect => "add a rate limit next to the key, or remove the key",
             Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
             Self::Ended => "remove the limit, or correct until",
             Self::ReplacesNothing => "correct the name, or remove replaces",
-            Self::NeverMet => "remove one of the two, or, where both have values, move the descriptor before the other",
+            Self::NeverMet => "remove one of the two; if both have values, move the descriptor before the other",
             Self::MatchesNothing => "correct the regular expression, or remove the descriptor",
             Self::HidesBelow => {
-                "write the limits of the other descriptor below this one too, or unlimited: true if none is meant"
+                "write the limits of the other descriptor below this one too, or unlimited: true for no limit"
             }
-            Self::NoLimit => {
-                "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
-            }
+            Self::NoLimit => "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor",
             Self::LooksLikeRegex => "write regex in place of value",
             Self::LooksLikeNetwork => "write cidr in place of value",
-            Self::LooksLikePrefix => "end it with .* for all values that begin so, or write value for this one",
+            Self::LooksLikePrefix => {
+                "end it with .* to match all values with this prefix, or write value for only this one"
+            }
             Self::OuterBlank => "remove the blank, unless requests have it too",
             Self::KeyWithValue => "write key and value",
             Self::StarInKey => "write the whole key, or load the files with policies.compatible",
             Self::TermGap => "begin the later limit when the earlier one ends, or add a limit without a term",
             Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
-            Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
+            Self::NoReason => "write the reason in a comment, in a line of the descriptor or above it",
             Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
             Self::AllowsNothing => "remove the entry of allow_warnings",
         }
@@ -185,16 +185,16 @@ impl Code {
 pub struct Warning {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// Where in it.
+    /// The position in the file.
     pub position: Position,
-    /// The mistake and its present effect.
+    /// The mistake and its current effect.
     pub message: String,
     /// Its kind.
     pub code: Code,
 }
 
 impl Warning {
-    /// A warning about a place, such as that of a rule.
+    /// Makes a warning for a location in a policy file, for example a rule's.
     #[must_use]
     pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
         Self { file: place.file.clone(), position: place.position, message: message.into(), code }
@@ -212,7 +212,7 @@ impl fmt::Display for Warning {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
     list: Vec<Warning>,
-    /// How many more were not kept.
+    /// The number of warnings that were not kept.
     more: usize,
 }
 
@@ -223,13 +223,13 @@ impl Warnings {
         &self.list
     }
 
-    /// How many warnings there are, including those that were not kept.
+    /// The number of warnings, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Adds one.
+    /// Adds a warning.
     pub fn push(&mut self, warning: Warning) {
         if self.list.len() < WARNINGS_MAX {
             self.list.push(warning);
