@@ -33,15 +33,17 @@ impl Operation {
     }
 }
 
-/// What a limit that is over does to the decision. [dc-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It denies.
-    Enforced,
-    /// It never denies.
-    Shadow,
-    /// It denies if every limit of this role is over.
-    Quota,
+crate::named! {
+    /// What a limit that is over does to the decision. [dc-3]
+    #[derive(Hash)]
+    pub enum Role {
+        /// It denies.
+        Enforced = "enforced",
+        /// It never denies.
+        Shadow = "shadow",
+        /// It denies if every limit of this role is over.
+        Quota = "quota",
+    }
 }
 
 impl Role {
@@ -54,46 +56,15 @@ impl Role {
             (false, false) => Self::Enforced,
         }
     }
-
-    /// Its name where policies are shown.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Enforced => "enforced",
-            Self::Shadow => "shadow",
-            Self::Quota => "quota",
-        }
-    }
 }
 
-/// How the limits of one decision depend on each other. [dc-4]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// All or nothing: a denied decision charges no limit.
-    Atomic,
-    /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
-    Independent,
-}
-
-impl Mode {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 2] = [Self::Atomic, Self::Independent];
-    /// Their names, in the same order.
-    pub const NAMES: [&'static str; 2] = [Self::Atomic.name(), Self::Independent.name()];
-
-    /// Its name in policies and settings, as the value of `charging`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Atomic => "atomic",
-            Self::Independent => "independent",
-        }
-    }
-
-    /// The mode with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
+crate::named! {
+    /// How the limits of one decision depend on each other. [dc-4]
+    pub enum Mode {
+        /// All or nothing: a denied decision charges no limit.
+        Atomic = "atomic",
+        /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
+        Independent = "independent",
     }
 }
 

@@ -167,26 +167,15 @@ pub struct AnsweredDescriptor {
     pub remaining: Option<Hits>,
 }
 
-/// The result for one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DescriptorVerdict {
-    /// Within its limits.
-    Ok,
-    /// Over a limit that denies.
-    Over,
-    /// Over a limit that denies nothing, because it is in shadow mode.
-    Shadow,
-}
-
-impl DescriptorVerdict {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Over => "over",
-            Self::Shadow => "shadow",
-        }
+crate::named! {
+    /// The result for one descriptor.
+    pub enum DescriptorVerdict {
+        /// Within its limits.
+        Ok = "ok",
+        /// Over a limit that denies.
+        Over = "over",
+        /// Over a limit that denies nothing, because it is in shadow mode.
+        Shadow = "shadow",
     }
 }
 
@@ -298,128 +287,94 @@ pub enum AnsweredBy {
     Lease,
 }
 
-/// How a call ended that takes hits ahead for a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseResult {
-    /// The hits were charged.
-    Taken,
-    /// They did not fit.
-    Denied,
-    /// The store gave no answer, and may have charged them.
-    Failed,
-}
-
-impl LeaseResult {
-    /// Their names in metrics, in their order.
-    pub const NAMES: [&'static str; 3] = ["taken", "denied", "failed"];
-}
-
-/// What came of the hits of leases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseHits {
-    /// They were charged ahead.
-    Leased,
-    /// Requests were admitted by them.
-    Used,
-    /// They were left at the end, and the store took them back.
-    GivenBack,
-    /// They were left when their window ended, with which they ended.
-    Ended,
-    /// They were left, and the store did not confirm that it took them back: they may count until the reset.
-    Lost,
-}
-
-impl LeaseHits {
-    /// Their names in metrics, in their order.
-    pub const NAMES: [&'static str; 5] = ["leased", "used", "given_back", "ended", "lost"];
-}
-
-/// The result of a decision, for counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecisionResult {
-    /// The request may pass.
-    Ok,
-    /// The request is over a limit.
-    OverLimit,
-    /// The request was invalid.
-    Invalid,
-    /// No policy has the domain.
-    UnknownDomain,
-    /// No policies were loaded yet.
-    NoPolicies,
-    /// The store did not answer, or not in time.
-    StoreFailed,
-}
-
-impl DecisionResult {
-    /// Its name in metrics and traces.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Invalid => "invalid",
-            Self::UnknownDomain => "unknown_domain",
-            Self::NoPolicies => "no_policies",
-            Self::StoreFailed => "store_failed",
-        }
+crate::named! {
+    /// How a call ended that takes hits ahead for a lease.
+    pub enum LeaseResult {
+        /// The hits were charged.
+        Taken = "taken",
+        /// They did not fit.
+        Denied = "denied",
+        /// The store gave no answer, and may have charged them.
+        Failed = "failed",
     }
 }
 
-/// What became of holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldResult {
-    /// An admitted request opened a hold.
-    Opened,
-    /// A settle has charged what was used in its place.
-    Settled,
-    /// A settle came without a receipt.
-    Reported,
-    /// A settle could not settle a hold, or found it nowhere.
-    Lost,
+crate::named! {
+    /// What came of the hits of leases.
+    pub enum LeaseHits {
+        /// They were charged ahead.
+        Leased = "leased",
+        /// Requests were admitted by them.
+        Used = "used",
+        /// They were left at the end, and the store took them back.
+        GivenBack = "given_back",
+        /// They were left when their window ended, with which they ended.
+        Ended = "ended",
+        /// They were left, and the store did not confirm that it took them back: they may count until the reset.
+        Lost = "lost",
+    }
 }
 
-impl HoldResult {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 4] = ["opened", "settled", "reported", "lost"];
+crate::named! {
+    /// The result of a decision, for counts.
+    pub enum DecisionResult {
+        /// The request may pass.
+        Ok = "ok",
+        /// The request is over a limit.
+        OverLimit = "over_limit",
+        /// The request was invalid.
+        Invalid = "invalid",
+        /// No policy has the domain.
+        UnknownDomain = "unknown_domain",
+        /// No policies were loaded yet.
+        NoPolicies = "no_policies",
+        /// The store did not answer, or not in time.
+        StoreFailed = "store_failed",
+    }
 }
 
-/// The hits of holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldHits {
-    /// Charged when holds were opened.
-    Held,
-    /// Given back by settles.
-    GivenBack,
-    /// Charged by settles beyond what was held.
-    Excess,
+crate::named! {
+    /// What became of holds, for counting.
+    pub enum HoldResult {
+        /// An admitted request opened a hold.
+        Opened = "opened",
+        /// A settle has charged what was used in its place.
+        Settled = "settled",
+        /// A settle came without a receipt.
+        Reported = "reported",
+        /// A settle could not settle a hold, or found it nowhere.
+        Lost = "lost",
+    }
 }
 
-impl HoldHits {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+crate::named! {
+    /// The hits of holds, for counting.
+    pub enum HoldHits {
+        /// Charged when holds were opened.
+        Held = "held",
+        /// Given back by settles.
+        GivenBack = "given_back",
+        /// Charged by settles beyond what was held.
+        Excess = "excess",
+    }
 }
 
-/// What happened to rows, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowEvent {
-    /// Read before a decision, because this process did not know it.
-    Read,
-    /// A decision was made again, because its row had changed.
-    AskedAgain,
-    /// The default plan counted in a decision, because no policy has the plan or the limits of the row.
-    Unfit,
-    /// A value at the key of a row was none of weir's.
-    Foreign,
-    /// Written by this process.
-    Written,
-    /// Removed by this process.
-    Removed,
-}
-
-impl RowEvent {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 6] = ["read", "asked_again", "unfit", "foreign", "written", "removed"];
+crate::named! {
+    /// What happened to rows, for counting.
+    pub enum RowEvent {
+        /// Read before a decision, because this process did not know it.
+        Read = "read",
+        /// A decision was made again, because its row had changed.
+        AskedAgain = "asked_again",
+        /// The default plan counted in a decision, because no policy has the plan or the limits of the row.
+        Unfit = "unfit",
+        /// A value at the key of a row was none of weir's.
+        Foreign = "foreign",
+        /// Written by this process.
+        Written = "written",
+        /// Removed by this process.
+        Removed = "removed",
+    }
 }
 
 /// Ignores all events.

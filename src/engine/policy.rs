@@ -25,64 +25,31 @@ use super::plans::Plans;
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
 
-/// What happens to a charge without an answer of its store, because the store is down, too slow or full. [st-4]
-///
-/// If the rules of one request differ: any `Error` fails the request, and nothing else is evaluated. Else any `Deny`
-/// denies it. Else the limits with `Local` are decided together, and limits with `Allow` pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnError {
-    /// The request fails, and its caller decides what to do.
-    Error,
-    /// It passes, and nothing is counted.
-    Allow,
-    /// It is over the limit.
-    Deny,
-    /// The memory store of this process decides by the same rules, with the states that it has.
-    Local,
-}
-
-impl OnError {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
-    /// Their names, in the same order.
-    pub const NAMES: [&'static str; 4] =
-        [Self::Error.name(), Self::Allow.name(), Self::Deny.name(), Self::Local.name()];
-
-    /// Its name in policies, settings and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Local => "local",
-        }
-    }
-
-    /// The action with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|on_error| on_error.name() == name)
+crate::named! {
+    /// What happens to a charge without an answer of its store, because the store is down, too slow or full. [st-4]
+    ///
+    /// If the rules of one request differ: any `Error` fails the request, and nothing else is evaluated. Else any `Deny`
+    /// denies it. Else the limits with `Local` are decided together, and limits with `Allow` pass.
+    #[derive(Hash)]
+    pub enum OnError {
+        /// The request fails, and its caller decides what to do.
+        Error = "error",
+        /// It passes, and nothing is counted.
+        Allow = "allow",
+        /// It is over the limit.
+        Deny = "deny",
+        /// The memory store of this process decides by the same rules, with the states that it has.
+        Local = "local",
     }
 }
 
-/// The part of a policy that sets `on_error` for a charge without an answer of its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaidBy {
-    /// The rule of the limit.
-    Rule,
-    /// The domain, for all of its rules without `on_error`.
-    Domain,
-}
-
-impl SaidBy {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::Domain => "domain",
-        }
+crate::named! {
+    /// The part of a policy that sets `on_error` for a charge without an answer of its store.
+    pub enum SaidBy {
+        /// The rule of the limit.
+        Rule = "rule",
+        /// The domain, for all of its rules without `on_error`.
+        Domain = "domain",
     }
 }
 

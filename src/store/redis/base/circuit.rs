@@ -33,26 +33,16 @@ impl Default for BreakerSettings {
     }
 }
 
-/// Whether calls pass. In the order of badness.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Circuit {
-    /// All of them.
-    #[default]
-    Closed,
-    /// A few, on trial.
-    HalfOpen,
-    /// None.
-    Open,
-}
-
-impl Circuit {
-    /// Its name for people and programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half_open",
-            Self::Open => "open",
-        }
+weir_engine::named! {
+    /// Whether calls pass. In the order of badness.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum Circuit {
+        /// All of them.
+        #[default]
+        Closed = "closed",
+        /// A few, on trial.
+        HalfOpen = "half_open",
+        /// None.
+        Open = "open",
     }
 }
