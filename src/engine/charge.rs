@@ -32,15 +32,17 @@ impl Operation {
     }
 }
 
-/// How a limit affects the decision when it is over. [dc-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It denies.
-    Enforced,
-    /// It never denies.
-    Shadow,
-    /// It denies if all limits of this role are over.
-    Quota,
+crate::named! {
+    /// How a limit affects the decision when it is over. [dc-3]
+    #[derive(Hash)]
+    pub enum Role {
+        /// It denies.
+        Enforced = "enforced",
+        /// It never denies.
+        Shadow = "shadow",
+        /// It denies if all limits of this role are over.
+        Quota = "quota",
+    }
 }
 
 impl Role {
@@ -53,46 +55,15 @@ impl Role {
             (false, false) => Self::Enforced,
         }
     }
-
-    /// The role's name where policies are shown.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Enforced => "enforced",
-            Self::Shadow => "shadow",
-            Self::Quota => "quota",
-        }
-    }
 }
 
-/// How the limits of one decision depend on each other. [dc-4]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// All or nothing: a denied decision charges no limit.
-    Atomic,
-    /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
-    Independent,
-}
-
-impl Mode {
-    /// All modes, in the order of the documentation.
-    pub const ALL: [Self; 2] = [Self::Atomic, Self::Independent];
-    /// The names of the modes, in the same order.
-    pub const NAMES: [&'static str; 2] = [Self::Atomic.name(), Self::Independent.name()];
-
-    /// The mode's name in policies and settings, as the value of `charging`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Atomic => "atomic",
-            Self::Independent => "independent",
-        }
-    }
-
-    /// The mode with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
+crate::named! {
+    /// How the limits of one decision depend on each other. [dc-4]
+    pub enum Mode {
+        /// All or nothing: a denied decision charges no limit.
+        Atomic = "atomic",
+        /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
+        Independent = "independent",
     }
 }
 

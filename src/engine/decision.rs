@@ -1,7 +1,7 @@
 //! A decision over several charges: the order of its steps, and the outcome of each charge. [dc-2]
 //!
 //! [`decide`] makes the whole decision, for a store that calls the engine under its own lock. A store that makes the
-//! transition elsewhere (the scripts in lua/) returns the state that each charge found, and [`settle`] derives the
+//! transition elsewhere (the scripts in lua/) returns the state that each charge found, and [`evaluate`] derives the
 //! decision.
 
 use smallvec::SmallVec;
@@ -185,12 +185,12 @@ pub fn decide<'s>(
             effects[i] = rewrite(i, read(places[i]), effect(charge, verdicts[i], mode, true));
         }
     }
-    Ok((settle(charges, places, &found, mode, now), effects))
+    Ok((evaluate(charges, places, &found, mode, now), effects))
 }
 
 /// Derives a decision from the state that each charge found. Every store uses it. [dc-3] [dc-7] [dc-10]
 #[must_use]
-pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
+pub fn evaluate(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
     let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict), now);

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod limit;
 pub mod matcher;
 pub mod metadata;
+mod named;
 pub mod network;
 mod numbers;
 pub mod observer;

@@ -167,26 +167,15 @@ pub struct AnsweredDescriptor {
     pub remaining: Option<Hits>,
 }
 
-/// The result for one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DescriptorVerdict {
-    /// Within its limits.
-    Ok,
-    /// Over a limit that denies.
-    Over,
-    /// Over a limit in shadow mode, which does not deny.
-    Shadow,
-}
-
-impl DescriptorVerdict {
-    /// The verdict's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Over => "over",
-            Self::Shadow => "shadow",
-        }
+crate::named! {
+    /// The result for one descriptor.
+    pub enum DescriptorVerdict {
+        /// Within its limits.
+        Ok = "ok",
+        /// Over a limit that denies.
+        Over = "over",
+        /// Over a limit in shadow mode, which does not deny.
+        Shadow = "shadow",
     }
 }
 
@@ -298,128 +287,94 @@ pub enum AnsweredBy {
     Lease,
 }
 
-/// The result of a call that charges hits ahead for a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseResult {
-    /// The hits were charged.
-    Taken,
-    /// They did not fit.
-    Denied,
-    /// The store gave no answer, and may have charged them.
-    Failed,
-}
-
-impl LeaseResult {
-    /// The results' names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["taken", "denied", "failed"];
-}
-
-/// What happened to the hits of leases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseHits {
-    /// They were charged ahead.
-    Leased,
-    /// Requests were admitted from them.
-    Used,
-    /// They were unused when the lease ended, and the store took them back.
-    GivenBack,
-    /// They were unused when their window ended, and expired with it.
-    Ended,
-    /// They were unused, and the store did not confirm that it took them back. They may count until the reset.
-    Lost,
-}
-
-impl LeaseHits {
-    /// The results' names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 5] = ["leased", "used", "given_back", "ended", "lost"];
-}
-
-/// The result of a decision, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecisionResult {
-    /// The request may pass.
-    Ok,
-    /// The request is over a limit.
-    OverLimit,
-    /// The request was invalid.
-    Invalid,
-    /// No policy has the domain.
-    UnknownDomain,
-    /// No policies were loaded yet.
-    NoPolicies,
-    /// The store did not answer, or not in time.
-    StoreFailed,
-}
-
-impl DecisionResult {
-    /// The result's name in metrics and traces.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Invalid => "invalid",
-            Self::UnknownDomain => "unknown_domain",
-            Self::NoPolicies => "no_policies",
-            Self::StoreFailed => "store_failed",
-        }
+crate::named! {
+    /// The result of a call that charges hits ahead for a lease.
+    pub enum LeaseResult {
+        /// The hits were charged.
+        Taken = "taken",
+        /// They did not fit.
+        Denied = "denied",
+        /// The store gave no answer, and may have charged them.
+        Failed = "failed",
     }
 }
 
-/// What happened to holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldResult {
-    /// An admitted request opened a hold.
-    Opened,
-    /// A settle replaced the estimate with the actual usage.
-    Settled,
-    /// A settle had no receipt.
-    Reported,
-    /// A settle could not settle a hold, or did not find it.
-    Lost,
+crate::named! {
+    /// What happened to the hits of leases.
+    pub enum LeaseHits {
+        /// They were charged ahead.
+        Leased = "leased",
+        /// Requests were admitted from them.
+        Used = "used",
+        /// They were unused when the lease ended, and the store took them back.
+        GivenBack = "given_back",
+        /// They were unused when their window ended, and expired with it.
+        Ended = "ended",
+        /// They were unused, and the store did not confirm that it took them back. They may count until the reset.
+        Lost = "lost",
+    }
 }
 
-impl HoldResult {
-    /// The names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 4] = ["opened", "settled", "reported", "lost"];
+crate::named! {
+    /// The result of a decision, for counting.
+    pub enum DecisionResult {
+        /// The request may pass.
+        Ok = "ok",
+        /// The request is over a limit.
+        OverLimit = "over_limit",
+        /// The request was invalid.
+        Invalid = "invalid",
+        /// No policy has the domain.
+        UnknownDomain = "unknown_domain",
+        /// No policies were loaded yet.
+        NoPolicies = "no_policies",
+        /// The store did not answer, or not in time.
+        StoreFailed = "store_failed",
+    }
 }
 
-/// The hits of holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldHits {
-    /// Charged when holds were opened.
-    Held,
-    /// Given back by settles.
-    GivenBack,
-    /// Charged by settles in excess of the estimate.
-    Excess,
+crate::named! {
+    /// What happened to holds, for counting.
+    pub enum HoldResult {
+        /// An admitted request opened a hold.
+        Opened = "opened",
+        /// A settle replaced the estimate with the actual usage.
+        Settled = "settled",
+        /// A settle had no receipt.
+        Reported = "reported",
+        /// A settle could not settle a hold, or did not find it.
+        Lost = "lost",
+    }
 }
 
-impl HoldHits {
-    /// The names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+crate::named! {
+    /// The hits of holds, for counting.
+    pub enum HoldHits {
+        /// Charged when holds were opened.
+        Held = "held",
+        /// Given back by settles.
+        GivenBack = "given_back",
+        /// Charged by settles in excess of the estimate.
+        Excess = "excess",
+    }
 }
 
-/// What happened to rows, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowEvent {
-    /// Read before a decision, because this process had not read it yet.
-    Read,
-    /// A decision was repeated, because its row had changed.
-    AskedAgain,
-    /// A decision used the default plan, because no policy has the plan or the limits of the row.
-    Unfit,
-    /// A value at the key of a row was not written by weir.
-    Foreign,
-    /// Written by this process.
-    Written,
-    /// Removed by this process.
-    Removed,
-}
-
-impl RowEvent {
-    /// The names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 6] = ["read", "asked_again", "unfit", "foreign", "written", "removed"];
+crate::named! {
+    /// What happened to rows, for counting.
+    pub enum RowEvent {
+        /// Read before a decision, because this process had not read it yet.
+        Read = "read",
+        /// A decision was repeated, because its row had changed.
+        AskedAgain = "asked_again",
+        /// A decision used the default plan, because no policy has the plan or the limits of the row.
+        Unfit = "unfit",
+        /// A value at the key of a row was not written by weir.
+        Foreign = "foreign",
+        /// Written by this process.
+        Written = "written",
+        /// Removed by this process.
+        Removed = "removed",
+    }
 }
 
 /// Ignores all events.

@@ -25,65 +25,32 @@ use super::plans::Plans;
 /// The most limits of one rule.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
 
-/// What happens to a charge if its store does not answer: the store is down, too slow or full. [st-4]
-///
-/// The rules of one request can have different actions. If any is `Error`, the request fails, and nothing else is
-/// evaluated. Otherwise, if any is `Deny`, the request is denied. Otherwise the limits with `Local` are decided
-/// together, and limits with `Allow` pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnError {
-    /// The request fails, and its caller decides what to do.
-    Error,
-    /// The request passes, and nothing is counted.
-    Allow,
-    /// The request is over the limit.
-    Deny,
-    /// The memory store of this process decides by the same rules, with its own states.
-    Local,
-}
-
-impl OnError {
-    /// All actions, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
-    /// The names of the actions, in the same order.
-    pub const NAMES: [&'static str; 4] =
-        [Self::Error.name(), Self::Allow.name(), Self::Deny.name(), Self::Local.name()];
-
-    /// The action's name in policies, settings and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Local => "local",
-        }
-    }
-
-    /// The action with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|on_error| on_error.name() == name)
+crate::named! {
+    /// What happens to a charge if its store does not answer: the store is down, too slow or full. [st-4]
+    ///
+    /// The rules of one request can have different actions. If any is `Error`, the request fails, and nothing else is
+    /// evaluated. Otherwise, if any is `Deny`, the request is denied. Otherwise the limits with `Local` are decided
+    /// together, and limits with `Allow` pass.
+    #[derive(Hash)]
+    pub enum OnError {
+        /// The request fails, and its caller decides what to do.
+        Error = "error",
+        /// The request passes, and nothing is counted.
+        Allow = "allow",
+        /// The request is over the limit.
+        Deny = "deny",
+        /// The memory store of this process decides by the same rules, with its own states.
+        Local = "local",
     }
 }
 
-/// The part of a policy that sets `on_error` for a charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SaidBy {
-    /// The rule of the limit.
-    Rule,
-    /// The domain, for all of its rules without `on_error`.
-    Domain,
-}
-
-impl SaidBy {
-    /// The part's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::Domain => "domain",
-        }
+crate::named! {
+    /// The part of a policy that sets `on_error` for a charge.
+    pub enum SaidBy {
+        /// The rule of the limit.
+        Rule = "rule",
+        /// The domain, for all of its rules without `on_error`.
+        Domain = "domain",
     }
 }
 

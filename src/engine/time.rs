@@ -51,43 +51,28 @@ impl Term {
 pub const WINDOW_US_MIN: u64 = 1_000;
 /// The longest window or period: 366 days, in microseconds. [lm-1]
 pub const WINDOW_US_MAX: u64 = 366 * 86_400 * 1_000_000;
-/// A unit of time with the names of policies and Envoy. Months have 30 days and years 365. [lm-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// 1 s.
-    Second,
-    /// 60 s.
-    Minute,
-    /// 3,600 s.
-    Hour,
-    /// 86,400 s.
-    Day,
-    /// 7 days, starting on Thursday 00:00 UTC, because the epoch did.
-    Week,
-    /// 30 days.
-    Month,
-    /// 365 days.
-    Year,
+crate::named! {
+    /// A unit of time with the names of policies and Envoy. Months have 30 days and years 365. [lm-3]
+    #[derive(Hash)]
+    pub enum Unit {
+        /// 1 s.
+        Second = "second",
+        /// 60 s.
+        Minute = "minute",
+        /// 3,600 s.
+        Hour = "hour",
+        /// 86,400 s.
+        Day = "day",
+        /// 7 days, starting on Thursday 00:00 UTC, because the epoch did.
+        Week = "week",
+        /// 30 days.
+        Month = "month",
+        /// 365 days.
+        Year = "year",
+    }
 }
 
 impl Unit {
-    /// Every unit, shortest first.
-    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The unit's lower-case name in policies.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-
     /// The unit with this name, in upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -66,6 +66,7 @@ mod tests {
                 Code::Unavailable,
                 "the store's clock, 5 us, is outside of the calendar windows sent",
             ),
+            (StoreError::StaleRow { found: vec![7] }, Code::Unavailable, "a row has changed (nothing was charged)"),
         ] {
             let status = status(&RequestError::Undecided(error.into()));
             assert_eq!((status.code(), status.message()), (code, text));

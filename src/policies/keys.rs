@@ -87,6 +87,14 @@ impl Kind {
     }
 }
 
+/// A kind of mapping whose keys may all be beside any algorithm, and that ignores no key.
+macro_rules! kind {
+    ($about:literal: $($name:ident)+) => {
+        Kind { name: $about, keys: &[$($crate::keys::key(stringify!($name))),+], ignored: &[] }
+    };
+}
+pub(super) use kind;
+
 pub(super) const fn key(name: &'static str) -> Key {
     Key { name, only: None }
 }
@@ -119,37 +127,15 @@ pub(super) const REFERENCE_KEYS: [&str; 16] = [
 /// Every kind of mapping, from the outermost to the innermost.
 pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED, &ROWS];
 
-pub(super) const FILE: Kind = Kind {
-    name: "a policy file",
-    keys: &[key("domain"), key("charging"), key("on_error"), key("allow_warnings"), key("descriptors")],
-    ignored: &["name"],
+pub(super) const FILE: Kind =
+    Kind { ignored: &["name"], ..kind! { "a policy file": domain charging on_error allow_warnings descriptors } };
+
+pub(super) const DESCRIPTOR: Kind = kind! { "a descriptor":
+    key value values cidr regex rate_limit rate_limits shadow_mode quota_mode on_error share_threshold
+    detailed_metric value_to_metric metadata rows allow_warnings descriptors
 };
 
-pub(super) const DESCRIPTOR: Kind = Kind {
-    name: "a descriptor",
-    keys: &[
-        key("key"),
-        key("value"),
-        key("values"),
-        key("cidr"),
-        key("regex"),
-        key("rate_limit"),
-        key("rate_limits"),
-        key("shadow_mode"),
-        key("quota_mode"),
-        key("on_error"),
-        key("share_threshold"),
-        key("detailed_metric"),
-        key("value_to_metric"),
-        key("metadata"),
-        key("rows"),
-        key("allow_warnings"),
-        key("descriptors"),
-    ],
-    ignored: &[],
-};
-
-pub(super) const ROWS: Kind = Kind { name: "rows", keys: &[key("default")], ignored: &[] };
+pub(super) const ROWS: Kind = kind! { "rows": default };
 
 /// A limit on requests in flight has this in place of a rate.
 const IN_FLIGHT: &str =
@@ -207,4 +193,4 @@ pub(super) const LIMIT: Kind = Kind {
     ignored: &[],
 };
 
-pub(super) const REPLACED: Kind = Kind { name: "an entry of replaces", keys: &[key("name")], ignored: &[] };
+pub(super) const REPLACED: Kind = kind! { "an entry of replaces": name };

@@ -433,29 +433,18 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The kind of a problem. Unlike the message, it contains no text of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProblemKind {
-    /// A file or directory is too large or cannot be read.
-    Unreadable,
-    /// A file is not YAML.
-    Yaml,
-    /// The policies have a mistake.
-    Policy,
-    /// The store cannot hold a limit.
-    Store,
-}
-
-impl ProblemKind {
-    /// The kind as a word.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::Yaml => "yaml",
-            Self::Policy => "policy",
-            Self::Store => "store",
-        }
+weir_engine::named! {
+    /// The kind of a problem. Unlike the message, it contains no text of the file.
+    #[derive(PartialOrd, Ord)]
+    pub enum ProblemKind {
+        /// A file or directory is too large or cannot be read.
+        Unreadable = "unreadable",
+        /// A file is not YAML.
+        Yaml = "yaml",
+        /// The policies have a mistake.
+        Policy = "policy",
+        /// The store cannot hold a limit.
+        Store = "store",
     }
 }
 

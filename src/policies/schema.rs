@@ -14,35 +14,22 @@ use serde_json::{Map, Value, json};
 
 use crate::Kind;
 
-/// The files that have a schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schema {
-    /// Policy files.
-    Policies,
-    /// Settings files.
-    Settings,
-    /// Files of tests.
-    Tests,
-    /// Files of traffic.
-    Traffic,
+weir_engine::named! {
+    /// The files that have a schema.
+    pub enum Schema {
+        /// Policy files.
+        Policies = "policies",
+        /// Settings files.
+        Settings = "settings",
+        /// Files of tests.
+        Tests = "tests",
+        /// Files of traffic.
+        Traffic = "traffic",
+    }
 }
 
 impl Schema {
-    /// All schemas.
-    pub const ALL: [Self; 4] = [Self::Policies, Self::Settings, Self::Tests, Self::Traffic];
-
-    /// The schema's file name without the extension.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policies => "policies",
-            Self::Settings => "settings",
-            Self::Tests => "tests",
-            Self::Traffic => "traffic",
-        }
-    }
-
-    /// The schema as JSON.
+    /// The schema itself.
     #[must_use]
     pub fn document(self) -> Value {
         match self {

@@ -145,30 +145,17 @@ pub enum LoggedHits {
     Field(String),
 }
 
-/// How a log writes times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeFormat {
-    /// `2026-12-01T10:00:00.123Z`.
-    Rfc3339,
-    /// Seconds since 1970, with or without a fraction.
-    Seconds,
-    /// Milliseconds since 1970.
-    Millis,
-    /// Microseconds since 1970.
-    Micros,
-}
-
-impl TimeFormat {
-    /// The formats' names in files.
-    pub const NAMES: [&'static str; 4] = ["rfc3339", "unix_s", "unix_ms", "unix_us"];
-
-    fn named(name: &str) -> Self {
-        match name {
-            "unix_s" => Self::Seconds,
-            "unix_ms" => Self::Millis,
-            "unix_us" => Self::Micros,
-            _ => Self::Rfc3339,
-        }
+weir_engine::named! {
+    /// How a log writes times.
+    pub enum TimeFormat {
+        /// `2026-12-01T10:00:00.123Z`.
+        Rfc3339 = "rfc3339",
+        /// Seconds since 1970, with or without a fraction.
+        Seconds = "unix_s",
+        /// Milliseconds since 1970.
+        Millis = "unix_ms",
+        /// Microseconds since 1970.
+        Micros = "unix_us",
     }
 }
 

@@ -244,7 +244,7 @@ impl Store for Redis {
                 return Err(malformed_reply());
             };
             match reply {
-                DecisionReply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
+                DecisionReply::Found(now, found) => Ok(decision::evaluate(charges, &places, &found, mode, now)),
                 DecisionReply::StaleBounds(now) => Err(StoreError::StaleBounds { now }),
                 DecisionReply::StaleRow(found) => Err(StoreError::StaleRow { found }),
             }

@@ -251,10 +251,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     for _ in 0..20 {
         assert_eq!(not_sent(decide(SHORT).await), "tryagain");
     }
-    let begun = Instant::now();
-    let kind = not_sent(decide(Duration::from_millis(5)).await);
-    assert!(["tryagain", "deadline"].contains(&kind), "{kind}");
-    assert!(begun.elapsed() < SHORT, "it is not tried beyond its deadline");
+    decide(Duration::from_millis(5)).await.expect_err("the slot is on the move");
     assert_eq!(at().await, [2, 2], "single keys are decided on either side, and nothing was charged meanwhile");
     let receipt = |n: usize| decision.outcomes[n].receipt.unwrap();
     let undos = [
@@ -438,7 +435,7 @@ async fn a_cluster_is_found_by_any_seed_that_lives() {
     .await;
     let begun = Instant::now();
     not_sent(hit(&store, "w1:{shop}", &limit, PATIENCE).await);
-    assert!(begun.elapsed() < SHORT, "then nobody is kept waiting");
+    assert!(begun.elapsed() < PATIENCE / 2, "it does not wait for its deadline");
 
     let single = crate::support::redis::RedisServer::start();
     let said = Arc::new(Said::default());

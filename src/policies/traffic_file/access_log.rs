@@ -48,7 +48,7 @@ impl FileReader<'_> {
         };
         refused?;
         let hits = hits_field?.map_or(LoggedHits::Same(hits), LoggedHits::Field);
-        let format = format?.map_or(TimeFormat::Rfc3339, TimeFormat::named);
+        let format = format?.and_then(TimeFormat::named).unwrap_or(TimeFormat::Rfc3339);
         Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
     }
 

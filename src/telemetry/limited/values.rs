@@ -9,16 +9,18 @@ use weir_engine::key::{self, ParsedValue};
 /// Bytes of SHA-256 in the hash of a value.
 const HASH_BYTES: usize = 8;
 
-/// How values of requests are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Values {
-    /// In plain text.
-    #[default]
-    Shown,
-    /// The first 16 hex digits of their SHA-256.
-    Hashed,
-    /// Hidden.
-    Hidden,
+weir_engine::named! {
+    /// How values of requests are printed.
+    #[derive(Default)]
+    pub enum Values {
+        /// In plain text.
+        #[default]
+        Shown = "shown",
+        /// The first 16 hex digits of their SHA-256.
+        Hashed = "hashed",
+        /// Hidden.
+        Hidden = "hidden",
+    }
 }
 
 /// A descriptor for printing.
@@ -32,16 +34,6 @@ pub struct ShownDescriptor {
 }
 
 impl Values {
-    /// The word for it in answers.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shown => "shown",
-            Self::Hashed => "hashed",
-            Self::Hidden => "hidden",
-        }
-    }
-
     /// The descriptor of a key. Without entries if the text is not a key.
     #[must_use]
     pub fn descriptor(self, key: &str) -> ShownDescriptor {

@@ -33,26 +33,16 @@ impl Default for BreakerSettings {
     }
 }
 
-/// Whether calls pass. In ascending order of severity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Circuit {
-    /// All calls pass.
-    #[default]
-    Closed,
-    /// A few calls pass, as trials.
-    HalfOpen,
-    /// No call passes.
-    Open,
-}
-
-impl Circuit {
-    /// Its name for people and programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half_open",
-            Self::Open => "open",
-        }
+weir_engine::named! {
+    /// Whether calls pass. In ascending order of severity.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum Circuit {
+        /// All calls pass.
+        #[default]
+        Closed = "closed",
+        /// A few calls pass, as trials.
+        HalfOpen = "half_open",
+        /// No call passes.
+        Open = "open",
     }
 }
