@@ -246,7 +246,7 @@ variables! {
     REDIS_PIPELINE_LIMIT: Integer = "0", Nothing;
     /// weir always asks all nodes of a cluster at the same time.
     REDIS_CLUSTER_PIPELINE_PARALLELISM: Integer = "1", Nothing;
-    /// Limits per second have a Redis of their own.
+    /// Limits per second have their own Redis.
     REDIS_PERSECOND: Bool = "false", Part(PER_SECOND);
     /// As REDIS_SOCKET_TYPE.
     REDIS_PERSECOND_SOCKET_TYPE: Text = "unix", Part(&["redis.per_second.url"]);
@@ -284,7 +284,7 @@ variables! {
     REDIS_STARTUP_INITIAL_INTERVAL: Duration = "1s", Nothing;
     /// weir asks Redis every 100 ms at the start, and every second after `redis.ready_after`.
     REDIS_STARTUP_MAX_INTERVAL: Duration = "30s", Nothing;
-    /// weir ends with an error where Redis has not answered so long after the start. 0 waits forever.
+    /// weir ends with an error if Redis has not answered by this time after the start. 0 waits forever.
     REDIS_STARTUP_MAX_ELAPSED_TIME: Duration = "0", Is("redis.start_within", Form::Duration);
     /// weir has no Memcached backend.
     MEMCACHE_HOST_PORT: List = "", Nothing;
