@@ -39,6 +39,7 @@ pub use self::banner::COMMIT;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
+pub use self::rows::open_rows;
 use self::server::Server;
 use self::stores::Stores;
 
@@ -84,6 +85,9 @@ pub enum AppError {
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
+    /// The rows of a Redis cannot be opened.
+    #[error("{0}")]
+    Rows(String),
     /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),

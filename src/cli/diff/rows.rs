@@ -135,6 +135,11 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
         Subject::Limit(old, new) => {
             limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()
         }
+        Subject::Plan(plan, old, new) => {
+            let of_plan = |limit: String| format!("plan {plan}: {limit}");
+            let gone = limit(old).map(of_plan).map(ChangeLine::Gone);
+            gone.into_iter().chain(limit(new).map(of_plan).map(ChangeLine::New)).collect()
+        }
         Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
         Subject::Values(added, gone) => {
             let mut lines = Vec::new();
@@ -170,7 +175,8 @@ fn state(change: &StateChange<'_>) -> String {
         }
         Fate::Empty => "begins empty".to_owned(),
     };
-    format!("{}: {what}", amount(change.limit))
+    let plan = change.plan.map(|plan| format!("plan {plan}: ")).unwrap_or_default();
+    format!("{plan}{}: {what}", amount(change.limit))
 }
 
 /// An unknown effect: the domain, the rule, its place, and the reason.
