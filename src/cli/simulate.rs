@@ -107,6 +107,9 @@ pub fn run(
             break;
         }
     }
+    for warning in traffic.rows().into_iter().flat_map(|rows| simulated.iter().filter_map(|one| one.set_rows(rows))) {
+        let _ = writeln!(notes, "weir: {warning}");
+    }
     let mut interrupts = Interrupts::listen().map_err(|error| cannot_start(&error))?;
     let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize, &mut interrupts)?;
     let mut results = Results::default();

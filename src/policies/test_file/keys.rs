@@ -7,13 +7,13 @@ pub const KINDS: [&Kind; 7] = [&FILE, &CASE, &STEP, &DESCRIPTOR, &ENTRY, &EXPECT
 
 pub(super) const FILE: Kind = Kind {
     name: "a file of tests",
-    keys: &[key("policies"), key("domain"), key("settings"), key("cases")],
+    keys: &[key("policies"), key("domain"), key("settings"), key("rows"), key("cases")],
     ignored: &[],
 };
 
 pub(super) const CASE: Kind = Kind {
     name: "a case",
-    keys: &[key("name"), key("policies"), key("domain"), key("settings"), key("at"), key("steps")],
+    keys: &[key("name"), key("policies"), key("domain"), key("settings"), key("rows"), key("at"), key("steps")],
     ignored: &[],
 };
 
@@ -36,6 +36,7 @@ pub(super) const STEP: Kind = Kind {
         key("wait"),
         key("at"),
         key("swap"),
+        key("rows"),
         key("state"),
     ],
     ignored: &[],

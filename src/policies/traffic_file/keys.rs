@@ -14,6 +14,7 @@ pub(super) const FILE: Kind = Kind {
         key("seed"),
         key("domain"),
         key("settings"),
+        key("rows"),
         key("sources"),
         key("access_log"),
     ],
