@@ -158,7 +158,7 @@ fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
         "4 wrong lines, nothing was written:".to_owned(),
         format!("{path}:3: column 1: the rule has no plan \"lead\": there is free, gold, max"),
         format!("{path}:4: column 13: until: "),
-        format!("{path}:5: a line has at most 8192 bytes"),
+        format!("{path}:5: column 1: a line has at most 8192 bytes"),
         format!("{path}:6: column 1: no policy has this domain"),
     ] {
         assert!(error.contains(&wrong), "{wrong}\n{error}");
