@@ -16,6 +16,7 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
+mod redis_rows;
 mod rows;
 mod server;
 mod service_manager;
@@ -39,7 +40,7 @@ pub use self::banner::COMMIT;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
-pub use self::rows::open_rows;
+pub use self::redis_rows::open_rows;
 use self::server::Server;
 use self::stores::Stores;
 

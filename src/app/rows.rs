@@ -1,5 +1,4 @@
-//! Rows: files of rows beside the policies, with the memory store, rows of a Redis without a server, and the gauge of known rows.
-//! [rw-6]
+//! Rows: files of rows beside the policies, with the memory store, and the gauge of known rows. [rw-6]
 //!
 //! Not here: what a row does (limiter), and setting rows (http).
 
@@ -8,27 +7,18 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio::time::MissedTickBehavior;
 use weir_engine::rows::Row;
 use weir_lifecycle::{Life, Phase, on_own_thread};
-use weir_limiter::Policies;
 use weir_limiter::rows::RowTable;
 use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
-use weir_policies::Dialect;
 use weir_policies::row_file::{ROW_FILE_ENDING, RowReader};
-use weir_settings::{PolicySource, Settings, StoreKind};
-use weir_store::{StoreError, SystemClock};
 use weir_telemetry::metrics::Metrics;
-
-use super::stores::{Opened, Stores};
-use super::{AppError, metrics, source};
 
 /// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long Redis may take for its first answer, the dial included.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most problems that are logged of one look.
 const PROBLEMS_MAX: usize = 20;
 /// The most files.
@@ -143,34 +133,4 @@ fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mu
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
     metrics.gauge("weir_rows_known", &[], move || of.len() as u64);
-}
-
-/// The rows of the Redis of these settings, for a program that serves nothing. Rows must fit the policies of the settings. Call it
-/// within the runtime that then uses the rows.
-///
-/// # Errors
-/// When the settings name no Redis or no files of policies, the policies are wrong, or Redis does not answer.
-pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
-    if settings.store == StoreKind::Memory {
-        return Err(AppError::Rows(
-            "the settings have the memory store, whose rows only its server can set".to_owned(),
-        ));
-    }
-    if settings.policies.source == PolicySource::Xds {
-        return Err(AppError::Rows("the policies come from a control plane: only a server can check rows".to_owned()));
-    }
-    let loaded = weir_policies::load(&source(&settings.policies), Dialect::of(&settings.policies));
-    let policies = loaded.map_err(|problems| AppError::Policies(vec![problems.to_string()]))?.policies;
-    let metrics = Arc::new(Metrics::new(metrics::options(settings)?));
-    let Opened { first, per_second } = Stores::new(settings, &metrics)?.open();
-    for store in std::iter::once(&first).chain(&per_second) {
-        let prepared = store.prepare(Instant::now() + ANSWER_WITHIN).get().await;
-        prepared.map_err(|error| match error {
-            StoreError::NotSent(failure) | StoreError::Unknown(failure) => AppError::Rows(failure.message),
-            other => AppError::Rows(other.to_string()),
-        })?;
-    }
-    let policies = Arc::new(Policies::new(policies, metrics.observer()));
-    let (known, clock) = (Arc::default(), Arc::new(SystemClock));
-    Ok(RowTable::new(first, per_second, policies, known, clock, metrics.observer()))
 }

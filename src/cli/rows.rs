@@ -341,13 +341,18 @@ struct Direct<'r> {
     table: RowTable,
 }
 
-/// Opens the rows of the Redis of these settings.
+/// Opens the rows of the Redis of these settings. The reasons why Redis cannot be reached are in the log, which goes to standard error.
 fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
+    let log = weir_settings::Log { level: "warn".to_owned(), file: None, ..settings.log.clone() };
+    weir_app::set_up_log(&log).map_err(|error| Failed::Usage(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Start)?;
-    let table = runtime.block_on(weir_app::open_rows(settings))?;
-    let result = work(&Direct { runtime: &runtime, table });
+    let result = match runtime.block_on(weir_app::open_rows(settings)) {
+        Ok(table) => work(&Direct { runtime: &runtime, table }),
+        Err(error) => Err(error.into()),
+    };
     // Do not wait for connections.
     runtime.shutdown_background();
+    weir_app::flush_log();
     result
 }
 

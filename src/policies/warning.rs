@@ -61,6 +61,8 @@ pub enum Code {
     TermGap,
     /// A limit that never denies, because another one denies first.
     NeverDenies,
+    /// A plan with the numbers of the default plan.
+    SamePlan,
     /// A rule that never denies, without a comment that explains it.
     NoReason,
     /// A key that is spelled almost as another one of the domain.
@@ -73,7 +75,7 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::EmptyRateLimit,
         Self::NoRequests,
         Self::IgnoredKey,
@@ -97,6 +99,7 @@ impl Code {
         Self::StarInKey,
         Self::TermGap,
         Self::NeverDenies,
+        Self::SamePlan,
         Self::NoReason,
         Self::AlikeKey,
         Self::AlikeDomain,
@@ -135,6 +138,7 @@ impl Code {
             Self::StarInKey => "star_in_key",
             Self::TermGap => "term_gap",
             Self::NeverDenies => "never_denies",
+            Self::SamePlan => "same_plan",
             Self::NoReason => "no_reason",
             Self::AlikeKey => "alike_key",
             Self::AlikeDomain => "alike_domain",
@@ -173,6 +177,7 @@ impl Code {
             Self::StarInKey => "write the whole key, or load the files with policies.compatible",
             Self::TermGap => "begin the later limit when the earlier one ends, or add a limit without a term",
             Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
+            Self::SamePlan => "correct the numbers, or remove the plan",
             Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
             Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
             Self::AllowsNothing => "remove the entry of allow_warnings",

@@ -239,7 +239,19 @@ fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
         ))
     };
     let (_, text) = diff(&of(5, "9/h"), &of(5, "90/min"), DiffFormat::Text, &[]);
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"
+    domain shop
+      changed   a   looser   new.yaml:2:15
+        - plan gold: 9 per hour, fixed_window
+        + plan gold: 90 per minute, fixed_window
+          for example a=x
+          state of 5 per hour: kept: what was used counts
+          state of 50 per day: kept: what was used counts
+          state of plan gold: 9 per hour: forgotten (window)
+          state of plan gold: 90 per minute: begins empty
+
+    1 changed, 1 looser, states of 1 change forgotten; 0 rules as before
+    ");
     // What a plan takes from the default is said once.
     let (_, text) = diff(&of(5, "9/h"), &of(4, "9/h"), DiffFormat::Text, &[]);
     assert!(text.contains("4 per hour") && !text.contains("plan gold"), "{text}");

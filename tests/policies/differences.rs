@@ -158,9 +158,11 @@ fn plans(numbers: &mut Numbers) -> Vec<(&'static str, Option<u32>)> {
     all.into_iter().filter(|_| !numbers.one_in(3)).collect()
 }
 
-fn row(numbers: &mut Numbers) -> NaiveRow {
+/// The row of a descriptor. Nobody could set numbers of its own before its rule had rows.
+fn row(numbers: &mut Numbers, old: &[NaiveNode], descriptor: &Descriptor) -> NaiveRow {
+    let had_rows = met(old, descriptor).is_some_and(|rule| rule.plans.is_some());
     match numbers.below(6) {
-        0 => NaiveRow::Own(u32::try_from(numbers.below(4)).unwrap()),
+        0 if had_rows => NaiveRow::Own(u32::try_from(numbers.below(4)).unwrap()),
         1 | 2 => NaiveRow::Plan(numbers.of(&["free", "gold", "lead"])),
         _ => NaiveRow::None,
     }
@@ -432,7 +434,7 @@ fn shown(numbers: &mut Numbers, old: &[NaiveNode], new: &[NaiveNode]) -> Shown {
                 request.push(more.clone());
             }
         }
-        let rows: Vec<NaiveRow> = request.iter().map(|_| row(numbers)).collect();
+        let rows: Vec<NaiveRow> = request.iter().map(|descriptor| row(numbers, old, descriptor)).collect();
         let (before, now) = (deciding(old, &request, &rows), deciding(new, &request, &rows));
         if before == now {
             continue;

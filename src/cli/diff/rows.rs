@@ -102,9 +102,10 @@ fn named(change: &RuleChange<'_>) -> String {
     }
 }
 
-/// A descriptor with its old and new limits: `for example a=/c: 10 per minute -> 100 per minute`.
+/// A descriptor with its old and new limits, if they differ: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
-    format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
+    let (old, new) = (rule_in_words(old), rule_in_words(new));
+    if old == new { format!("for example {example}") } else { format!("for example {example}: {old} -> {new}") }
 }
 
 pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {

@@ -66,7 +66,8 @@ fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
 fn rows_are_imported_shown_changed_and_exported_with_either_store() {
     let redis = RedisServer::start();
     let url = format!("redis.url={}", redis.url());
-    for settings in [&[][..], &["store=redis", &url]] {
+    // A busy machine answers late.
+    for settings in [&[][..], &["store=redis", &url, "redis.timeout=5s"]] {
         let served = Served::start(POLICY, settings);
         let (admin, grpc) = (served.at.admin, served.at.grpc);
         let directory = tempfile::tempdir().unwrap();
@@ -82,6 +83,15 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
             (7, 5, 20, 3),
             "{settings:?}"
         );
+        let limited = http::get(admin, "/limited?domain=shop&rule=tenant").unwrap().body;
+        let limited: Value = serde_json::from_str(&limited).unwrap();
+        let row_of = |tenant: &str| {
+            let keys = limited["limits"].as_array().unwrap().iter().flat_map(|limit| limit["keys"].as_array().unwrap());
+            keys.filter(|key| key["descriptor"] == tenant).map(|key| key["row"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(row_of("tenant=acme"), [json!("plan gold")], "{limited}");
+        assert_eq!(row_of("tenant=a\\,b"), [json!("daily: 5 per day")], "{limited}");
+        assert_eq!(row_of("tenant=new"), [Value::Null], "{limited}");
         assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
         let set = done(admin, &["set", "shop", "tenant=acme", "--limits", "daily=9/day", "--note", "paid"]);
         assert!(
