@@ -213,10 +213,10 @@ class Stage:
         wait_until("redis-server", (path / "socket").exists)
         return Redis(process, str(path / "socket"))
 
-    def launch(self, policies, redis=None, cores=1, settings=None):
-        """Starts weir, on memory where no Redis is given, and does not wait for it."""
+    def launch(self, policies, redis=None, cores=1, settings=None, under=()):
+        """Starts weir, on memory where no Redis is given, and does not wait for it; `under` a tool that runs it."""
         grpc, metrics, admin = (f"127.0.0.1:{free_port()}" for _ in range(3))
-        command = [WEIR, "serve", "--policies", policies, "--store", "redis" if redis else "memory"]
+        command = [*under, WEIR, "serve", "--policies", policies, "--store", "redis" if redis else "memory"]
         command += ["--grpc", grpc, "--http", metrics, "--admin", admin]
         if redis:
             command += ["--redis-url", f"redis+unix://{redis.address}"]
@@ -224,13 +224,13 @@ class Stage:
             command += ["--set", f"{name}={value}"]
         return Server(self.start(command, self.path("weir.log")), grpc, metrics, redis, admin)
 
-    def weir(self, policies, redis=None, cores=1, settings=None):
+    def weir(self, policies, redis=None, cores=1, settings=None, under=()):
         usual = {"memory.max_keys": MAX_KEYS}
         if redis:
             # A full queue of a closed loop waits longer than a caller would; failures would fail the run. A denial
             # from the local cache does not ask Redis.
             usual = {"redis.timeout": "5s", "deny_cache.max_age": "0s"}
-        server = self.launch(policies, redis, cores, usual | (settings or {}))
+        server = self.launch(policies, redis, cores, usual | (settings or {}), under)
 
         def ready():
             if server.process.poll() is not None:

@@ -157,7 +157,7 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 for shown in &page.rows {
                     match shown.row() {
                         Some(row) => writeln!(out, "{}", row_file::row_line(&row))?,
-                        None => writeln!(notes, "weir: left out a row of a newer weir: {}", shown.line())?,
+                        None => writeln!(notes, "weir: skipped a row of a newer weir: {}", shown.line())?,
                     }
                 }
                 Ok(())

@@ -3,40 +3,27 @@
 //!
 //! Not here: what a variable means (envoy_ratelimit.rs).
 
-/// How the text of a variable is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
-    /// As written.
-    Text,
-    /// A whole number of 64 bits, also in base 2, 8 and 16.
-    Integer,
-    /// A number with a fraction.
-    Float,
-    /// `true`, `false` and their short forms.
-    Bool,
-    /// Numbers with units, usually the longest first: `1h30m`.
-    Duration,
-    /// Parts between commas.
-    List,
-    /// Pairs between commas, each with a colon: `k:v,k:v`.
-    Map,
+weir_engine::named! {
+    /// How the text of a variable is read.
+    pub enum Type {
+        /// As written.
+        Text = "string",
+        /// A whole number of 64 bits, also in base 2, 8 and 16.
+        Integer = "int",
+        /// A number with a fraction.
+        Float = "float",
+        /// `true`, `false` and their short forms.
+        Bool = "bool",
+        /// Numbers with units, usually the longest first: `1h30m`.
+        Duration = "duration",
+        /// Parts between commas.
+        List = "list",
+        /// Pairs between commas, each with a colon: `k:v,k:v`.
+        Map = "map",
+    }
 }
 
 impl Type {
-    /// Its name on pages and in messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Text => "string",
-            Self::Integer => "int",
-            Self::Float => "float",
-            Self::Bool => "bool",
-            Self::Duration => "duration",
-            Self::List => "list",
-            Self::Map => "map",
-        }
-    }
-
     /// Checks a text.
     ///
     /// # Errors

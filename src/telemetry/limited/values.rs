@@ -9,16 +9,18 @@ use weir_engine::key::{self, ParsedValue};
 /// Bytes of SHA-256 that stand for a value.
 const HASH_BYTES: usize = 8;
 
-/// How values of requests are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Values {
-    /// As they are.
-    #[default]
-    Shown,
-    /// The first 16 hex digits of their SHA-256.
-    Hashed,
-    /// Not at all.
-    Hidden,
+weir_engine::named! {
+    /// How values of requests are shown.
+    #[derive(Default)]
+    pub enum Values {
+        /// As they are.
+        #[default]
+        Shown = "shown",
+        /// The first 16 hex digits of their SHA-256.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
 }
 
 /// A descriptor that is shown.
@@ -31,16 +33,6 @@ pub struct ShownDescriptor {
 }
 
 impl Values {
-    /// The word for it in answers.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shown => "shown",
-            Self::Hashed => "hashed",
-            Self::Hidden => "hidden",
-        }
-    }
-
     /// The descriptor of a key; without entries if the text is no key.
     #[must_use]
     pub fn descriptor(self, key: &str) -> ShownDescriptor {

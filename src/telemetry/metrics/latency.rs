@@ -15,9 +15,6 @@ use super::families::{Bucket, Exemplar, Histogram};
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
-/// The number of results of a decision.
-const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
-
 /// How many of the last times each runtime keeps for StatsD.
 const TIMES_KEPT: usize = 1024;
 
@@ -49,7 +46,7 @@ pub(super) struct Recorder {
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
     /// By result. Results of known domains are counted in domains.rs.
-    failures: [AtomicU64; RESULTS],
+    failures: [AtomicU64; DecisionResult::ALL.len()],
     /// Requests that could not be read. They count as invalid too.
     unreadable: AtomicU64,
     times: Option<Times>,

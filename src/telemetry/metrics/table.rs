@@ -9,29 +9,17 @@ use std::fmt::Write as _;
 
 use self::callers::CALLERS;
 
-/// How the numbers of a family behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FamilyKind {
-    /// They only grow, and begin at 0 when weir starts.
-    Counter,
-    /// They go up and down.
-    Gauge,
-    /// Counts of observations at or below bounds.
-    Histogram,
-    /// Quantiles of recent observations.
-    Summary,
-}
-
-impl FamilyKind {
-    /// Its name in the text formats.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-            Self::Summary => "summary",
-        }
+weir_engine::named! {
+    /// How the numbers of a family behave.
+    pub enum FamilyKind {
+        /// They only grow, and begin at 0 when weir starts.
+        Counter = "counter",
+        /// They go up and down.
+        Gauge = "gauge",
+        /// Counts of observations at or below bounds.
+        Histogram = "histogram",
+        /// Quantiles of recent observations.
+        Summary = "summary",
     }
 }
 
