@@ -591,6 +591,12 @@ fn the_page_has_each_member_of_the_json() {
         .unwrap_or_else(|error| panic!("{error}"));
     let mut found = BTreeSet::new();
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
+    let of = |gold: &str| {
+        policy(&format!("{{key: user, rows: {{default: free}}, rate_limit: {{rate: 1/min, plans: {{gold: {gold}}}}}}}"))
+    };
+    let (_, json) = with_traffic(&of("5/min"), &of("5/h"), &record(&["user=ann"; 3], "shown"), DiffFormat::Json, &[])
+        .unwrap_or_else(|error| panic!("{error}"));
+    members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let gone = hidden(&[(ANN, Some("gone"))]);
     let (_, json) = with_traffic(&old, &new, &gone, DiffFormat::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
