@@ -5,6 +5,7 @@
 
 mod admin;
 mod debug;
+pub mod fuzz;
 mod limited;
 mod listener;
 mod origin;
