@@ -809,10 +809,6 @@ mod tests {
         assert_eq!(domain.on_error_of(None), Some((OnError::Deny, SaidBy::Domain)));
         let silent = compile(vec![node("a", "1", vec![])]).expect("compiles");
         assert_eq!(silent.domain("shop").and_then(|domain| domain.on_error_of(Some(&silent.rules()[0]))), None);
-        for (on_error, name) in OnError::ALL.into_iter().zip(OnError::NAMES) {
-            assert_eq!(OnError::named(name), Some(on_error));
-        }
-        assert_eq!(OnError::named("Allow"), None);
     }
 
     #[test]
