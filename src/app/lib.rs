@@ -178,8 +178,8 @@ pub fn source(policies: &weir_settings::Policies) -> Source {
     }
 }
 
-/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: first gRPC, then HTTP. A
-/// further order to stop ends the current wait.
+/// Announces the shutdown, waits so that callers can react, and then finishes requests in flight: first gRPC, then HTTP. A
+/// second signal ends the current wait.
 async fn leave(
     times: &weir_settings::Shutdown,
     shutdown: &Shutdown,
@@ -188,7 +188,7 @@ async fn leave(
     mut http: Vec<Done>,
 ) {
     phases.begin(Phase::Leaving);
-    tracing::info!(pause = ?times.pause, "leaving");
+    tracing::info!(pause = ?times.pause, "shutdown announced: still accepting requests during the pause");
     tokio::select! {
         () = tokio::time::sleep(times.pause) => {}
         () = shutdown.ordered_again() => {}

@@ -219,9 +219,12 @@ impl RedisHealth {
         if open + half_open == 0 {
             let lasted = now.saturating_duration_since(troubled.since);
             circuits.remove(address);
-            tracing::info!(address, after = ?lasted, "circuit closed: redis is asked again");
+            tracing::info!(address, after = ?lasted, "circuit closed: calls go to redis again");
         } else if is_new {
-            tracing::warn!(address, "circuit open: redis fails too often and is not asked until it answers a PING");
+            tracing::warn!(
+                address,
+                "circuit open: too many calls to redis failed, and calls resume after it answers a PING"
+            );
         } else {
             tracing::debug!(address, from = from.name(), to = to.name(), open, half_open, "circuit changed");
         }
@@ -313,7 +316,7 @@ impl RedisObserver for Listener {
 
     fn strange_reply(&self) {
         if let Some(count) = self.health.complain("reply", Instant::now()) {
-            tracing::warn!(store = "redis", kind = "reply", count, "redis sent a reply that no script of weir makes");
+            tracing::warn!(store = "redis", kind = "reply", count, "redis sent a reply with an unexpected form");
         }
     }
 

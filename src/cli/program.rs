@@ -1,4 +1,4 @@
-//! Which program this is: links with the names of envoyproxy/ratelimit's programs select its behaviour.
+//! The program by its name: links with the names of envoyproxy/ratelimit's programs select its behaviour.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// `weir`, and every unknown name.
+    /// `weir`, and any unknown name.
     Weir,
     /// `ratelimit`: the server, set by envoyproxy/ratelimit's environment variables.
     Ratelimit,

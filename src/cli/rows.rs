@@ -149,7 +149,7 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 for shown in &page.rows {
                     match shown.row() {
                         Some(row) => writeln!(out, "{}", row_file::row_line(&row))?,
-                        None => writeln!(notes, "weir: left out a row of a newer weir: {}", shown.line())?,
+                        None => writeln!(notes, "weir: skipped a row of a newer weir: {}", shown.line())?,
                     }
                 }
                 Ok(())
@@ -307,17 +307,18 @@ impl ShownRow {
     }
 }
 
-/// What becomes of the lines of an import.
+/// The results of the lines of an import.
 #[derive(Default)]
 struct Tally {
     written: usize,
     same: usize,
     wrong: usize,
-    /// The first of them: number of the line, column and reason.
+    /// The first wrong lines: number, column and reason.
     listed: Vec<String>,
 }
 
-/// The rows of a file: first all lines are checked, then written. With `--skip` the lines are written as they are read.
+/// Imports the rows of a file: first checks all lines, then writes them. With `--skip`, writes the lines as it reads
+/// them.
 fn import(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     let ImportArguments { file: path, skip, server } = arguments;
     let mut tally = Tally::default();
@@ -379,7 +380,7 @@ fn pass(
             let text = match (is_whole, std::str::from_utf8(&buffer)) {
                 (LineEnd::TooLong, _) => Err(format!("a line has at most {ROW_LINE_BYTES_MAX} bytes")),
                 (_, Ok(text)) => Ok(text),
-                (_, Err(error)) => Err(format!("column {}: no UTF-8", error.valid_up_to() + 1)),
+                (_, Err(error)) => Err(format!("column {}: not UTF-8", error.valid_up_to() + 1)),
             };
             match (&head, text) {
                 (None, Ok(text)) => {
@@ -441,7 +442,7 @@ fn pass(
 enum LineEnd {
     Line,
     File,
-    /// It was longer than the bound, and is not whole.
+    /// The line is longer than the bound, and incomplete.
     TooLong,
 }
 

@@ -1,6 +1,7 @@
 //! `weir simulate`: sends traffic through sets of policies on a virtual clock, and reports the results.
 //!
-//! The simulation has a thread, and so have writes that a reader can stall; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
+//! The simulation runs on its own thread. Writes that a reader can stall have another. This thread shows the progress
+//! and handles Ctrl-C. Not here: requests and decisions (simulation).
 
 mod csv;
 mod files;
@@ -76,20 +77,19 @@ pub enum SimulateError {
     /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     Closed,
-    /// The user stopped it. Says which results exist.
+    /// The user stopped the simulation. Contains which results exist.
     #[error("interrupted: {0}")]
     Interrupted(&'static str),
 }
 
-/// The user stopped it before there were results.
+/// The user stopped the simulation before there were results.
 const NOTHING: SimulateError = SimulateError::Interrupted("no files are written");
 
 /// Simulates, writes files of results, and then a report for people to `out`. If a file of results is standard output, it is
 /// written to `out`, and the report to `notes`.
 ///
-/// # Errors
-/// If traffic or policies are wrong, if results cannot be written, or if the user stops it. A thread may still write to `out`
-/// then, while it waits for its reader.
+/// # Errors When traffic or policies are wrong, when results cannot be written, or when the user stops it. Then a
+/// thread may still write to `out` while it waits for the reader.
 pub fn run(
     arguments: &SimulateArguments,
     mut out: impl Write + Send + 'static,
@@ -138,7 +138,7 @@ pub fn run(
     };
     let written = interrupts.or(write, || {}).map_err(|error| cannot_start(&error))?;
     let part =
-        if results.is_empty() { "the output is not whole" } else { "files are written, the output is not whole" };
+        if results.is_empty() { "the output is incomplete" } else { "files are written, the output is incomplete" };
     written.ok_or(SimulateError::Interrupted(part))?.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => SimulateError::Closed,
         _ => SimulateError::Output(format!("cannot write: {error}")),

@@ -42,21 +42,21 @@ impl Fraction {
     /// 10 to the power of the decimals.
     const UNITS: u32 = 1_000_000_000;
 
-    /// This many percent, at most 100.
+    /// A fraction in percent, at most 100.
     #[must_use]
     pub const fn percent(percent: u32) -> Self {
         let percent = if percent > 100 { 100 } else { percent };
         Self { units: Self::UNITS / 100 * percent }
     }
 
-    /// In units of one billionth: 1,000,000,000 is the whole.
+    /// The fraction in billionths: 1,000,000,000 is the whole.
     #[must_use]
     pub const fn billionths(self) -> u32 {
         self.units
     }
 }
 
-/// As decimal text, without zeros at the end.
+/// Prints decimal text without trailing zeros.
 impl std::fmt::Debug for Fraction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (whole, decimals) = (self.units / Self::UNITS, self.units % Self::UNITS);

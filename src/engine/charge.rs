@@ -12,17 +12,16 @@ pub const CHARGES_MAX: usize = 512;
 pub enum Operation {
     /// Consumes this many hits if they fit; 1 or more.
     Consume(Hits),
-    /// Charges nothing, and has the verdict of 1 hit.
+    /// Charges nothing, and returns the verdict for 1 hit.
     Peek,
-    /// Gives this many hits back, and is never over.
+    /// Gives this many hits back. A refund is never over.
     Refund(Hits),
-    /// Charges this many hits with any verdict: the usage has already happened.
+    /// Charges this many hits with any verdict, because the usage has already happened.
     Report(Hits),
 }
 
 impl Operation {
-    /// The hits that the verdict and the wait are about. A peek and a report are about one hit, a refund about none.
-    /// [dc-6] [dc-9]
+    /// The hits that the verdict and the wait are for: 1 for a peek and a report, 0 for a refund. [dc-6] [dc-9]
     #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
@@ -34,14 +33,14 @@ impl Operation {
 }
 
 crate::named! {
-    /// What a limit that is over does to the decision. [dc-3]
+    /// How a limit affects the decision when it is over. [dc-3]
     #[derive(Hash)]
     pub enum Role {
         /// It denies.
         Enforced = "enforced",
         /// It never denies.
         Shadow = "shadow",
-        /// It denies if every limit of this role is over.
+        /// It denies if all limits of this role are over.
         Quota = "quota",
     }
 }
@@ -75,20 +74,20 @@ pub struct Charge<'a> {
     pub key: &'a str,
     /// The limit.
     pub limit: &'a Limit,
-    /// The operation.
+    /// What the charge does.
     pub operation: Operation,
     /// The descriptor of the request, by position.
     pub group: u16,
-    /// What the limit does if it is over.
+    /// How the limit affects the decision if it is over.
     pub role: Role,
-    /// The rule in whose portion of a bounded store the state is.
+    /// The id of the rule whose portion of a bounded store holds the state.
     pub owner: u32,
-    /// The boundaries of a calendar window; none for every other limit.
+    /// The boundaries of a calendar window; None for every other limit.
     pub bounds: Option<Bounds>,
 }
 
 impl<'a> Charge<'a> {
-    /// A charge that is a whole decision by itself.
+    /// A charge that is the only one of its decision.
     #[must_use]
     pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
         Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }

@@ -1,13 +1,13 @@
-//! Patterns: values of a policy with a star in them [mt-3], and texts that replace values which share a state.
+//! Patterns: values of a policy that contain a star [mt-3], and texts that replace values which share a state.
 
-/// A value with `*` in it; each `*` matches any text, also the empty one. [mt-3]
+/// A value that contains `*`; each `*` matches any text, also the empty one. [mt-3]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
 }
 
 impl Pattern {
-    /// The pattern, if the text has a `*` in it.
+    /// The pattern. None if the text has no `*`.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
@@ -19,7 +19,7 @@ impl Pattern {
         &self.text
     }
 
-    /// The texts between the stars: at least two, which may be empty.
+    /// The texts between the stars: at least two. They may be empty.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.text.split('*')
     }
@@ -36,7 +36,7 @@ impl Pattern {
         let Some(mut rest) = rest.strip_suffix(last) else {
             return false;
         };
-        // The leftmost match of each literal leaves the most text for the next, so no step must be undone.
+        // The leftmost match of each literal leaves the most text for the next, so the search never goes back.
         for literal in literals {
             let Some(at) = rest.find(literal) else {
                 return false;

@@ -7,11 +7,11 @@ use std::fmt;
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
 
-/// The boundaries of a calendar's windows around now: the starts of the previous, the current and the next window, and
-/// of the window after that, in microseconds. [cl-1]
+/// The boundaries of a calendar's windows around now, in microseconds: the start of the previous, the current and the
+/// next window, and of the window after the next. [cl-1]
 pub type Bounds = [Micros; 4];
 
-/// The time in which a limit applies: from one instant on, and until another. [te-1]
+/// The time in which a limit applies, from one instant until another. [te-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     from: Micros,
@@ -22,25 +22,25 @@ impl Term {
     /// The end of a term that never ends: later than every clock, and exact as a double. [ar-2]
     pub const NO_END: Micros = (1 << 53) - 1;
 
-    /// A term; none if it would be empty.
+    /// Makes a term. None if it would be empty.
     #[must_use]
     pub const fn new(from: Micros, until: Micros) -> Option<Self> {
         if from < until { Some(Self { from, until }) } else { None }
     }
 
-    /// The first instant.
+    /// The instant at which the term begins.
     #[must_use]
     pub const fn from(&self) -> Micros {
         self.from
     }
 
-    /// The end; [`Term::NO_END`] if it never ends.
+    /// The instant at which the term ends; [`Term::NO_END`] if it never ends.
     #[must_use]
     pub const fn until(&self) -> Micros {
         self.until
     }
 
-    /// Whether the instant is within it.
+    /// Whether the instant is in the term.
     #[must_use]
     pub const fn holds(&self, now: Micros) -> bool {
         self.from <= now && now < self.until
@@ -63,7 +63,7 @@ crate::named! {
         Hour = "hour",
         /// 86,400 s.
         Day = "day",
-        /// 7 days, starting on Thursday 00:00 UTC as the epoch did.
+        /// 7 days, starting on Thursday 00:00 UTC, because the epoch did.
         Week = "week",
         /// 30 days.
         Month = "month",
@@ -188,7 +188,7 @@ pub enum CalendarUnit {
 }
 
 impl CalendarUnit {
-    /// Its name in policies.
+    /// The unit, whose name policies use.
     #[must_use]
     pub const fn unit(self) -> Unit {
         match self {

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-/// A number and its noun: `1 rule`, `2 rules`. The number may be written with commas.
+/// A number and its noun: `1 rule`, `2 rules`. The number may contain commas.
 ///
 /// ```
 /// use weir_engine::words::counted;
@@ -22,7 +22,7 @@ pub fn counted(number: impl Display, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// A share in percent, rounded half up to one decimal. Only the whole is 100.0 %, and only nothing is 0.0 %.
+/// A share in percent, rounded half up to one decimal. Prints 100.0 % only for the whole, and 0.0 % only for nothing.
 ///
 /// ```
 /// use weir_engine::words::percent;
@@ -40,7 +40,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// The same share for other programs, in tenths of a percent. Only the whole is 1,000, and only nothing is 0.
+/// The same share in tenths of a percent, for programs. Returns 1,000 only for the whole, and 0 only for nothing.
 ///
 /// ```
 /// use weir_engine::words::tenths_of_percent;
@@ -64,8 +64,8 @@ fn rounded_tenths(part: u64, whole: u64) -> u64 {
     u64::try_from(tenths).unwrap_or(u64::MAX)
 }
 
-/// A text of a policy or a request, with characters escaped that would disturb a terminal or a line. A backslash is not
-/// escaped, so you can type a printed descriptor again.
+/// Escapes the characters of a text that would disturb a terminal or a line. Keeps backslashes, so you can type a
+/// printed descriptor again.
 ///
 /// ```
 /// use weir_engine::words::printable;

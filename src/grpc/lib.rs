@@ -373,7 +373,7 @@ impl Session {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         if let Err(error) = connection.open().await {
-            tracing::debug!(listener = "grpc", %error, "a connection did not begin");
+            tracing::debug!(listener = "grpc", %error, "connection failed before its first request");
             return;
         }
         let peer = self.connected.peer.clone();

@@ -56,8 +56,16 @@ mod tests {
         let failure = || Failure { kind: "timeout", message: "no answer within 10 ms".into() };
         for (error, code, text) in [
             (StoreError::NotSent(failure()), Code::Unavailable, "no answer within 10 ms (nothing was charged)"),
-            (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
-            (StoreError::StaleBounds { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
+            (
+                StoreError::Unknown(failure()),
+                Code::DeadlineExceeded,
+                "no answer within 10 ms (it may have been charged)",
+            ),
+            (
+                StoreError::StaleBounds { now: 5 },
+                Code::Unavailable,
+                "the store's clock, 5 us, is outside of the calendar windows sent",
+            ),
             (StoreError::StaleRow { found: vec![7] }, Code::Unavailable, "a row has changed (nothing was charged)"),
         ] {
             let status = status(&RequestError::Undecided(error.into()));

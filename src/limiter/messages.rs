@@ -63,7 +63,7 @@ pub struct ListedLimit {
     pub name: Box<str>,
     /// Hits per window.
     pub requests: u32,
-    /// The window in seconds. None if that is no whole number, and for calendar windows, whose lengths differ.
+    /// The window in seconds. None if that is not a whole number, and for calendar windows, whose lengths differ.
     pub window_s: Option<u64>,
     /// The most hits that would be admitted now.
     pub remaining: Hits,

@@ -1,7 +1,8 @@
-//! Files of rows: CSV with a head line. A line is a row. [rw-6]
+//! Files of rows: CSV with a header line. Each other line is a row. [rw-6]
 //!
-//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`. Any other name is the key of an entry, whose values are
-//! in the column: `tenant` is the same as a column `descriptor` with `tenant=acme`. Not here: whether a row fits the policies.
+//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`. Any other name is the key of an entry, and
+//! the column has its values: `acme` in a column `tenant` is the same as `tenant=acme` in a column `descriptor`. Not
+//! here: whether a row fits the policies.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,17 +18,17 @@ use super::rate::parse_rate;
 pub const ROW_LINE_BYTES_MAX: usize = 8 * 1_024;
 /// The most columns.
 pub const ROW_COLUMNS_MAX: usize = 64;
-/// The ending of the names of files of rows.
+/// The suffix of row file names.
 pub const ROW_FILE_ENDING: &str = ".rows.csv";
-/// The head of a file that [`row_line`] makes.
+/// The header of a file that [`row_line`] writes.
 pub const ROW_HEAD: &str = "domain,descriptor,plan,limits,until,note";
 
-/// What is wrong in a line.
+/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLineError {
-    /// The column of the first byte of the wrong field, from 1.
+    /// The byte position of the invalid field in its line, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for RowLineError {
     }
 }
 
-/// What a column has.
+/// The content of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Column {
     Domain,
@@ -61,10 +62,9 @@ struct Field {
 }
 
 impl RowHead {
-    /// Reads the first line of a file.
+    /// Reads the header line of a file.
     ///
-    /// # Errors
-    /// When a column is there twice, or a needed one is not there.
+    /// # Errors When a column appears twice or a required column is missing.
     pub fn parse(line: &str) -> Result<Self, RowLineError> {
         let mut columns = Vec::new();
         for Field { column, text } in fields(line)? {
@@ -77,12 +77,12 @@ impl RowHead {
                 "limits" => Column::Limits,
                 "until" => Column::Until,
                 "note" => Column::Note,
-                // A descriptor in one text could not have it.
+                // A descriptor written as one text cannot have such a key.
                 key if key.contains('=') => return refuse(format!("the key {} has a \"=\"", quoted(key))),
                 key => Column::Key(key.into()),
             };
             if columns.contains(&kind) {
-                return refuse(format!("the column {} is here twice", quoted(text.trim())));
+                return refuse(format!("the column {} appears twice", quoted(text.trim())));
             }
             columns.push(kind);
         }
@@ -103,8 +103,7 @@ impl RowHead {
 
     /// Reads a line.
     ///
-    /// # Errors
-    /// When it is no row.
+    /// # Errors When the line is not a row.
     pub fn row(&self, line: &str) -> Result<Row, RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
@@ -164,8 +163,7 @@ fn entries_of(text: &str) -> Result<Entries, String> {
 
 /// The numbers of limits, such as `rpm=500/min burst 10; rpd=9000/day`. The only limit of a rule needs no name.
 ///
-/// # Errors
-/// What is wrong with the text.
+/// # Errors With the reason.
 pub fn numbers(text: &str) -> Result<Box<[Numbers]>, String> {
     text.split(';').map(|one| number(one.trim())).collect()
 }
@@ -174,7 +172,7 @@ fn number(text: &str) -> Result<Numbers, String> {
     let (rate, burst) = match text.split_once(" burst ") {
         None => (text, None),
         Some((rate, burst)) => {
-            let burst = burst.trim().parse().map_err(|_| format!("{} is no whole number", quoted(burst.trim())))?;
+            let burst = burst.trim().parse().map_err(|_| format!("{} is not a whole number", quoted(burst.trim())))?;
             (rate, Some(burst))
         }
     };
@@ -188,7 +186,7 @@ fn number(text: &str) -> Result<Numbers, String> {
     Ok(Numbers { name, requests, window, burst })
 }
 
-/// Numbers as [`numbers`] reads them.
+/// Formats numbers as [`numbers`] reads them.
 #[must_use]
 pub fn numbers_text(numbers: &[Numbers]) -> String {
     let one = |Numbers { name, requests, window, burst }: &Numbers| {
@@ -201,7 +199,7 @@ pub fn numbers_text(numbers: &[Numbers]) -> String {
     numbers.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// A row as a line of a file with the head [`ROW_HEAD`].
+/// Formats a row as a line of a file with the header [`ROW_HEAD`].
 #[must_use]
 pub fn row_line(row: &Row) -> String {
     let pairs: Vec<(String, String)> =
@@ -220,7 +218,8 @@ fn quoted_field(text: &str) -> String {
     if is_plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
-/// The fields of a line: between commas, in double quotes where a field has a comma or a quote. A quote is doubled.
+/// The fields of a line, separated by commas. A field with a comma or a quote is in double quotes. A quote in it is
+/// doubled.
 fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     let refuse = |at: usize, message: &str| RowLineError { column: at + 1, message: message.to_owned() };
     let line = line.strip_suffix('\r').unwrap_or(line);
@@ -235,7 +234,7 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
             at += 1;
             loop {
                 let Some(length) = line[at..].find('"') else {
-                    return Err(refuse(begin, "a quote without an end on its line"));
+                    return Err(refuse(begin, "a quote without an end in its line"));
                 };
                 text.push_str(&line[at..at + length]);
                 at += length + 1;
@@ -246,14 +245,14 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
                 at += 1;
             }
             if at < line.len() && !line[at..].starts_with(',') {
-                return Err(refuse(at, "text behind a quoted field"));
+                return Err(refuse(at, "text after a quoted field"));
             }
         } else {
             let length = line[at..].find(',').unwrap_or(line.len() - at);
             text.push_str(line[at..at + length].trim());
             at += length;
             if text.contains('"') {
-                return Err(refuse(begin, "a quote inside of a field that does not begin with one"));
+                return Err(refuse(begin, "a quote inside a field that does not begin with one"));
             }
         }
         if fields.len() == ROW_COLUMNS_MAX {
@@ -267,15 +266,14 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     }
 }
 
-/// The first line of a file of rows, and the others.
+/// Reads the header and the other lines of a file of rows.
 ///
-/// # Panics
-/// When a row that was read is not written so that it is read again.
+/// # Panics When a row changes after writing and reading it.
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
     let Some(Ok(head)) = lines.next().map(RowHead::parse) else { return };
-    let own = RowHead::parse(ROW_HEAD).expect("the head that weir writes");
+    let own = RowHead::parse(ROW_HEAD).expect("the header that weir writes");
     for row in lines.filter_map(|line| head.row(line).ok()) {
         let line = row_line(&row);
         if line.len() <= ROW_LINE_BYTES_MAX && !line.contains(['\n', '\r']) {
@@ -312,15 +310,15 @@ mod tests {
             ("tenant,plan", "", "column 1: no column domain"),
             ("domain,plan", "", "column 1: either a column descriptor, or columns with the keys of entries"),
             ("domain,tenant", "", "column 1: no column plan, and no column limits"),
-            ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" is here twice"),
+            ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" appears twice"),
             ("domain,a=b,plan", "", "column 8: the key \"a=b\" has a \"=\""),
             ("domain,tenant,plan", "api,acme", "column 1: 2 fields, and the head has 3 columns"),
             ("domain,tenant,plan", "api,acme,", "column 1: no plan, and no limits"),
             ("domain,tenant,plan", ",acme,gold", "column 1: no domain"),
             ("domain,tenant,plan", "api,,gold", "column 1: no descriptor"),
-            ("domain,tenant,plan", "api,a\"b,gold", "column 5: a quote inside of a field that does not begin with one"),
-            ("domain,tenant,plan", "api,\"acme,gold", "column 5: a quote without an end on its line"),
-            ("domain,tenant,plan", "api,\"a\"b,gold", "column 8: text behind a quoted field"),
+            ("domain,tenant,plan", "api,a\"b,gold", "column 5: a quote inside a field that does not begin with one"),
+            ("domain,tenant,plan", "api,\"acme,gold", "column 5: a quote without an end in its line"),
+            ("domain,tenant,plan", "api,\"a\"b,gold", "column 8: text after a quoted field"),
         ] {
             assert_eq!(read(head, line), Err(refused.to_owned()), "{head} {line}");
         }

@@ -1,7 +1,7 @@
-//! JSON Schemas (2020-12) of what operators write, so that editors complete and check it.
+//! JSON Schemas (2020-12) of files that operators write. Editors use them to complete and check.
 //!
-//! They are made from the tables of keys that the readers use. A schema accepts everything that weir accepts; weir finds more
-//! mistakes.
+//! The schemas are generated from the readers' tables of keys. A schema accepts everything that weir accepts; weir
+//! finds more mistakes.
 
 mod fragments;
 mod policies;
@@ -43,7 +43,7 @@ impl Schema {
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// A whole schema: the top-level value, and the definitions that it refers to.
+/// A whole schema: the top-level value, and the definitions that it references.
 fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value {
     let mut document = root.clone();
     document["$schema"] = DIALECT.into();
@@ -52,10 +52,9 @@ fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value
     document
 }
 
-/// A mapping with the keys of a kind, each with its schema and description. A value may be null.
+/// The schema of a mapping: the keys of its kind, each with schema and description. A value may be null.
 ///
-/// # Panics
-/// If `of_key` has no schema of a key.
+/// # Panics If `of_key` returns no schema for a key.
 fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
     let mut properties = Map::new();
     for key in kind.keys {

@@ -1,6 +1,6 @@
-//! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and what its fields mean.
+//! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and the meaning of its fields.
 //!
-//! docs/simulation.md is the reference of the format. Not here: making the requests (lab).
+//! docs/simulation.md is the reference of the format. Not here: generating the requests (lab).
 
 mod access_log;
 mod keys;
@@ -23,7 +23,7 @@ use super::{Position, Problems, single};
 
 /// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
-/// The most keys of all sources of one file together.
+/// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
 /// The largest exponent of `zipf`.
 pub const ZIPF_MAX: f64 = 10.0;
@@ -41,13 +41,13 @@ pub const HOURS: usize = 24;
 pub struct TrafficFile {
     /// Its name in messages.
     pub name: Arc<str>,
-    /// The settings that decisions depend on.
+    /// The settings that affect decisions.
     pub settings: Arc<Settings>,
-    /// Where requests come from.
+    /// The origin of the requests.
     pub origin: Origin,
 }
 
-/// Where requests come from.
+/// The origin of the requests.
 #[derive(Debug)]
 pub enum Origin {
     /// Generated requests.
@@ -72,24 +72,24 @@ pub struct Sources {
 /// One source of requests.
 #[derive(Debug)]
 pub struct Source {
-    /// Where it stands.
+    /// The source's position.
     pub position: Position,
-    /// The domain of its requests; it can be empty.
+    /// The domain of its requests. It can be empty.
     pub domain: String,
     /// The descriptors. `<n>` in keys and values is the number of the key, from 1.
     pub descriptors: Vec<Descriptor>,
-    /// The hits of descriptors without their own; none if the request has no hits.
+    /// The hits of descriptors without their own hits. None if the request sends none.
     pub hits: Option<u32>,
     /// The requests of a period; 1 or more.
     pub requests: u32,
     /// The period, in microseconds.
     pub period: Micros,
-    /// How requests follow each other.
+    /// The pattern of arrivals.
     pub arrivals: Arrivals,
-    /// When an admitted request settles its holds: after a time between these two, in microseconds, all equally likely; none
-    /// where it never does.
+    /// After how many microseconds an admitted request settles its holds: uniformly distributed between these two.
+    /// None: never.
     pub lasts: Option<(Micros, Micros)>,
-    /// The lengths of its sending and pausing phases, which alternate; none if it always sends.
+    /// The lengths of its sending and pausing phases, which alternate. None: it always sends.
     pub phases: Option<(Micros, Micros)>,
     /// When it begins, after the start of the traffic.
     pub from: Micros,
@@ -97,25 +97,25 @@ pub struct Source {
     pub until: Micros,
     /// How many keys it has; 1 or more.
     pub keys: u32,
-    /// The exponent of Zipf's law, which makes the first keys the most frequent; none if all are equally frequent.
+    /// The exponent of Zipf's law, which makes the first keys the most frequent. None: all are equally frequent.
     pub zipf: Option<f64>,
-    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly; none if it is always 100.
+    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly. None: always 100.
     pub daily: Option<[u32; HOURS]>,
 }
 
-/// How requests follow each other.
+/// The pattern of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// At equal intervals.
     Constant,
     /// Independently of each other.
     Poisson,
-    /// Groups of so many at once, at equal distances.
+    /// Groups of this many at once, at equal intervals.
     Bursts(u32),
 }
 
 impl Arrivals {
-    /// Their names in files.
+    /// The patterns' names in files.
     pub const NAMES: [&'static str; 3] = ["constant", "poisson", "bursts"];
 }
 
@@ -139,7 +139,7 @@ pub struct AccessLog {
 /// The hits of a request in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoggedHits {
-    /// The same for each line; none if the request has no hits.
+    /// The same for each line. None if the request sends no hits.
     Same(Option<u32>),
     /// The value of this field, such as the tokens of an answer.
     Field(String),

@@ -1,6 +1,6 @@
 //! Warnings about probable mistakes in valid policies.
 //!
-//! Not here: problems, for which policies are refused (lib.rs).
+//! Not here: problems, which make the loader refuse policies (lib.rs).
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub const WARNINGS_MAX: usize = 1_000;
 /// Declares the kinds of warnings: each with its effect, its name and the advice.
 macro_rules! codes {
     ($($(#[doc = $effect:literal])+ $Code:ident = $name:literal, $advice:literal;)+) => {
-        /// The kind of a warning: first those that a load finds, then those that only `weir check` finds.
+        /// The kind of a warning. First the kinds that a load finds, then those that only `weir check` finds.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Code {
             $($(#[doc = $effect])+ $Code,)+
@@ -46,43 +46,43 @@ macro_rules! codes {
 
 codes! {
     /// `rate_limit` has no value, so the descriptor limits nothing.
-    EmptyRateLimit = "empty_rate_limit", "write the limit below rate_limit, or leave rate_limit out";
+    EmptyRateLimit = "empty_rate_limit", "write the limit below rate_limit, or remove rate_limit";
     /// `requests_per_unit` is missing, so everything is denied.
-    NoRequests = "no_requests", "write requests_per_unit, 0 if everything is to be denied";
+    NoRequests = "no_requests", "write requests_per_unit, with 0 to deny everything";
     /// A key that has no effect in its place.
-    IgnoredKey = "ignored_key", "remove the key, or move it to where it has a meaning";
+    IgnoredKey = "ignored_key", "remove the key, or move it to a place where it has an effect";
     /// A mapping with a key twice: later values win.
     KeyTwice = "key_twice", "keep one of the two";
     /// A second YAML document, which is not read.
-    SecondDocument = "second_document", "give each document a file of its own";
-    /// A number in octal, hexadecimal or binary, which others could read as another number.
+    SecondDocument = "second_document", "give each document its own file";
+    /// A number in octal, hexadecimal or binary, which other programs could read as another number.
     OddNumber = "odd_number", "write the decimal number";
     /// An unquoted word such as `y` that means true or false.
     BareBoolean = "bare_boolean", "quote the word if it is a text, else write true or false";
-    /// A key that changes nothing without a rate limit beside it.
-    NoEffect = "no_effect", "add a rate limit beside the key, or remove the key";
-    /// A rule whose decisions cost the store much.
+    /// A key that has no effect without a rate limit.
+    NoEffect = "no_effect", "add a rate limit next to the key, or remove the key";
+    /// A rule whose decisions are expensive for the store.
     Heavy = "heavy", "use a coarser precision, fewer limits, or another algorithm";
-    /// A limit whose term is over.
+    /// A limit whose term has ended.
     Ended = "ended", "remove the limit, or correct until";
-    /// `replaces` of a name that no limit of the domain has.
+    /// A name in `replaces` that no limit of the domain has.
     ReplacesNothing = "replaces_nothing", "correct the name, or remove replaces";
-    /// A descriptor that no value meets, because others take all of its values.
-    NeverMet = "never_met", "remove one of the two, or, where both have values, move the descriptor before the other";
+    /// A descriptor that no value matches, because other descriptors match all of its values first.
+    NeverMet = "never_met", "remove one of the two; if both have values, move the descriptor before the other";
     /// A regular expression that no value matches.
     MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
-    /// A descriptor that takes values from another one and lacks a limit that is below that one.
+    /// A descriptor that matches values before another one, and lacks a limit that is nested in the other one.
     HidesBelow = "hides_below",
-        "write the limits of the other descriptor below this one too, or unlimited: true if none is meant";
-    /// A descriptor without a limit, in itself and below.
+        "write the limits of the other descriptor below this one too, or unlimited: true for no limit";
+    /// A descriptor without a limit, itself and in nested descriptors.
     NoLimit = "no_limit",
-        "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor";
+        "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
     /// A value that is compared as text and looks like a regular expression.
     LooksLikeRegex = "looks_like_regex", "write regex in place of value";
     /// A value that is compared as text and looks like a network.
     LooksLikeNetwork = "looks_like_network", "write cidr in place of value";
     /// A regular expression that is probably meant as a prefix.
-    LooksLikePrefix = "looks_like_prefix", "end it with .* for all values that begin so, or write value for this one";
+    LooksLikePrefix = "looks_like_prefix", "end it with .* to match all values with this prefix, or write value for only this one";
     /// A key, value or domain that begins or ends with a blank.
     OuterBlank = "outer_blank", "remove the blank, unless requests have it too";
     /// A key with an equal sign, which probably contains a value.
@@ -94,10 +94,10 @@ codes! {
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
     /// A rule that never denies, without a comment that explains it.
-    NoReason = "no_reason", "say why in a comment, in a line of the descriptor or above it";
-    /// A key that is spelled almost as another one of the domain.
+    NoReason = "no_reason", "write the reason in a comment, in a line of the descriptor or above it";
+    /// A key whose spelling is similar to another key of the domain.
     AlikeKey = "alike_key", "use one spelling, or names that differ by more than a letter";
-    /// A domain that is spelled almost as another one.
+    /// A domain whose spelling is similar to another domain.
     AlikeDomain = "alike_domain", "use one spelling, or names that differ by more than a letter";
     /// An `allow_warnings` entry for a warning that does not exist.
     AllowsNothing = "allows_nothing", "remove the entry of allow_warnings";
@@ -115,16 +115,16 @@ impl Code {
 pub struct Warning {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// Where in it.
+    /// The position in the file.
     pub position: Position,
-    /// The mistake and its present effect.
+    /// The mistake and its current effect.
     pub message: String,
     /// Its kind.
     pub code: Code,
 }
 
 impl Warning {
-    /// A warning about a place, such as that of a rule.
+    /// Makes a warning for a location in a policy file, for example a rule's.
     #[must_use]
     pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
         Self { file: place.file.clone(), position: place.position, message: message.into(), code }
@@ -142,7 +142,7 @@ impl fmt::Display for Warning {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
     list: Vec<Warning>,
-    /// How many more were not kept.
+    /// The number of warnings that were not kept.
     more: usize,
 }
 
@@ -153,13 +153,13 @@ impl Warnings {
         &self.list
     }
 
-    /// How many warnings there are, including those that were not kept.
+    /// The number of warnings, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Adds one.
+    /// Adds a warning.
     pub fn push(&mut self, warning: Warning) {
         if self.list.len() < WARNINGS_MAX {
             self.list.push(warning);

@@ -93,7 +93,7 @@ impl std::error::Error for Invalid {}
 /// The request, seen as a query.
 ///
 /// # Errors
-/// When something is missing, beyond its bound, or means nothing.
+/// When something is missing, beyond its bound, or has no meaning.
 pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
     if request.domain.is_empty() {
         return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });

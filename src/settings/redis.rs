@@ -254,7 +254,7 @@ impl Redis {
         match &self.per_second {
             Some(server) => server.contradictions(&PER_SECOND, problems),
             None => {
-                let reason = format!("means nothing without {}", PER_SECOND.url);
+                let reason = format!("has no effect without {}", PER_SECOND.url);
                 problems.add_given(PER_SECOND.around_url(), &reason);
             }
         }
@@ -267,7 +267,7 @@ impl Redis {
         }
         if !tls {
             let names = TLS.into_iter().chain([TRUST, SKIP_HOSTNAME]);
-            problems.add_given(names, "means nothing without a URL that begins with rediss://");
+            problems.add_given(names, "has no effect without a URL that begins with rediss://");
         }
     }
 }

@@ -89,7 +89,7 @@ impl Xds {
         problems.certificate(cert_file, key_file);
         if !self.tls.enabled {
             let names = TLS_FILES.into_iter().chain([TRUST]);
-            problems.add_given(names, "means nothing without policies.xds.tls.enabled = on");
+            problems.add_given(names, "has no effect without policies.xds.tls.enabled = on");
         }
         if self.backoff_max < self.backoff_initial {
             problems.add("policies.xds.backoff.max", "less than policies.xds.backoff.initial".to_owned());

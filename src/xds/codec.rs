@@ -159,7 +159,7 @@ fn short<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, String> {
 }
 
 fn text<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, String> {
-    str::from_utf8(bytes).map_err(|_| format!("{name}: no UTF-8"))
+    str::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))
 }
 
 #[cfg(test)]

@@ -130,13 +130,13 @@ impl Subscription {
             if is_news {
                 let reason = &ended.reason;
                 if self.watch.read(|status| status.version.is_some()) {
-                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: those in force stay");
+                    tracing::warn!(server, reason, retry_in = ?pause, "policy stream failed: the current policies stay in force");
                 } else {
-                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: none are in force yet");
+                    tracing::warn!(server, reason, retry_in = ?pause, "policy stream failed: no policies are in force yet");
                 }
                 complained = Some((ended.reason, Instant::now()));
             } else {
-                tracing::debug!(server, reason = ended.reason, retry_in = ?pause, "no stream of policies");
+                tracing::debug!(server, reason = ended.reason, retry_in = ?pause, "policy stream ended");
             }
             tokio::time::sleep(pause).await;
         }

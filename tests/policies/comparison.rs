@@ -281,18 +281,18 @@ fn the_text_is_for_people() {
       added     user=staff   looser   new.yaml:6:5
         - 10 per second, fixed_window
         + 50 per second, fixed_window
-          before, user was for these descriptors
+          before, these descriptors matched user
           for example user=staff: 10 per second -> 50 per second
-          state of 10 per second: kept: what was used counts
+          state of 10 per second: kept: used hits count
       changed   path=/pay/*   looser   new.yaml:9:5
         - 100 per hour, gcra burst 100
         + 200 per hour, gcra burst 200
           for example path=/pay/: 100 per hour and 5 per second -> 200 per hour and 5 per second
-          state of 100 per hour: rescaled: what was used counts, and drains at the new rate
-          state of 5 per second: kept: what was used counts
+          state of 100 per hour: rescaled: used hits count, and drain at the new rate
+          state of 5 per second: kept: used hits count
       removed   card   looser   old.yaml:5:5
         - 5 per hour, fixed_window
-          now no rule is for these descriptors: they pass
+          now these descriptors match no rule and pass
           for example card=x: 5 per hour -> no limit
           state of 5 per hour: forgotten (no rule)
 
@@ -329,9 +329,9 @@ fn the_markdown_is_for_a_pull_request() {
     | domain | rule | | change | states |
     | --- | --- | --- | --- | --- |
     | <code>shop</code> | <code>user</code><br>new.yaml&#58;4&#58;5 | changed, **stricter** | <del>10 per second, fixed&#95;window</del><br><ins>10 per minute, fixed&#95;window</ins><br>for example user=x&#58; 10 per second -&#62; 10 per minute | 10 per second&#58; forgotten &#40;window&#41;<br>10 per minute&#58; begins empty |
-    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, user was for these descriptors<br>for example user=staff&#58; 10 per second -&#62; 50 per second | 10 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins><br>for example path=/pay/&#58; 100 per hour and 5 per second -&#62; 200 per hour and 5 per second | 100 per hour&#58; rescaled&#58; what was used counts, and drains at the new rate<br>5 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now no rule is for these descriptors&#58; they pass<br>for example card=x&#58; 5 per hour -&#62; no limit | 5 per hour&#58; forgotten &#40;no rule&#41; |
+    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, these descriptors matched user<br>for example user=staff&#58; 10 per second -&#62; 50 per second | 10 per second&#58; kept&#58; used hits count |
+    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins><br>for example path=/pay/&#58; 100 per hour and 5 per second -&#62; 200 per hour and 5 per second | 100 per hour&#58; rescaled&#58; used hits count, and drain at the new rate<br>5 per second&#58; kept&#58; used hits count |
+    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now these descriptors match no rule and pass<br>for example card=x&#58; 5 per hour -&#62; no limit | 5 per hour&#58; forgotten &#40;no rule&#41; |
     ");
 }
 

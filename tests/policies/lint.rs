@@ -57,55 +57,55 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverMet,
         "  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/*/y, rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 stands before it and takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, regex: x+, rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 stands before it and takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: '**', rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the wildcard at p:4:5 takes all values before the key alone",
+        "never met, because the wildcard at p:4:5 takes all values before the key alone",
     ),
     (
         Code::NeverMet,
         "  - key: top\n    descriptors:\n      - {key: a, value: a*, rate_limit: 1/s}\n      - {key: a, value: ab*, rate_limit: 2/s}\n",
         "6:9",
-        "never met, since the wildcard at p:5:9 stands before it and takes all of its values",
+        "never met, because the wildcard at p:5:9 stands before it and takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
         "4:5",
-        "met by no value without control characters, since the regular expression at p:3:5 stands before it and takes all of its values",
+        "only values with control characters match it, since the regular expression at p:3:5 stands before it and takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: '/v[0-9]', rate_limit: 1/s}\n  - {key: a, regex: '/v(1|2)', rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the regular expression at p:3:5 stands before it and takes all of its values",
+        "never met, because the regular expression at p:3:5 stands before it and takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, value: /v1*, rate_limit: 1/s}\n  - {key: a, value: /v2*, rate_limit: 1/s}\n  - {key: a, regex: '/v[12]', rate_limit: 2/s}\n",
         "5:5",
-        "never met, since the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
+        "never met, because the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: 'gold|silver', rate_limit: 1/s}\n  - {key: a, values: [gold, silver], rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the list at p:4:5 takes all of its values",
+        "never met, because the list at p:4:5 takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: '10\\.0\\.0\\.1[0-9]', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the networks at p:4:5 take all of its values",
+        "never met, because the networks at p:4:5 take all of its values",
     ),
     (
         Code::MatchesNothing,
@@ -154,7 +154,7 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::StarInKey,
         "  - {key: pa*, rate_limit: 1/s}\n",
         "3:5",
-        "the * in the key \"pa*\" is compared as it is, and is a pattern to envoyproxy/ratelimit only",
+        "the * in the key \"pa*\" is compared as it is, and is a pattern only in envoyproxy/ratelimit",
     ),
     (
         Code::TermGap,
@@ -184,19 +184,19 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::LooksLikeRegex,
         "  - {key: path, value: '/v[0-9]+/pay', rate_limit: 1/s}\n",
         "3:5",
-        "\"/v[0-9]+/pay\" is compared as text, in which a * alone stands for any text",
+        "\"/v[0-9]+/pay\" is compared as text, in which only a * matches any text",
     ),
     (
         Code::LooksLikeRegex,
         "  - {key: path, values: [/pay, ^/buy], rate_limit: 1/s}\n",
         "3:5",
-        "\"^/buy\" is compared as text, in which a * alone stands for any text",
+        "\"^/buy\" is compared as text, in which only a * matches any text",
     ),
     (
         Code::LooksLikeNetwork,
         "  - {key: client, values: [a, 10.0.0.0/8], rate_limit: 1/s}\n",
         "3:5",
-        "\"10.0.0.0/8\" is compared as text, which no address equals",
+        "\"10.0.0.0/8\" is compared as text, and no address equals it",
     ),
     (
         Code::NeverDenies,
@@ -314,9 +314,9 @@ fn a_warning_is_allowed_in_its_place_only() {
 fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
     for (allow, expected) in [
         ("{no_limt: x}", "no warning \"no_limt\" in allow_warnings, did you mean \"no_limit\"?"),
-        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is no mistake"),
-        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
-        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
+        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
+        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
         ("[no_limit]", "allow_warnings must be a mapping of warnings and reasons, not a list"),
         ("{allows_nothing: x}", "no warning \"allows_nothing\" in allow_warnings"),
     ] {
@@ -343,7 +343,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     assert_eq!(
         of("  - {key: pa*, rate_limit: 1/s}\n  - {key: path*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n"),
         [format!(
-            "p:4:5 never met, since the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
+            "p:4:5 never met, because the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
         )]
     );
     assert_eq!(
@@ -351,7 +351,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
             "  - {key: us*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n  - {key: user, value: x, rate_limit: 1/s}\n"
         ),
         [format!(
-            "p:4:5 never met, since the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
+            "p:4:5 never met, because the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
         )]
     );
 }

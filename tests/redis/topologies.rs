@@ -169,7 +169,7 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
     let identity = |certificate: &Path, key: &Path| vec![set("tls.cert_file", certificate), set("tls.key_file", key)];
     let cases: [(Vec<String>, String); 7] = [
         (vec![set("password_file", &missing)], format!("{}: cannot be opened: No such file", missing.display())),
-        (vec![set("password_file", &empty)], format!("{}: holds no password", empty.display())),
+        (vec![set("password_file", &empty)], format!("{}: contains no password", empty.display())),
         (vec![set("tls.ca_file", &missing)], format!("{}: cannot be opened: No such file", missing.display())),
         (vec![set("tls.ca_file", &empty)], format!("{}: holds no certificate in PEM", empty.display())),
         (identity(&client.key, &client.key), format!("{}: holds no certificate in PEM", client.key.display())),

@@ -12,7 +12,7 @@ use super::overrides::ServerArguments;
 /// The arguments of `weir rows`.
 #[derive(Args, Debug)]
 pub struct RowArguments {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: RowAction,
 }
@@ -20,7 +20,7 @@ pub struct RowArguments {
 /// The actions of `weir rows`.
 #[derive(Subcommand, Debug)]
 pub enum RowAction {
-    /// Set the rows of a file, a line each
+    /// Set the rows of a file, one in each line
     Import(ImportArguments),
     /// Print the row of one descriptor
     Get(OneArguments),
@@ -39,10 +39,10 @@ pub enum RowAction {
 /// The arguments of `weir rows import`.
 #[derive(Args, Debug)]
 pub struct ImportArguments {
-    /// A CSV file with a head line
+    /// A CSV file with a header line
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Go on after wrong lines, and list them at the end
+    /// Continue after wrong lines, and list them at the end
     #[arg(long)]
     pub skip: bool,
     /// Where the server is.
@@ -75,7 +75,7 @@ pub struct SetRowArguments {
     /// A plan of the rule
     #[arg(long, value_name = "NAME", group = "terms")]
     pub plan: Option<String>,
-    /// Numbers of its own, such as rpm=500/min; the name of the limit is needed if the rule has several
+    /// The descriptor's own numbers, such as rpm=500/min; the name of the limit is needed if the rule has several
     #[arg(long, value_name = "[NAME=]RATE[ burst N]", group = "terms")]
     pub limits: Option<String>,
     /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
@@ -89,10 +89,10 @@ pub struct SetRowArguments {
     pub server: ServerArguments,
 }
 
-/// The rows of a domain, or of all.
+/// The rows of one domain, or all rows.
 #[derive(Args, Debug)]
 pub struct AllArguments {
-    /// Only those of this domain
+    /// Only rows of this domain
     pub domain: Option<String>,
     /// Where the server is.
     #[command(flatten)]

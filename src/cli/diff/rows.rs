@@ -92,7 +92,7 @@ pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
     side.places.get(rule.id as usize)
 }
 
-/// The path of a rule, or both paths if it was renamed or its descriptors meet another rule.
+/// The path of a rule. Both paths if it was renamed, or if its descriptors match another rule now.
 fn named(change: &RuleChange<'_>) -> String {
     let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
     match change.kind {
@@ -115,15 +115,15 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
     }
 }
 
-/// The rule that the descriptors of a new rule met before, or those of a removed rule meet now.
+/// The rule that the descriptors of a new rule matched before, or that those of a removed rule match now.
 fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
     let text = match (change.kind, change.old, change.new) {
         (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
         (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
-        (Kind::Added, Some(old), _) => format!("before, {} was for these descriptors", old.path),
-        (Kind::Added, None, _) => "before, no rule was for these descriptors: they passed".to_owned(),
-        (Kind::Removed, _, Some(new)) => format!("now {} is for these descriptors", new.path),
-        (Kind::Removed, _, None) => "now no rule is for these descriptors: they pass".to_owned(),
+        (Kind::Added, Some(old), _) => format!("before, these descriptors matched {}", old.path),
+        (Kind::Added, None, _) => "before, these descriptors matched no rule and passed".to_owned(),
+        (Kind::Removed, _, Some(new)) => format!("now these descriptors match {}", new.path),
+        (Kind::Removed, _, None) => "now these descriptors match no rule and pass".to_owned(),
         _ => return None,
     };
     Some(ChangeLine::Note(text))
@@ -162,8 +162,8 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
 /// Whether the states of a limit are kept or forgotten.
 fn state(change: &StateChange<'_>) -> String {
     let what = match &change.fate {
-        Fate::Kept => "kept: what was used counts".to_owned(),
-        Fate::Rescaled => "rescaled: what was used counts, and drains at the new rate".to_owned(),
+        Fate::Kept => "kept: used hits count".to_owned(),
+        Fate::Rescaled => "rescaled: used hits count, and drain at the new rate".to_owned(),
         Fate::Forgotten(causes) => {
             let causes: Vec<_> = causes.iter().map(|cause| cause.name()).collect();
             format!("forgotten ({})", causes.join(", "))

@@ -77,7 +77,7 @@ fn totals(report: &Report, names: &[String], text: &mut String) {
             (policies.failed, "requests with an error"),
             (policies.unknown_domain, "requests for a domain that the policies do not have"),
             (policies.unmatched_descriptors, "descriptors without a rule"),
-            (policies.evicted, "states without room in memory (memory.max_keys)"),
+            (policies.evicted, "states that did not fit in memory (memory.max_keys)"),
         ] {
             if count > 0 {
                 text.push_str(&format!("{name}: {what}: {}\n", grouped(count)));

@@ -20,7 +20,7 @@ const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Draws the whole terminal. If it is too small, the table of keys is left out first, then the table of limits.
+/// Draws the whole terminal. If it is too small, leaves out the table of keys first, then the table of limits.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, now: Instant) {
     let area = frame.area();
     let help_rows = u16::from(area.height > HEAD_ROWS);
@@ -145,7 +145,7 @@ fn ago(ms: u64) -> String {
     }
 }
 
-/// The name of a limit, with a mark if it only watches.
+/// The name of a limit, with a mark for shadow mode.
 fn name(name: &Name, is_shadow: bool) -> String {
     format!("{name}{}", if is_shadow { " shadow" } else { "" })
 }

@@ -1,7 +1,7 @@
 //! Reports as lines, for files and for other programs.
 //!
-//! A line is a record. Fields are separated by tabs, and tabs in fields are escaped. The first field is the time of the server in
-//! seconds since 1970, the second is the kind of record. docs/admin.md has the columns.
+//! Each line is a record. Fields are separated by tabs, and tabs in fields are escaped. The first field is the server's
+//! time in seconds since 1970, the second the kind of record. docs/admin.md has the columns.
 
 use std::io::Write;
 

@@ -1,6 +1,6 @@
 //! One report: the answers of `/top` and `/readyz` as rows.
 //!
-//! Names and values may come from anybody, so every text is escaped for the terminal here.
+//! Names and values can come from callers, so every text is escaped for the terminal here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,11 +57,11 @@ pub(super) struct LimitRow {
     pub(super) name: Name,
     /// Requested hits.
     pub(super) hits: Rate,
-    /// Hits above it.
+    /// Hits above the limit.
     pub(super) denied: Rate,
-    /// Requests over it in the last minutes.
+    /// Requests over the limit in the last minutes.
     pub(super) denials: u64,
-    /// The last of them passed: the limit only watches.
+    /// The last of them passed: the limit is in shadow mode.
     pub(super) is_shadow: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct KeyRow {
     pub(super) denials: [u64; 2],
     /// The time since its last denial.
     pub(super) last_ms: u64,
-    /// The limit only watches.
+    /// The limit is in shadow mode.
     pub(super) is_shadow: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Name {
     pub(super) limit: String,
 }
 
-/// A rate in tenths per second; none if it is unknown.
+/// A rate in tenths per second. None if it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate(pub(super) Option<u64>);
 
@@ -178,7 +178,7 @@ impl Report {
     fn new(top: Top, ready: &Ready) -> Self {
         let interval_ms = top.busiest.interval_ms;
         let rate = |count| Rate::of(count, interval_ms);
-        // By full names: displayed names may be cut.
+        // By full names, because displayed names may be cut.
         let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
         for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);

@@ -1,4 +1,4 @@
-//! The macro that makes the enums of all kinds of state, and the dispatch over them, out of one row for each kind.
+//! The macro that makes the enums of all kinds of state, and their dispatch, from one row for each kind.
 //!
 //! Not here: the rows (algorithm.rs), and what a kind does (counting.rs).
 
@@ -59,7 +59,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The part of the state that a charge went to, for its receipt. [un-1]
+            /// The part of the state that a charge was added to, for its receipt. [un-1]
             #[must_use]
             pub fn mark(&self) -> u64 {
                 match self {
@@ -69,8 +69,8 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// How many numbers of a limit and a charge the scripts get, by the number of the kind. None for an unknown
-            /// number.
+            /// How many numbers of a limit and a charge the scripts read, by the number of the kind. None for an
+            /// unknown number.
             #[must_use]
             pub const fn numbers_of(number: u8) -> Option<usize> {
                 match number {
@@ -103,7 +103,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The same limit, with usage reported after the fact or not. [dc-5]
+            /// The same limit with `post_paid` set. [dc-5]
             #[must_use]
             pub fn with_post_paid(self, post_paid: bool) -> Self {
                 match self {
@@ -151,7 +151,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
+            /// Whether an observation has the wait of only the requested hits.
             #[must_use]
             pub const fn is_summary(&self) -> bool {
                 match self {
@@ -161,7 +161,7 @@ macro_rules! kinds {
 
             /// The state as a charge of `asked` hits finds it at `now`.
             ///
-            /// `bounds` are the boundaries of a calendar window that holds `now`; none for every other limit.
+            /// `bounds` are the boundaries of a calendar window that contains `now`; None for every other limit.
             #[must_use]
             pub fn observe(
                 &self,
@@ -220,8 +220,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// The result of an effect on a key. The state changes in place: it can be long, and a store that takes it
-            /// out first could lose it.
+            /// Applies an effect to a key. The state changes in place: it can be long, and a store that moves it out
+            /// first could lose it.
             #[must_use]
             pub fn apply_in_place(
                 &self,
@@ -238,8 +238,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The state, changed in place, without the charge that the receipt proves, as far as that still counts.
-            /// [un-1]
+            /// Undoes, in place, the charge of the receipt, as far as it still counts. [un-1]
             #[must_use]
             pub fn undo_in_place(
                 &self,
@@ -256,8 +255,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The observation that a charge under this limit would make, from one under another limit of the same
-            /// shape.
+            /// Converts an observation under another limit of the same shape to the observation under this limit.
             #[must_use]
             pub fn reobserved(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
@@ -267,7 +265,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// An earlier observation at `now`, if no charge came since. [dn-3]
+            /// An earlier observation, moved to `now` without a charge in between. [dn-3]
             #[must_use]
             pub fn later(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
@@ -277,7 +275,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// A state that was written at `now`, not yet cut to the most that a limit believes at the next charge.
+            /// A state written at `now`, before the next charge cuts it to the maximum that the limit believes.
             #[must_use]
             pub fn as_written(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
                 match self {
@@ -295,11 +293,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// The wait in microseconds, rounded up, until `hits` would fit that do not fit now, if no other request
-            /// comes.
+            /// The wait in microseconds, rounded up, until `hits` fit without other requests. They do not fit now.
             ///
-            /// `hits` is at most the capacity, because more would never fit. A summary has only the wait of the hits
-            /// that it was made for.
+            /// `hits` is at most the capacity; more would never fit. A summary has the wait of only the hits of its
+            /// charge.
             #[must_use]
             pub fn retry_after(&self, observed: &Observed, hits: Hits, now: Micros) -> Micros {
                 match self {
@@ -309,7 +306,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The microseconds, rounded up, until the state equals an empty one if no charge comes.
+            /// The microseconds, rounded up, until the state equals an empty one without further charges.
             #[must_use]
             pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
                 match self {
@@ -357,7 +354,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The number of a receipt by which a script finds the charge.
+            /// The number from a receipt that a script searches for.
             #[must_use]
             pub fn proof(&self, receipt: Receipt) -> u64 {
                 match self {
@@ -373,8 +370,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// The numbers that a script returned for one charge: the state before it, and the state after it if that
-            /// is a summary. None if they are not of this kind.
+            /// Reads the numbers that a script returned for one charge: the state before it, and for a summary the
+            /// state after it. None if they are not of this kind.
             #[must_use]
             pub fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Observed, Option<Observed>)> {
                 match self {

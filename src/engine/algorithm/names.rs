@@ -19,7 +19,7 @@ macro_rules! algorithms {
             /// The names of all algorithms, as policies write them.
             pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
 
-            /// Every algorithm, each with its own parameters out of these.
+            /// Every algorithm, each with the parameters that it uses.
             #[must_use]
             pub const fn all(with: &Parameters) -> [Self; Self::NAMES.len()] {
                 [$(Self::$Variant $({ $($field: with.$field,)* })?),*]
@@ -33,7 +33,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The names of the parameters that it has.
+            /// The names of the algorithm's parameters.
             #[must_use]
             pub const fn parameter_names(self) -> &'static [&'static str] {
                 match self {

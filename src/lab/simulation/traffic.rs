@@ -143,7 +143,7 @@ impl Traffic {
             return Ok(Self { name: name_of(path), settings: Arc::new(default_settings()), seed: None, flow });
         }
         if is_test(path) {
-            let reason = "by its name a file of tests, not of traffic: weir test runs it".to_owned();
+            let reason = "its name marks it as a file of tests, not of traffic: weir test runs it".to_owned();
             return Err(TrafficError::Read { file: name_of(path), reason });
         }
         let file = traffic_file::read(path).map_err(TrafficError::File)?;

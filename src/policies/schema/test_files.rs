@@ -97,7 +97,7 @@ fn of_step(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that requests and descriptors have in common.
+/// The keys that requests and descriptors share.
 pub(super) fn of_request(key: &str) -> Option<Described> {
     Some(match key {
         "hits" => (number(0, u32::MAX.into()), "What it costs"),

@@ -50,7 +50,7 @@ fn of_file(key: &str) -> Option<Described> {
     })
 }
 
-/// The keys that sources and access logs have in common.
+/// The keys that sources and access logs share.
 fn of_asked(key: &str) -> Option<Described> {
     let ask = || json!({ "anyOf": [reference("descriptor"), list(&reference("descriptor"))] });
     match key {
@@ -83,7 +83,7 @@ fn of_source(key: &str) -> Option<Described> {
     })
 }
 
-/// A length, or the shortest and the longest.
+/// One length, or the shortest and the longest.
 fn spread() -> Value {
     let one = length_pattern();
     json!({ "type": "string", "pattern": format!("^{one}( *\\.\\. *{one})?$"), "examples": ["5s", "1s..10s"] })

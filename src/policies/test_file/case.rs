@@ -14,7 +14,7 @@ use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// The keys of the file that apply to cases without their own.
+/// The keys of a file, used by cases that omit them.
 pub(super) struct Defaults<'a> {
     /// The directory that paths are relative to.
     directory: &'a Path,
@@ -24,7 +24,7 @@ pub(super) struct Defaults<'a> {
 }
 
 impl FileReader<'_> {
-    /// All cases; reports what is wrong with them.
+    /// Reads all cases, and reports their problems.
     pub(super) fn cases(&mut self, directory: &Path) -> Vec<Case> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             self.report(Position::START, "empty: a file of tests has cases");
@@ -53,7 +53,7 @@ impl FileReader<'_> {
         for item in items {
             let Ok(case) = self.case(item, &defaults) else { continue };
             if let Some(first) = names.insert(case.name.clone(), case.position) {
-                let message = format!("a case {} is here twice, first at line {}", quoted(&case.name), first.line);
+                let message = format!("a case {} appears twice, first in line {}", quoted(&case.name), first.line);
                 self.report(case.position, message);
             }
             let before = asks;
@@ -132,7 +132,7 @@ impl FileReader<'_> {
         if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
     }
 
-    /// The domain of requests without their own. If it is wrong or misspelled, only that is reported.
+    /// The domain of requests without their own. A wrong or misspelled key is reported only once.
     pub(crate) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
         match self.domain_of(fields) {
             Ok(None) if fields.lacks("domain") => None,
@@ -169,17 +169,17 @@ impl FileReader<'_> {
                 );
             };
             if texts.iter().any(|(other, _)| **other == **name) {
-                return Err(self.report(at, format!("the file {} is here twice", quoted(name))));
+                return Err(self.report(at, format!("the file {} appears twice", quoted(name))));
             }
             texts.push((name.to_string(), text.to_string()));
         }
-        // A directory is read in this order.
+        // Directories are read in this order too.
         texts.sort();
         Ok(Some(Policies::Texts(texts)))
     }
 }
 
-/// A path as a test writes it: below the directory of the test.
+/// Resolves a path in a test, relative to the test's directory.
 fn below(directory: &Path, path: &str) -> PathBuf {
     let joined = if path.is_empty() || path == "." { directory.to_owned() } else { directory.join(path) };
     if joined.as_os_str().is_empty() { PathBuf::from(".") } else { joined }

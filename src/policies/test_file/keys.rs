@@ -1,4 +1,4 @@
-//! The keys of files of tests: the tables that the reader uses and that docs/testing.md and the schema must match.
+//! The keys of files of tests: the tables that the reader uses. docs/testing.md and the schema must match them.
 
 use crate::keys::{Kind, kind};
 
@@ -24,8 +24,8 @@ pub(super) const EXPECT: Kind = kind! { "what is expected":
 
 pub(super) const STATUS: Kind = kind! { "a status": answer rule limit name algorithm remaining reset };
 
-/// The keys of an expectation that apply to the status of the only descriptor.
+/// The keys of an expectation that apply to the status of a single descriptor.
 pub(super) const OF_STATUS: [&str; 6] = ["rule", "limit", "name", "algorithm", "remaining", "reset"];
-/// The keys of a step that only a request has.
+/// The keys that only a step with a request has.
 pub(super) const OF_ASK: [&str; 11] =
     ["domain", "hits", "refund", "look", "limit", "times", "callers", "every", "for", "lasts", "used"];

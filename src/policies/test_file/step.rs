@@ -21,7 +21,7 @@ const ACTIONS: [&str; 4] = ["ask", "wait", "at", "swap"];
 /// The progress of a case.
 pub(super) struct Clock {
     pub(super) now: Micros,
-    /// Requests so far.
+    /// The requests so far.
     pub(super) asks: u64,
 }
 
@@ -55,7 +55,7 @@ impl FileReader<'_> {
         Ok(Step { position: fields.at, now, action })
     }
 
-    /// Reports keys that another kind of step has.
+    /// Reports keys that belong to other kinds of steps.
     fn refuse_others(&mut self, fields: &Fields, action: &str) -> Result<(), Reported> {
         let is_wrong = |key: &str| match key {
             "expect" => action != "ask" && action != "swap",
@@ -65,7 +65,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for key in OF_ASK.into_iter().chain(["expect", "state"]).filter(|key| is_wrong(key)) {
             if let Some(at) = fields.key_at(key) {
-                result = Err(self.report(at, format!("{key} means nothing in a step with {action}")));
+                result = Err(self.report(at, format!("{key} has no effect in a step with {action}")));
             }
         }
         result
@@ -111,7 +111,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// The number of rounds by `every` and `for`, and the interval between them.
+    /// The number of rounds from `every` and `for`, and the interval between them.
     fn rounds(&mut self, fields: &Fields) -> Result<(u64, Micros), Reported> {
         let every = self.length(fields, "every")?;
         let length = self.length(fields, "for")?;

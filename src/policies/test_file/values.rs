@@ -5,23 +5,23 @@ use std::fmt;
 use weir_engine::Micros;
 use weir_text::{duration, spell};
 
-/// An expected number, or its bounds.
+/// An expected number or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The smallest.
+    /// The smallest number.
     pub min: u64,
-    /// The largest.
+    /// The largest number.
     pub max: u64,
 }
 
 impl Range {
-    /// Whether the number is one of those.
+    /// Whether the number is in the range.
     #[must_use]
     pub const fn has(&self, number: u64) -> bool {
         self.min <= number && number <= self.max
     }
 
-    /// The range as written in a test. `spelled` writes its numbers.
+    /// The range as a test writes it. `spelled` formats its numbers.
     #[must_use]
     pub fn written(&self, spelled: impl Fn(u64) -> String) -> String {
         match (self.min, self.max) {

@@ -1,4 +1,4 @@
-//! The keys of files of traffic: the tables that the reader uses and that docs/simulation.md and the schema must match.
+//! The keys of files of traffic: the tables that the reader uses. docs/simulation.md and the schema must match them.
 
 use crate::keys::{Kind, kind};
 use crate::test_file::keys::{DESCRIPTOR, ENTRY};

@@ -172,7 +172,7 @@ impl<E: SpanExporter> Exporting<E> {
         self.spans.drop_some(Dropped::Shutdown, left);
         let dropped = self.spans.dropped(Dropped::Shutdown);
         if dropped > 0 {
-            tracing::warn!(dropped, "spans dropped: the collector did not take them before the end");
+            tracing::warn!(dropped, "spans dropped: the collector did not accept them before the shutdown ended");
         }
         Ok(())
     }

@@ -171,7 +171,7 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
     let said = text(&unknown.stderr);
     assert!(said.contains("no such key, did you mean \"user\"?") && said.contains("meets no rule"), "{said}");
     for (descriptor, limit, reason) in [
-        ("plan=a", "1/h", "the rule has 2 limits: name the one that is meant, of daily, hourly"),
+        ("plan=a", "1/h", "the rule has 2 limits: name one of daily, hourly"),
         ("plan=a", "monthly=1/h", "no limit of the rule is called \"monthly\": there is daily, hourly"),
         ("vip=a", "1/h", "the rule is unlimited"),
     ] {

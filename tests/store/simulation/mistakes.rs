@@ -88,7 +88,7 @@ fn mistakes_in_files() {
         ),
         (
             "duration: 1m\ndomain: d\naccess_log: {file: a, time: t, ask: a=<b>}".into(),
-            "1:1: duration means nothing beside access_log: the log has its own times".into(),
+            "1:1: duration has no effect with access_log: the log has its own times".into(),
         ),
         (
             "domain: d\naccess_log: {time: t, ask: a=<b>}".into(),

@@ -193,7 +193,7 @@ fn results_replace_no_file_that_is_read_and_not_each_other() {
     for (path, expected) in [
         ("shop.traffic.yaml", "--csv shop.traffic.yaml: the simulation reads this file: give another name"),
         ("policies/../policies/shop.yaml", "shop.yaml: the simulation reads this file: give another name"),
-        ("policies/../out.json", "--json and --csv name one file: give each a name of its own"),
+        ("policies/../out.json", "--json and --csv name one file: give each its own name"),
     ] {
         arguments.csv = Some(written.path(path));
         let refused = written.refused(&arguments);
