@@ -223,7 +223,7 @@ fn a_burst_asks_the_store_when_the_call_that_it_waits_for_brings_nothing() {
         let (answers, _) = burst(&replica, BURST).await;
         let admitted = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| !answer.denied)).count();
         assert_eq!((admitted, answers.iter().filter(|answer| answer.is_ok()).count()), (200, BURST));
-        assert_eq!(replica.seen.results()[LeaseResult::Denied as usize], 1);
+        assert!(replica.seen.results()[LeaseResult::Denied as usize] > 0);
     });
     run(async {
         let replica = Replica::new(LEASED, &Slotted::new(5));
