@@ -92,10 +92,11 @@ def available_bytes():
 class Server:
     """A process that is measured."""
 
-    def __init__(self, process, address, metrics=None, redis=None):
+    def __init__(self, process, address, metrics=None, redis=None, admin=None):
         self.process = process
         self.address = address
         self.metrics = metrics
+        self.admin = admin
         self.redis = redis
         self.scheme = "http"
 
@@ -212,24 +213,24 @@ class Stage:
         wait_until("redis-server", (path / "socket").exists)
         return Redis(process, str(path / "socket"))
 
-    def launch(self, policies, redis=None, cores=1, settings=None):
-        """Starts weir, on memory where no Redis is given, and does not wait for it."""
-        grpc, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        command = [WEIR, "serve", "--policies", policies, "--store", "redis" if redis else "memory"]
-        command += ["--grpc", grpc, "--http", metrics, "--admin", "127.0.0.1:0"]
+    def launch(self, policies, redis=None, cores=1, settings=None, under=()):
+        """Starts weir, on memory where no Redis is given, and does not wait for it; `under` a tool that runs it."""
+        grpc, metrics, admin = (f"127.0.0.1:{free_port()}" for _ in range(3))
+        command = [*under, WEIR, "serve", "--policies", policies, "--store", "redis" if redis else "memory"]
+        command += ["--grpc", grpc, "--http", metrics, "--admin", admin]
         if redis:
             command += ["--redis-url", f"redis+unix://{redis.address}"]
         for name, value in {"runtime.cores": cores, **(settings or {})}.items():
             command += ["--set", f"{name}={value}"]
-        return Server(self.start(command, self.path("weir.log")), grpc, metrics, redis)
+        return Server(self.start(command, self.path("weir.log")), grpc, metrics, redis, admin)
 
-    def weir(self, policies, redis=None, cores=1, settings=None):
+    def weir(self, policies, redis=None, cores=1, settings=None, under=()):
         usual = {"memory.max_keys": MAX_KEYS}
         if redis:
             # A full queue of a closed loop waits longer than a caller would; failures would fail the run. A denial
             # from the local cache does not ask Redis.
             usual = {"redis.timeout": "5s", "deny_cache.max_age": "0s"}
-        server = self.launch(policies, redis, cores, usual | (settings or {}))
+        server = self.launch(policies, redis, cores, usual | (settings or {}), under)
 
         def ready():
             if server.process.poll() is not None:
