@@ -168,6 +168,16 @@ fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
     }
 }
 
+/// The leases that a process has now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTotals {
+    /// The keys with a lease.
+    pub keys: u64,
+    /// The hits that were charged ahead, and how many of them requests have used.
+    pub charged: u64,
+    pub used: u64,
+}
+
 impl Default for Leases {
     fn default() -> Self {
         Self::new(Arc::new(BootClock))
@@ -184,6 +194,22 @@ impl Leases {
 
     pub(super) fn now(&self) -> Micros {
         self.clock.now()
+    }
+
+    /// The leases that have not ended yet. A lease that is used up may be left out.
+    pub(super) fn totals(&self) -> LeaseTotals {
+        let mut totals = LeaseTotals::default();
+        for set in self.table.get().into_iter().flat_map(|table| &table.sets) {
+            for entry in set.lock().iter().filter(|entry| !entry.leases.is_empty()) {
+                totals.keys += 1;
+                for held in &entry.leases {
+                    let charged = held.granted.receipt.hits;
+                    totals.charged += u64::from(charged);
+                    totals.used += u64::from(charged.saturating_sub(held.left));
+                }
+            }
+        }
+        totals
     }
 
     /// For a lease to listen for the end of the process. None if that has begun.

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use weir_engine::Hits;
 use weir_engine::observer::{Crossed, LeaseHits, LeaseResult};
 use weir_limiter::Modes;
-use weir_limiter::leases::Leases;
+use weir_limiter::leases::{LeaseTotals, Leases};
 
 use super::*;
 use crate::support::wait::{PATIENCE, eventually};
@@ -205,7 +205,10 @@ fn a_burst_that_finds_no_hits_waits_for_one_call() {
         let (answers, calls) = burst(&replica, BURST).await;
         assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| !answer.denied)));
         assert_eq!(calls, 1);
+        let LeaseTotals { keys, charged, used } = replica.limiter.lease_totals();
+        assert_eq!((keys, charged, used), (1, LEASE_MAX.into(), 300));
         replica.end_of_leases().await;
+        assert_eq!(replica.limiter.lease_totals(), LeaseTotals::default());
         assert_eq!(replica.left("tenant", "hot").await, LIMIT - 300);
     });
 }
