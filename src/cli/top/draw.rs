@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
 
-use super::report::{KeyRow, Name, Report};
+use super::report::{KeyRow, Leases, Name, Report};
 use super::view::{Table, View};
 
 /// The lines above the tables.

@@ -206,7 +206,8 @@ fn a_burst_that_finds_no_hits_waits_for_one_call() {
         assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| !answer.denied)));
         assert_eq!(calls, 1);
         let LeaseTotals { keys, charged, used } = replica.limiter.lease_totals();
-        assert_eq!((keys, charged, used), (1, LEASE_MAX.into(), 300));
+        assert_eq!((keys, used), (1, 300));
+        assert!((used..=LEASE_MAX.into()).contains(&charged), "{charged}");
         replica.end_of_leases().await;
         assert_eq!(replica.limiter.lease_totals(), LeaseTotals::default());
         assert_eq!(replica.left("tenant", "hot").await, LIMIT - 300);
