@@ -10,11 +10,10 @@ use weir_engine::observer::{RowEvent, Trace};
 use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Decision, Mode, Operation};
-use weir_store::{Check, Failure, Store, StoreError};
+use weir_engine::{Charge, Decision, Mode};
+use weir_store::{Before, Check, Failure, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::holds::{Settle, Settling};
 use super::leases;
 use super::plan::{Decided, Plan, RowSource, Selected};
 use super::policies::InForce;
@@ -48,7 +47,7 @@ impl Limiter {
             return Box::pin(self.decide_under_rows(&request)).await;
         }
         let plan = self.plan(&request, None);
-        self.decide_planned(&request.with(&plan), query, None).await
+        self.decide_planned(&request.with(&plan), query).await
     }
 
     fn plan<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Plan<'a> {
@@ -59,7 +58,7 @@ impl Limiter {
     /// Decides a request that can meet rules with rows: reads the rows that this process does not know, and decides again when the
     /// store has found another row than the known one. [rw-2]
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
-        let mut settled = Settled::default();
+        let mut is_again = false;
         let mut unread = None;
         for round in 1.. {
             let plan = self.plan(asked, Some(self.stores.row_source()));
@@ -70,8 +69,9 @@ impl Limiter {
                 unread = read.err();
                 continue;
             }
-            let request = Request { can_ask_again: !is_last, unread: unread.as_ref(), ..asked.with(&plan) };
-            match self.decide_planned(&request, asked.query, Some(&mut settled)).await {
+            let request = Request { can_ask_again: !is_last, is_again, unread: unread.as_ref(), ..asked.with(&plan) };
+            is_again = true;
+            match self.decide_planned(&request, asked.query).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
                 }
@@ -87,27 +87,20 @@ impl Limiter {
         unreachable!("the last round has an answer")
     }
 
-    /// Decides a request whose limits are known. `settled` has what was settled before, where it may be decided again.
-    async fn decide_planned(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        settled: Option<&mut Settled>,
-    ) -> Result<Answer, Undecided> {
+    /// Decides a request whose limits are known.
+    async fn decide_planned(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
         let plan = request.plan;
         let mut charges = plan.charges(query);
-        let settling = match (&query.settle, settled) {
-            (None, _) => Settling::default(),
-            // A box, because few requests settle.
-            (Some(settle), None) => Box::pin(self.stores.settle(request, query, settle, &mut charges)).await,
-            (Some(settle), Some(settled)) => {
-                Box::pin(self.settle_once(request, query, settle, &mut charges, settled)).await
-            }
+        // Boxes, because few requests settle.
+        let settling = match &query.settle {
+            None => None,
+            Some(settle) => Some(Box::pin(self.stores.begin_settle(request, query, settle, &mut charges)).await),
         };
+        let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
         // The limits of a settle wait for the store together with what is settled.
         let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
         let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
-        let request = &Request { is_leasable, ..*request };
+        let request = &Request { is_leasable, given_back, ..*request };
         let mut decided = Decided::default();
         let has_none = charges.is_empty() && plan.rows.is_empty();
         let result = if has_none
@@ -122,8 +115,10 @@ impl Limiter {
             // Nothing is counted before the last answer.
             return Err(Undecided::Store(stale));
         }
-        self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
+        if let Some(settling) = &settling {
+            self.stores.end_settle(settling, result.is_ok().then_some(&decided));
+        }
         self.counts.request(request, query, result.is_ok().then_some(&decided));
         match &query.settle {
             // It may have given hits back, so that nobody may send it again. [hd-6]
@@ -144,34 +139,8 @@ impl Limiter {
         let started = Instant::now();
         let deadline = started + options.budget;
         let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
-        let plan = self.plan(&asked, None);
-        self.stores.settle(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
-    }
-
-    /// Settles holds, or if that was done before, makes the charges what it made them then.
-    async fn settle_once(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        settle: &Settle,
-        charges: &mut [Charge<'_>],
-        settled: &mut Settled,
-    ) -> Settling {
-        let is_report = |charge: &Charge<'_>| charge.limit.hold && matches!(charge.operation, Operation::Report(_));
-        if let Some(settling) = settled.settling {
-            for charge in charges.iter_mut().filter(|charge| charge.limit.hold) {
-                let is_it = |(key, group, _): &&(String, u16, Operation)| *key == charge.key && *group == charge.group;
-                if let Some((.., operation)) = settled.reports.iter().find(is_it) {
-                    charge.operation = *operation;
-                }
-            }
-            return settling;
-        }
-        let settling = self.stores.settle(request, query, settle, charges).await;
-        let reports = charges.iter().filter(|charge| is_report(charge));
-        settled.reports = reports.map(|charge| (charge.key.to_owned(), charge.group, charge.operation)).collect();
-        settled.settling = Some(settling);
-        settling
+        let plan = self.plan(&asked, Some(self.stores.row_source()));
+        self.stores.settle_alone(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
     }
 
     /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]
@@ -197,10 +166,9 @@ impl Limiter {
 
     /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        // What depends on a row, the store decides. [rw-2]
-        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| request.plan.rows.is_empty()) else {
-            return false;
-        };
+        // What depends on a row, or gives something back, the store decides. [rw-2] [hd-5]
+        let can_be_known = request.plan.rows.is_empty() && request.given_back.is_empty();
+        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| can_be_known) else { return false };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
             Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
@@ -237,7 +205,10 @@ impl Limiter {
                 Err(error) => Some(error),
             },
             Ok(None) => None,
-            Err(too_heavy) => Some(too_heavy),
+            Err(not_asked) => {
+                self.stores.gave_back(request.given_back, charges, false);
+                Some(not_asked)
+            }
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
         *decided = match (Box::pin(decide_split(&self.stores, request, charges, failed)).await, known) {
@@ -257,7 +228,8 @@ impl Limiter {
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
         let checks: SmallVec<[Check<'_>; 1]> = request.plan.rows.iter().map(|row| request.plan.check(row)).collect();
-        self.stores.ask(store, request, &checks, charges, decision).await
+        let before = Before { checks: &checks, given_back: request.given_back };
+        self.stores.ask(store, request, before, charges, decision).await
     }
 
     /// The store that can decide all of these charges in one call, if one can.
@@ -311,19 +283,12 @@ impl<'a> Asked<'a, '_> {
             deadline,
             is_leasable: false,
             can_ask_again: false,
+            is_again: false,
+            given_back: &[],
             unread: None,
             trace,
         }
     }
-}
-
-/// What the first round of a request has settled.
-#[derive(Default)]
-struct Settled {
-    /// None before the first round.
-    settling: Option<Settling>,
-    /// What it made of charges: key, descriptor and operation.
-    reports: Vec<(String, u16, Operation)>,
 }
 
 /// The failure of a request whose rows were forgotten each time that they were read.

@@ -25,21 +25,19 @@ pub trait Store: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        self.decide_after(Before::default(), charges, mode, deadline)
+    }
 
-    /// The same, if each of these rows has the version that is given, by one reading of the store's clock. Else it charges nothing
-    /// and answers [`StoreError::StaleRow`]. A store of this process has no rows, and checks nothing: the process itself has
-    /// them. [rw-2]
-    fn decide_checked<'a>(
+    /// The same after what comes `before`, in the same call and by the same reading of the clock. If that call fails, nothing of it
+    /// was done.
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
-    ) -> Reply<'a, Decision> {
-        let _ = checks;
-        self.decide(charges, mode, deadline)
-    }
+    ) -> Reply<'a, Decision>;
 
     /// The rows at these keys, which may be in any parts of the store.
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
@@ -141,6 +139,25 @@ pub trait Store: Send + Sync {
     fn keys(&self) -> Option<u64> {
         None
     }
+}
+
+/// What a call does before the decision that it makes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// The rows that must have these versions. Else the call changes nothing and answers [`StoreError::StaleRow`]. A store of this
+    /// process checks nothing: the process itself has the rows. [rw-2]
+    pub checks: &'a [Check<'a>],
+    /// What is given back, also if the decision denies. [hd-5]
+    pub given_back: &'a [GivenBack],
+}
+
+/// Hits of an earlier charge that go back before a decision on the same key and limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenBack {
+    /// The place of a charge of the decision that is on the key.
+    pub charge: u16,
+    /// The proof of the earlier charge, with the hits that go back. It is not of a log. [un-2]
+    pub receipt: Receipt,
 }
 
 /// One charge to take back.

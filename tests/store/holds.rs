@@ -283,5 +283,35 @@ fn outside_of_its_term_a_limit_holds_nothing_and_gives_back_all_the_same() {
         world.ask_for(&ann(2), Some(first(&holds)));
         world.swap(&policy(WINDOWS[0]));
         assert_eq!(left(&world), 8);
+        assert_eq!(world.holds.get(), ([1, 1, 0, 0], [6, 4, 0]));
     });
+}
+
+#[test]
+fn an_excess_outside_of_the_term_is_lost() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[0]), Mode::Atomic);
+        let holds = open(&world, 6).expect("it fits");
+        world.swap(&policy(&format!("{}, until: '2030-01-01T00:00:00Z'", WINDOWS[0])));
+        world.ask_for(&ann(8), Some(first(&holds)));
+        world.swap(&policy(WINDOWS[0]));
+        assert_eq!((left(&world), world.holds.get()), (4, ([1, 0, 0, 1], [6, 0, 0])));
+    });
+}
+
+/// A settle and the decision about what is left are one call, with an actual of any size.
+#[test]
+fn a_settle_is_one_call_to_redis() {
+    let server = RedisServer::start();
+    let worlds = Worlds::of(Some(&server));
+    for limit in WINDOWS {
+        let world = worlds.with(&policy(limit), Mode::Atomic);
+        for used in [0, 1, 6, 7] {
+            let holds = open(&world, 6).expect("it fits");
+            let before = server.runs("evalsha");
+            settle(&world, &holds, used);
+            assert_eq!(server.runs("evalsha") - before, 1, "{limit}: {used}");
+            world.step(50 * HOUR_US);
+        }
+    }
 }

@@ -21,12 +21,13 @@ use weir_engine::observer::{HoldResult, Silent, Tally};
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
 use weir_store::memory::Memory;
-use weir_store::{Failure, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{Before, Failure, Reply, StatesRead, Store, StoreError, Undo};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
 
 /// Slots of the store under test.
+const DAY_US: Micros = 86_400 * 1_000_000;
 const SLOTS: u16 = 4;
 /// Keys in the memory store; more than a test here uses.
 const KEYS_MAX: usize = 10_000;
@@ -105,6 +106,8 @@ struct Slotted {
     clock: Arc<ManualClock>,
     /// Where the clock stands from the next undo on, if it steps.
     clock_at_undo: Mutex<Option<Micros>>,
+    /// Where the clock stands from the next settle on, if it steps.
+    clock_at_settle: Mutex<Option<Micros>>,
     /// How many undos were made.
     undos: AtomicUsize,
     /// The faults of decisions and of undos, by slot.
@@ -128,6 +131,7 @@ impl Slotted {
             memory,
             clock,
             clock_at_undo: Mutex::default(),
+            clock_at_settle: Mutex::default(),
             undos: AtomicUsize::new(0),
             faults: Mutex::default(),
             random: AtomicU64::new(seed),
@@ -191,12 +195,20 @@ impl Store for Slotted {
         "slotted"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+    fn decide_after<'a>(
+        &'a self,
+        before: Before<'a>,
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        deadline: Instant,
+    ) -> Reply<'a, Decision> {
         let slot = slot_of(charges[0].key);
         assert!(charges.iter().all(|charge| slot_of(charge.key) == slot), "a call over several slots");
-        Reply::Pending(Box::pin(
-            self.at_some_time(Call::Decide, slot, move || ready(self.memory.decide(charges, mode, deadline))),
-        ))
+        if let Some(now) = self.clock_at_settle.lock().take_if(|_| !before.given_back.is_empty()) {
+            self.clock.set(now);
+        }
+        let decide = move || ready(self.memory.decide_after(before, charges, mode, deadline));
+        Reply::Pending(Box::pin(self.at_some_time(Call::Decide, slot, decide)))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
@@ -365,7 +377,6 @@ fn a_request_that_one_slot_denies_charges_none() {
 /// The undo brings the boundaries of its charge. A clock that has left them is asked once more with others.
 #[test]
 fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
-    const DAY_US: Micros = 86_400 * 1_000_000;
     for (now, undos) in [(START_US, 1), (START_US - 4 * DAY_US, 2), (START_US + 4 * DAY_US, 2)] {
         let bench = Bench::new();
         let full = bench.value_in("gcra", 0);
