@@ -5,7 +5,7 @@
 //! (stores.rs); taking hits ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials
 //! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting (count.rs), telling taps (told.rs).
 //! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
-//! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
+//! windows (calendar.rs), callers that go away (finishing.rs), looking at states and forgetting them (inspect.rs, states.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
 mod ahead;
@@ -13,6 +13,7 @@ mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
+pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;

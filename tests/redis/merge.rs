@@ -366,7 +366,7 @@ fn undos_made_together_with_decisions_are_what_they_would_be_alone() {
         }
     }
     assert!(undone > 500 && stale > 20, "{undone} undos, {stale} answers of stale boundaries");
-    assert!(denied > 50 && settled > 2 * denied, "{settled} settles, {denied} of them denied");
+    assert!(denied > 50 && settled - denied > 50, "{settled} settles, {denied} of them denied");
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Requests that run to their end although their caller has gone, because they can have charged a hold. [hd-9]
+//! Requests whose callers go away: they run to their end if they can have charged a hold, and an answer that nobody takes has its
+//! holds released. [hd-9]
 //!
-//! Not here: what is done with an answer that nobody takes (unary.rs, service.rs).
+//! Not here: how a listener notices that a caller has gone (grpc, http).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,22 +12,24 @@ use tokio::runtime::Handle;
 
 /// Whether a request has come to a point from which it must run to its end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MustFinish(Arc<AtomicBool>);
+pub struct MustFinish(Arc<AtomicBool>);
 
 impl MustFinish {
-    pub(super) fn set(&self) {
+    /// From now on it must.
+    pub fn set(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
 /// A request on its way. Dropped before its end, it goes on in a task of its own if it must.
-pub(super) struct Finishing<T: 'static> {
+pub struct Finishing<T: 'static> {
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     must_finish: MustFinish,
 }
 
 impl<T> Finishing<T> {
-    pub(super) fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
+    /// This request.
+    pub fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
         Self { request: Some(request), must_finish }
     }
 }
@@ -50,6 +53,30 @@ impl<T> Drop for Finishing<T> {
         if let Ok(runtime) = Handle::try_current() {
             // The task drops what the request answers.
             runtime.spawn(async move { drop(request.await) });
+        }
+    }
+}
+
+/// What happens if a listener never takes an answer, because the caller has gone.
+#[derive(Default)]
+pub struct Untaken(Option<Box<dyn FnOnce() + Send>>);
+
+impl Untaken {
+    /// This happens then.
+    pub fn then(act: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(act)))
+    }
+
+    /// The answer was taken.
+    pub fn taken(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
         }
     }
 }
