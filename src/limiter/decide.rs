@@ -116,8 +116,12 @@ impl Limiter {
             return Err(Undecided::Store(stale));
         }
         plan.leave_out_absent(&mut decided);
+        let mut holds = Vec::new();
+        if plan.domain.has_holds && result.is_ok() && !decided.decision.denied {
+            holds = self.stores.opened(&decided, request.trace);
+        }
         if let Some(settling) = &settling {
-            self.stores.end_settle(settling, result.is_ok().then_some(&decided));
+            self.stores.end_settle(settling, result.is_ok().then_some(&decided), request.trace);
         }
         self.counts.request(request, query, result.is_ok().then_some(&decided));
         match &query.settle {
@@ -126,9 +130,7 @@ impl Limiter {
             _ => result?,
         }
         let mut answer = plan.answer(query, &decided);
-        if plan.domain.has_holds && !answer.denied {
-            answer.holds = self.stores.opened(&decided);
-        }
+        answer.holds = holds;
         Ok(answer)
     }
 
@@ -206,7 +208,7 @@ impl Limiter {
             },
             Ok(None) => None,
             Err(not_asked) => {
-                self.stores.gave_back(request.given_back, charges, false);
+                self.stores.gave_back(request, request.given_back, charges, false);
                 Some(not_asked)
             }
         };

@@ -3,9 +3,8 @@
 //! weir keeps nothing of a hold: the caller keeps the receipt. Not here: the receipt as a text (rls).
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use weir_engine::observer::{HoldHits, HoldResult};
+use weir_engine::observer::{HoldHits, HoldResult, Trace};
 use weir_engine::{Charge, Hits, Operation, Receipt, key};
 use weir_store::{GivenBack, Store, Undo};
 
@@ -73,7 +72,7 @@ pub(super) struct Settling {
 
 impl Stores {
     /// The charges that the caller of an admitted request settles later. Those past the bound stay as they are. [hd-4]
-    pub(super) fn opened(&self, decided: &Decided<'_>) -> Vec<HeldCharge> {
+    pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
         let mut holds = Vec::new();
         let (mut opened, mut held) = (0, 0);
         for (charge, planned, outcome) in decided.iter() {
@@ -92,9 +91,9 @@ impl Stores {
             }
         }
         if opened > 0 {
-            self.count_holds(HoldResult::Opened, opened);
-            self.count_holds(HoldResult::Lost, opened - holds.len() as u64);
-            self.observer.hold_hits(HoldHits::Held, held);
+            self.count_holds(trace, HoldResult::Opened, opened);
+            self.count_holds(trace, HoldResult::Lost, opened - holds.len() as u64);
+            self.count_hold_hits(trace, HoldHits::Held, held);
         }
         holds
     }
@@ -182,24 +181,24 @@ impl Stores {
         let settling = self.settling(request, query, settle, charges);
         if !request.is_again {
             if settle.holds.is_empty() {
-                self.count_holds(HoldResult::Reported, 1);
+                self.count_holds(request.trace, HoldResult::Reported, 1);
             }
-            self.give_back_local(&settling, charges, request.deadline).await;
+            self.give_back_local(request, &settling, charges).await;
         }
         settling
     }
 
     /// Counts what the decision of a settle did not give back: the excesses that it has charged, and those that it could not. [hd-6]
-    pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>) {
+    pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>, trace: Option<&dyn Trace>) {
         let (mut charged, mut hits) = (0, 0);
         for (charge, ..) in decided.into_iter().flat_map(Decided::iter).take_while(|_| settling.excesses > 0) {
             if let (true, Operation::Report(excess)) = (charge.limit.hold, charge.operation) {
                 (charged, hits) = (charged + 1, hits + u64::from(excess));
             }
         }
-        self.count_holds(HoldResult::Settled, settling.settled + charged);
-        self.count_holds(HoldResult::Lost, settling.lost + settling.excesses.saturating_sub(charged));
-        self.observer.hold_hits(HoldHits::Excess, hits);
+        self.count_holds(trace, HoldResult::Settled, settling.settled + charged);
+        self.count_holds(trace, HoldResult::Lost, settling.lost + settling.excesses.saturating_sub(charged));
+        self.count_hold_hits(trace, HoldHits::Excess, hits);
     }
 
     /// Settles holds with no hits, and asks for no decision.
@@ -213,23 +212,23 @@ impl Stores {
         let settling = self.settling(request, query, settle, charges);
         let planned = &request.plan.planned;
         let store_of = |at: usize| Some(self.store_of(charges[at].limit, planned[at].is_single));
-        self.give_back_alone(&settling.given_back, charges, store_of, request.deadline).await;
-        self.give_back_local(&settling, charges, request.deadline).await;
-        self.end_settle(&settling, None);
+        self.give_back_alone(request, &settling.given_back, charges, store_of).await;
+        self.give_back_local(request, &settling, charges).await;
+        self.end_settle(&settling, None, None);
     }
 
-    async fn give_back_local(&self, settling: &Settling, charges: &[Charge<'_>], deadline: Instant) {
+    async fn give_back_local(&self, request: &Request<'_, '_>, settling: &Settling, charges: &[Charge<'_>]) {
         let local = |_| self.options.local.as_ref();
-        self.give_back_alone(&settling.from_local, charges, local, deadline).await;
+        self.give_back_alone(request, &settling.from_local, charges, local).await;
     }
 
     /// Gives back without a decision. Nothing that fails is tried again. [hd-6]
     async fn give_back_alone<'s>(
         &'s self,
+        request: &Request<'_, '_>,
         given_back: &[GivenBack],
         charges: &[Charge<'_>],
         store_of: impl Fn(usize) -> Option<&'s Arc<dyn Store>>,
-        deadline: Instant,
     ) {
         let undo = |back: &GivenBack| {
             let &Charge { key, limit, .. } = &charges[usize::from(back.charge)];
@@ -237,19 +236,25 @@ impl Stores {
             Some((store_of(usize::from(back.charge))?, Undo { key, limit, receipt: back.receipt, bounds }))
         };
         let undos: Vec<_> = given_back.iter().filter_map(undo).collect();
-        let confirmed = undo_all(&undos, deadline).await;
+        let confirmed = undo_all(&undos, request.deadline).await;
         for (back, is_confirmed) in given_back.iter().zip(confirmed) {
-            self.gave_back(std::slice::from_ref(back), charges, is_confirmed);
+            self.gave_back(request, std::slice::from_ref(back), charges, is_confirmed);
         }
     }
 
     /// Counts hits that a call should have given back.
-    pub(super) fn gave_back(&self, given_back: &[GivenBack], charges: &[Charge<'_>], is_confirmed: bool) {
+    pub(super) fn gave_back(
+        &self,
+        request: &Request<'_, '_>,
+        given_back: &[GivenBack],
+        charges: &[Charge<'_>],
+        is_confirmed: bool,
+    ) {
         let result = if is_confirmed { HoldResult::Settled } else { HoldResult::Lost };
-        self.count_holds(result, given_back.len() as u64);
+        self.count_holds(request.trace, result, given_back.len() as u64);
         for back in given_back {
             if is_confirmed {
-                self.observer.hold_hits(HoldHits::GivenBack, u64::from(back.receipt.hits));
+                self.count_hold_hits(request.trace, HoldHits::GivenBack, u64::from(back.receipt.hits));
             }
             // What was denied meanwhile may have been denied because of these hits.
             if let Some(cache) = &self.options.deny_cache {
@@ -258,9 +263,21 @@ impl Stores {
         }
     }
 
-    fn count_holds(&self, result: HoldResult, count: u64) {
+    fn count_holds(&self, trace: Option<&dyn Trace>, result: HoldResult, count: u64) {
         if count > 0 {
             self.observer.holds(result, count);
+            if let Some(trace) = trace {
+                trace.holds(result, count);
+            }
+        }
+    }
+
+    fn count_hold_hits(&self, trace: Option<&dyn Trace>, kind: HoldHits, hits: u64) {
+        if hits > 0 {
+            self.observer.hold_hits(kind, hits);
+            if let Some(trace) = trace {
+                trace.hold_hits(kind, hits);
+            }
         }
     }
 }

@@ -119,6 +119,13 @@ pub(super) struct Planned {
     role: Role,
 }
 
+impl Planned {
+    /// Its descriptor.
+    pub(super) fn group(&self) -> usize {
+        usize::from(self.group)
+    }
+}
+
 /// What was decided of a plan: charges, where they come from, and their outcomes, each in the same order. A descriptor
 /// whose store did not answer has none of them.
 #[derive(Default)]

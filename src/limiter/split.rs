@@ -96,7 +96,7 @@ pub(super) async fn decide_split<'a>(
         for part in pieces.failures.iter_mut().filter(|part| is_stale(part)) {
             let is_of_part = |back: &&GivenBack| part.at.contains(&usize::from(back.charge));
             let lost: Vec<_> = request.given_back.iter().filter(is_of_part).copied().collect();
-            stores.gave_back(&lost, charges, false);
+            stores.gave_back(request, &lost, charges, false);
             let message =
                 "the row of a descriptor has changed, and another part of the request cannot be taken back".to_owned();
             part.error = StoreError::NotSent(Failure { kind: "stale_row", message });

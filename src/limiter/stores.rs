@@ -161,7 +161,7 @@ impl Stores {
             result = Err(StoreError::NotSent(Failure { kind: "stale_row", message }));
         }
         if !before.given_back.is_empty() {
-            self.gave_back(before.given_back, charges, result.is_ok());
+            self.gave_back(request, before.given_back, charges, result.is_ok());
         }
         if request.is_leasable && result.is_ok() && !store.is_immediate() {
             self.take_ahead(store, request, charges, decision);

@@ -16,7 +16,9 @@ use weir_engine::decision;
 use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 use super::sync::{Mutex, MutexGuard};
-use super::{Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
+use super::{
+    Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+};
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
 const SHARDS_MAX: usize = 64;
@@ -82,12 +84,7 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
-    fn decide_now(
-        &self,
-        given_back: &[GivenBack],
-        charges: &[Charge<'_>],
-        mode: Mode,
-    ) -> Result<Decision, StoreError> {
+    fn decide_now(&self, given_back: &[GivenBack], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         // Most decisions have one charge.
         if let ([], [charge]) = (given_back, charges) {
             return self.decide_one(charge, mode);

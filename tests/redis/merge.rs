@@ -338,7 +338,8 @@ fn undos_made_together_with_decisions_are_what_they_would_be_alone() {
                 Asked::Decision(charge, *numbers.pick(&[Mode::Atomic, Mode::Independent]))
             })
             .collect();
-        let answers = runtime.block_on(join_all(asked.iter().map(|asked| answer(&together, asked, Settles::ByOneCall))));
+        let answers =
+            runtime.block_on(join_all(asked.iter().map(|asked| answer(&together, asked, Settles::ByOneCall))));
         for (asked, answered) in asked.iter().zip(answers) {
             assert_eq!(answered, runtime.block_on(answer(&alone, asked, Settles::ByTwo)), "round {round}");
             match (asked, answered) {
