@@ -29,7 +29,8 @@ use super::token::Token;
 
 /// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
-/// The most bytes until the end of that head, with heads of 100 Continue and the part of the body that is read with it.
+/// The most bytes until the end of that head, including heads of 100 Continue and the part of the body that is read
+/// with it.
 const UNANSWERED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
 /// How much of an error's text is shown, in characters.
 const REASON_CHARS_MAX: usize = 300;
@@ -42,7 +43,7 @@ pub struct AdminServer {
     port: u16,
 }
 
-/// Bounds of an answer.
+/// The bounds of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The largest body in bytes.
@@ -54,22 +55,22 @@ pub struct Bounds {
 /// Why there is no usable answer. Each variant has the address.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// No connection.
+    /// There is no connection.
     #[error("cannot connect to {0}: {1}")]
     Connect(AdminServer, String),
-    /// Not within the time.
+    /// There was no answer in time.
     #[error("no answer from {0} to {1} within {2:?}")]
     Timeout(AdminServer, String, Duration),
     /// The connection broke, or the answer is not HTTP.
     #[error("{0} does not answer {1} by HTTP: {2}")]
     Broken(AdminServer, String, String),
-    /// Another status than 200.
+    /// The status is not 200.
     #[error("{0} answers {1} with {2}: {3}")]
     Refused(AdminServer, String, StatusCode, String),
-    /// A body above the bound.
+    /// The body is larger than the bound.
     #[error("the answer of {0} to {1} is larger than {2} bytes")]
     TooLarge(AdminServer, String, usize),
-    /// A body that is not an answer of weir.
+    /// The body is not an answer of weir.
     #[error("{0} is not a weir of this version: {1}: {2}")]
     Unknown(AdminServer, String, String),
 }
@@ -81,7 +82,7 @@ pub struct Sent<'a> {
     pub method: Method,
     /// Its path, with the query.
     pub path: &'a str,
-    /// A body in JSON, if it has one.
+    /// The JSON body; empty for none.
     pub body: String,
     /// The token of a command that can send one.
     pub token: Option<&'a Token>,
@@ -138,7 +139,7 @@ impl FromStr for AdminServer {
     }
 }
 
-/// A name or an address without brackets, and a port if there is one: `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]`, `[IPV6]:PORT`.
+/// A name or an address without brackets, and an optional port: `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]`, `[IPV6]:PORT`.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = if text.parse::<Ipv6Addr>().is_ok() {
         (text, None)
@@ -172,8 +173,7 @@ impl fmt::Display for AdminServer {
 impl AdminServer {
     /// The JSON at a path.
     ///
-    /// # Errors
-    /// If there is no such answer.
+    /// # Errors When there is no valid answer.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -185,8 +185,7 @@ impl AdminServer {
 
     /// The JSON that answers a request.
     ///
-    /// # Errors
-    /// If there is no such answer.
+    /// # Errors When there is no valid answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
@@ -213,11 +212,10 @@ impl AdminServer {
         }
     }
 
-    /// An answer that comes line by line, without an end. `bounds` apply to the time until its first byte, and to the size of a
-    /// line or of an error.
+    /// An answer of lines without an end. `bounds` limit the time until its first byte, and the size of a line or of an
+    /// error.
     ///
-    /// # Errors
-    /// If there is no such answer.
+    /// # Errors When there is no valid answer.
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
         let sent = &Sent::get(path, Some(token));
         let begin = async {
@@ -246,7 +244,7 @@ impl AdminServer {
         NoAnswer::Refused(self.clone(), sent.to_string(), status, reason)
     }
 
-    /// Sends a request on a connection of its own.
+    /// Sends a request on a new connection.
     async fn send(&self, sent: &Sent<'_>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
         let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error));
         let stream = TcpStream::connect((self.host.as_str(), self.port))
@@ -306,14 +304,14 @@ pub struct Lines {
     path: String,
     body: Incoming,
     bytes: VecDeque<u8>,
-    /// How many of these bytes were searched for the end of a line.
+    /// How many of these bytes were already searched for a line end.
     searched: usize,
     bytes_max: usize,
     _connection: Connection,
 }
 
 impl Lines {
-    /// The next line, without its end; none after the last. A cancelled call loses nothing.
+    /// The next line without its end. None after the last. A cancelled call loses nothing.
     ///
     /// # Errors
     /// If the connection breaks, or a line is too long or not UTF-8.
@@ -333,7 +331,7 @@ impl Lines {
             }
             let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
             match frame {
-                // A rest without the end of a line was cut off.
+                // An incomplete last line is dropped.
                 None => return Ok(None),
                 Some(Ok(frame)) => self.bytes.extend(frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => {
@@ -352,7 +350,7 @@ fn reason(body: &[u8]) -> String {
     }
 }
 
-/// A text of a server, cut, with control characters escaped.
+/// A server's text, shortened, with control characters escaped.
 fn shown(text: &str) -> String {
     let cut: String = text.chars().take(REASON_CHARS_MAX).collect();
     printable(&cut)

@@ -1,4 +1,4 @@
-//! The arguments of `weir`, in two stages: the typed texts, then their meaning.
+//! The arguments of `weir`, in two stages: first the texts as typed, then their meaning.
 //!
 //! clap reads the texts into [`Arguments`]. [`ServeArguments::settings`] makes the last layer of the settings from flags, so a
 //! wrong flag is reported together with a wrong line of the file. Not here: what the commands do.
@@ -123,18 +123,18 @@ pub enum Command {
                             weir rows list api"
     )]
     Rows(RowArguments),
-    /// Send traffic through policies, on a clock of its own, and report what passes and what is denied
+    /// Send traffic through policies with a simulated clock, and report which requests pass and which are denied
     ///
-    /// The traffic is made by sources that a file describes, or was recorded. Each of the policies gets the same requests, and each
-    /// decision is that of a server with the memory store. docs/simulation.md has the format of traffic. The exit code is 2 if traffic
-    /// or policies are not valid, and 130 after Ctrl-C, which leaves no files.
+    /// The traffic comes from sources that a file describes, or from a record. Each of the policies gets the same
+    /// requests, and each decision is that of a server with the memory store. docs/simulation.md has the format of
+    /// traffic. The exit code is 2 if traffic or policies are not valid, and 130 after Ctrl-C, which leaves no files.
     #[command(
         after_help = "Example:\n  weir simulate --traffic examples/simulate/bursts.traffic.yaml examples/simulate/gcra"
     )]
     Simulate(SimulateArguments),
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
-    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
+    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is not a terminal, prints
     /// tab-separated lines after each interval; docs/admin.md has the columns. The exit code is 0 when you end it, and 1 if the
     /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
@@ -148,15 +148,15 @@ pub enum Command {
     #[command(after_help = "Example:\n  weir tap --server localhost:6070 --domain shop --verdict over user=ann\n  \
                             weir tap --sample 10 --for 5m --record traffic.jsonl")]
     Tap(TapArguments),
-    /// Print a JSON Schema, by which an editor completes and checks what you write
+    /// Print a JSON Schema, which an editor uses to complete and check what you write
     ///
     /// Write the line "# yaml-language-server: $schema=PATH" at the top of a file, with the path or URL of the schema.
     #[command(after_help = "Example:\n  weir schema policies")]
     Schema(SchemaArguments),
     /// Print a script that weir runs in Redis
     ///
-    /// Line numbers in errors of Redis and in its debugger are those of this text. Without a name, lists the scripts, each
-    /// with the SHA-1 by which Redis knows it.
+    /// Line numbers in errors of Redis and in its debugger are those of this text. Without a name, lists the scripts,
+    /// each with its SHA-1 in Redis.
     #[command(after_help = "Example:\n  weir lua decide")]
     Lua(LuaArguments),
 }
@@ -215,16 +215,16 @@ pub enum Policies {
     Server(AdminServer),
 }
 
-/// The source of policies for `weir check`.
+/// The source of policies of `weir check`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Checked {
     /// A directory of files, or one file.
     Files(PathBuf),
-    /// The policies that a file of settings names.
+    /// The policies that a settings file names.
     Settings {
         /// The file of settings.
         config: PathBuf,
-        /// The directory in place of that of the settings.
+        /// The directory that replaces that of the settings.
         directory: Option<PathBuf>,
     },
     /// A running server.
@@ -300,7 +300,7 @@ pub struct AskArguments {
     pub tls: ask::TlsArguments,
 }
 
-/// The arguments of `weir explain`. With a server there is no directory, so each word is one place earlier.
+/// The arguments of `weir explain`. With a server there is no directory, so each argument is one place earlier.
 #[derive(Args, Debug)]
 #[command(override_usage = "weir explain [OPTIONS] DIR DOMAIN K=V[,K=V]...\n       \
                       weir explain --server ADDR DOMAIN K=V[,K=V]...")]
@@ -336,10 +336,10 @@ pub struct DiffArguments {
     /// How the report is written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::DiffFormat::Text)]
     format: diff::DiffFormat,
-    /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
+    /// Send this through both, and report whose answers change: a file of traffic, or a record of weir tap
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
-    /// Exit with 1 only for such changes, and with 3 if weir could not tell; may be repeated
+    /// Exit with 1 only for these changes, and with 3 if weir cannot determine them; may be repeated
     #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
     fail_on: Vec<FailOn>,
     /// How the files are read.
@@ -380,7 +380,7 @@ pub struct TestArguments {
     /// Which store decides
     #[arg(long, value_name = "STORE", value_enum, default_value_t = TestStore::Memory)]
     store: TestStore,
-    /// The Redis of --store redis; each case has keys of its own there, which are deleted after it
+    /// The Redis of --store redis; each case uses its own keys, which are deleted after it
     #[arg(long, value_name = "URL", required_if_eq("store", "redis"))]
     redis_url: Option<Secret>,
 }
@@ -454,7 +454,7 @@ pub struct TopArguments {
     pub once: bool,
 }
 
-/// The server compares with its counts of the last minute, which it reads at most once a second.
+/// The server compares with its counts of the last minute. It reads them at most once a second.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = weir_text::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
@@ -478,16 +478,16 @@ pub struct TapArguments {
     /// Only requests that meet this rule: a "descriptor" of /policies, such as plan=free|path
     #[arg(long, value_name = "PATH")]
     rule: Option<String>,
-    /// Only requests that were answered like this; shadow: over, and admitted by shadow_mode
+    /// Only requests with this answer; shadow: over, and admitted by shadow_mode
     #[arg(long, value_name = "VERDICT", value_parser = ["ok", "over", "shadow", "error"])]
     verdict: Option<String>,
     /// One in N requests, at random
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(1, 1_000_000))]
     sample: u32,
-    /// End after so many requests
+    /// End after this many requests
     #[arg(long, value_name = "N", value_parser = number::<u64>(1, u64::MAX))]
     count: Option<u64>,
-    /// End after so long, such as 5m; at most the server's tap.max_duration
+    /// End after this time, such as 5m; at most the server's tap.max_duration
     #[arg(long = "for", value_name = "TIME", value_parser = tap_length)]
     length: Option<Duration>,
     /// Print JSON lines, as --record writes them
@@ -499,7 +499,8 @@ pub struct TapArguments {
     /// Replace the file of --record if there is one
     #[arg(long, requires = "record")]
     force: bool,
-    /// Show values as they are, for which the token needs the right tap-values, or hide them; without it, as the server's tap.values
+    /// Show values in plain text, which requires a token with the right tap-values, or hide them; without it, the
+    /// server's tap.values decides
     #[arg(long, value_name = "HOW", value_enum)]
     values: Option<tap::Values>,
     /// A file with a token of the server's admin.token_file
@@ -532,7 +533,7 @@ impl TapArguments {
 /// The arguments of `weir schema`.
 #[derive(Args, Debug)]
 pub struct SchemaArguments {
-    /// What the schema is of
+    /// The kind of file
     #[arg(value_enum, value_name = "WHAT")]
     pub of: Of,
 }
@@ -550,7 +551,7 @@ pub struct LuaArguments {
 /// backslash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Keys and values, in the order typed.
+    /// Keys and values, in the typed order.
     pub entries: Vec<(String, String)>,
 }
 
@@ -565,8 +566,7 @@ impl FromStr for Descriptor {
 
 /// The settings of `weir serve --config` with this file and environment.
 ///
-/// # Errors
-/// Every problem of both.
+/// # Errors All problems of both.
 pub fn settings_in(
     config: &Path,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -589,7 +589,7 @@ fn settings_of(
 }
 
 impl ServeArguments {
-    /// The settings of this run, from the file, the environment and the flags. `environment` is that of the process,
+    /// The settings of this run, from the file, the environment and the flags. `environment` is that of the process:
     /// [`std::env::vars_os`].
     ///
     /// # Errors
@@ -729,7 +729,7 @@ mod tests {
         --set: redis.timout: no such setting, the nearest is redis.timeout
         --set: an argument without "=": write NAME=VALUE
         --set: store: given twice, before by --store
-        --set: redis.username: empty: leave it out instead
+        --set: redis.username: empty: remove the setting instead
         settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
         "#);
     }
@@ -748,7 +748,7 @@ mod tests {
             ("k", "\"k\" has no \"=\""),
             ("k=v,", "\"\" has no \"=\""),
             ("=v", "has no key"),
-            ("k=a\\b", "\\b means nothing"),
+            ("k=a\\b", "\\b is not an escape"),
             ("k=\\", "a backslash at the end"),
         ] {
             let error = entries(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! `weir ask`, and `ratelimit_client`: asks a server once, by gRPC, and prints its answer.
+//! `weir ask`, and `ratelimit_client`: sends one request by gRPC, and prints the answer.
 //!
 //! Not here: parsing of arguments (args.rs, client.rs).
 
@@ -28,7 +28,7 @@ use super::runtime::block_on;
 
 /// The most bytes that a server may send after a request.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// How long connecting, and the call, may take.
+/// The timeout for the connection and for the call.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The request.
@@ -42,7 +42,7 @@ pub struct Question {
     pub domain: String,
     /// The descriptors, each its entries in order.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// The hits of each descriptor; with a receipt, those that were used.
+    /// The hits of each descriptor; with a receipt, the hits that were used.
     pub hits: u32,
     /// The receipt of an earlier answer, or `none`, if the request settles it.
     pub receipt: Option<String>,
@@ -62,20 +62,20 @@ pub enum Output {
 pub enum Decided {
     /// The request may pass.
     Ok,
-    /// It may not.
+    /// The request may not pass.
     OverLimit,
 }
 
 /// Why there is no decision.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The text is no address.
+    /// The text is not an address.
     #[error("{0:?}: not an address such as localhost:8081")]
     Address(String),
-    /// Nothing answers there.
+    /// No server answers at this address.
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
-    /// The server there does not use gRPC, or the connection broke.
+    /// The server does not use gRPC, or the connection broke.
     #[error("{0} does not answer by gRPC: {1}")]
     NoGrpc(String, String),
     /// The server answered with an error.
@@ -84,7 +84,7 @@ pub enum AskError {
     /// The answer has an unknown code.
     #[error("the answer has no code")]
     NoCode,
-    /// The answer cannot be written out.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
     /// The runtime of the call cannot be started.
@@ -92,7 +92,7 @@ pub enum AskError {
     Start(io::Error),
 }
 
-/// A gRPC listener: `HOST:PORT`, with TLS after `https://` and without it after `http://` or nothing.
+/// A gRPC listener: `HOST:PORT`. TLS only after `https://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcServer {
     address: String,
@@ -117,7 +117,7 @@ impl FromStr for GrpcServer {
     }
 }
 
-/// The files for TLS, with an address that begins with `https://`.
+/// The files for TLS. The address must begin with `https://`.
 #[derive(Args, Debug)]
 pub struct TlsArguments {
     /// The authorities to trust, in PEM, in place of those of the system
@@ -157,8 +157,7 @@ impl TlsArguments {
 
 /// Asks a server and writes its answer.
 ///
-/// # Errors
-/// If there is no answer, or it cannot be written.
+/// # Errors When there is no answer, or it cannot be written.
 pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
     let response = block_on(ask(question)).map_err(AskError::Start)??;
     let decided = match response.overall_code() {
@@ -208,7 +207,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
             .chain(receipt.clone())
             .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
             .collect(),
-        // The hits of a request are never 0, and what was used can be.
+        // The hits of a request are never 0, but the used hits can be.
         hits_addend: question.receipt.is_some().then(|| u64::from(question.hits).into()),
         ..RateLimitDescriptor::default()
     });
@@ -219,14 +218,14 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     };
     match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
         Ok(response) => Ok(response.into_inner()),
-        // A local error: the server has sent no status.
+        // A local error: the server sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let mut reason = innermost(&status);
             match &question.tls {
                 None => reason.push_str(": give the address of listen.grpc, after https:// if it has TLS"),
-                // The server may close the connection while the request is sent, and then its reason is lost.
+                // The server may close the connection while the request is being sent, and then its reason is lost.
                 Some(TlsFiles { identity: None, .. }) => {
-                    reason.push_str(": if the server wants a certificate, give one with its key");
+                    reason.push_str(": if the server requires a certificate, give one with its key");
                 }
                 Some(_) => {}
             }

@@ -20,9 +20,9 @@ use weir_text::spell;
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
 
-/// The largest width of the column of descriptors, in characters. The limits of a longer descriptor are further to the right.
+/// The largest width of the column of descriptors, in characters. A longer descriptor moves its limits to the right.
 const LABEL_CHARS_MAX: usize = 60;
-/// In place of a word of the settings, which these commands do not load.
+/// Replaces a value of the settings, which these commands do not load.
 pub(super) const THE_SERVERS: &str = "the server's";
 /// The most names of a kind that are listed.
 const NAMED_MAX: usize = 8;
@@ -41,18 +41,18 @@ pub enum Failed {
     /// A server refuses newer policies and keeps its old ones.
     #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
     Refused(Vec<String>),
-    /// There are so many warnings, which count as errors.
+    /// The number of warnings, which count as errors.
     #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
-    /// The answer cannot be written out.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
 /// Validates a policy directory and writes a tree of its domains, descriptors and limits, then the warnings and totals.
 ///
-/// # Errors
-/// If policies are wrong; then nothing is written. If writing fails, or if there are warnings that count as errors.
+/// # Errors When policies are wrong; then nothing is written. When writing fails, or when there are warnings that count
+/// as errors.
 pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     if directory.is_file() && is_test(directory) {
         return tests(directory, out);
@@ -64,10 +64,9 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
     checked(loaded, THE_SERVERS, strictness, out)
 }
 
-/// [`run`] for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
+/// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
 ///
-/// # Errors
-/// Those of [`run`].
+/// # Errors As [`run`].
 pub fn run_settings(
     settings: &Settings,
     directory: Option<PathBuf>,
@@ -90,10 +89,9 @@ fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut 
     judged(&loaded, strictness)
 }
 
-/// [`run`] for the policies in force on a running server. Also writes the problems of newer policies.
+/// As [`run`], for the policies in force on a running server. Also writes the problems of newer policies.
 ///
-/// # Errors
-/// Those of [`run`]; if the server returns no policies, or refuses newer ones.
+/// # Errors As [`run`]; also when the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
     lint(&mut loaded);
@@ -104,7 +102,7 @@ pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Wr
     judged(&loaded, strictness)
 }
 
-/// In place of a word that no policy has: that of the server.
+/// For a value that no policy sets: the server's value.
 pub(super) fn of_server(on_error: &str) -> String {
     format!("{on_error}, from the server")
 }
@@ -183,7 +181,7 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out
     Ok(())
 }
 
-/// The properties of a whole domain, for the end of its line.
+/// The properties of a domain, for the end of its line.
 pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
     let charging = match domain.mode {
         None => "",
@@ -197,7 +195,7 @@ pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
     format!("{charging}   on_error {on_error}")
 }
 
-/// One line of the tree: a descriptor and a limit of it, or a further limit.
+/// One line of the tree: a descriptor and its first limit, or a further limit.
 struct Row {
     label: String,
     limit: String,
@@ -226,7 +224,7 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
     }
 }
 
-/// The descriptor as it is written: `key=value`, `key=[value, value]`, `key=~regex`, or the key alone.
+/// The descriptor as written: `key=value`, `key=[value, value]`, `key=~regex`, or the key alone.
 pub(super) fn label(outline: &Outline) -> String {
     let value = match &outline.value {
         None => return printable(&outline.key),

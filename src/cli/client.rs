@@ -18,7 +18,7 @@ use super::check;
 pub enum Ended {
     /// The flags are wrong.
     Usage(String),
-    /// It failed.
+    /// The tool failed.
     Failed(String),
 }
 
@@ -30,7 +30,7 @@ struct Flag {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
-    /// Has a value, after an equals sign or in the next argument.
+    /// A value follows, after an equals sign or in the next argument.
     Text,
     /// `true` unless the same argument has a value.
     Switch,
@@ -71,7 +71,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
 }
 
-/// Asks the server at `-dial_string` once. A denial is no error.
+/// Asks the server at `-dial_string` once. A denial is not an error.
 ///
 /// # Errors
 /// If flags are wrong, or there is no answer.
@@ -110,7 +110,8 @@ fn tls_files(given: &[(&'static str, String)]) -> Result<TlsFiles, Ended> {
     Ok(TlsFiles { ca: file("grpc-server-ca-file"), identity, ..TlsFiles::default() })
 }
 
-/// Reads flags as Go does: `-name value`, `-name=value`, with one dash or two, up to the first argument that is none.
+/// Reads flags as Go does: `-name value`, `-name=value`, with one dash or two, up to the first argument that is not a
+/// flag.
 fn parse(flags: &[Flag], arguments: impl Iterator<Item = OsString>) -> Result<Vec<(&'static str, String)>, Ended> {
     let mut given = Vec::new();
     let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());

@@ -24,17 +24,17 @@ pub struct Diff {
     pub old: PathBuf,
     /// The policies now.
     pub new: PathBuf,
-    /// The dialect of both. The settings of the traffic can change it too.
+    /// The dialect of both. The settings of the traffic can change it.
     pub dialect: Dialect,
     /// The requests for both: a file of traffic, or a record of `weir tap`.
     pub traffic: Option<PathBuf>,
-    /// How the report is written.
+    /// The form of the report.
     pub format: DiffFormat,
-    /// The kinds of changes that count; all if this is empty.
+    /// The kinds of changes that count. Empty: all kinds.
     pub fail_on: Vec<FailOn>,
 }
 
-/// How the report is written.
+/// The form of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DiffFormat {
     /// For people.
@@ -48,9 +48,9 @@ pub enum DiffFormat {
 /// A kind of change for which the exit code is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FailOn {
-    /// Less passes.
+    /// Fewer requests pass.
     Stricter,
-    /// More passes.
+    /// More requests pass.
     Looser,
     /// States are forgotten.
     Forgotten,
@@ -60,7 +60,7 @@ pub enum FailOn {
     Unknown,
 }
 
-/// The result.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing changes, or no change counts.
@@ -80,7 +80,7 @@ pub enum NoDiff {
     /// The traffic is wrong.
     #[error("{0}")]
     Traffic(#[from] AnswersError),
-    /// Changed answers should count, but there is no traffic.
+    /// `--fail-on answers` was given without traffic.
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
     /// The report cannot be written.
@@ -102,10 +102,9 @@ struct Report<'r> {
     answers: Option<&'r Answers>,
 }
 
-/// Compares the policies and writes the report. The result does not depend on how much of the report is read.
+/// Compares the policies and writes the report. The result is the same if the reader stops early.
 ///
-/// # Errors
-/// If policies or traffic are wrong, or the report cannot be written.
+/// # Errors When policies or traffic are wrong, or the report cannot be written.
 pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
         return Err(NoDiff::NoTraffic);

@@ -1,6 +1,7 @@
 //! `weir explain`: which rule each descriptor of a request meets, why, and the key of its state.
 //!
-//! The engine matches the entries. The outline of the files only has the places, and the keys that would have matched. Not here: parsing of arguments (args.rs), what has been used of a limit.
+//! The engine matches the entries. The outline of the files has only the places, and the keys that would have matched.
+//! Not here: parsing of arguments (args.rs), and the usage of a limit.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,12 +20,11 @@ use super::overridden::{self, ShownOverride};
 use super::rows;
 use super::served::{self, Served};
 
-/// Writes which rules a request with these descriptors meets. A request that meets no rule is no error.
+/// Writes which rules a request with these descriptors meets. A request without a rule is not an error.
 ///
 /// A descriptor is its entries, keys and values, in order.
 ///
-/// # Errors
-/// If policies are wrong; then nothing is written. If writing fails.
+/// # Errors When policies are wrong; then nothing is written. When writing fails.
 pub fn run(
     directory: &Path,
     dialect: Dialect,
@@ -37,7 +37,7 @@ pub fn run(
     Ok(())
 }
 
-/// [`run`] with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
+/// As [`run`], with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
 ///
 /// # Errors
 /// If the server returns no policies, or if writing fails.
@@ -51,7 +51,7 @@ pub fn run_served(
     let Served { loaded, on_error, problems } = served::policies(server)?;
     let overrides = overridden::of_server(server).unwrap_or_else(|error| {
         // A failure to write notes does not matter.
-        let _ = writeln!(notes, "weir: overrides are not known: {error}");
+        let _ = writeln!(notes, "weir: overrides are unknown: {error}");
         Vec::new()
     });
     write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
@@ -218,7 +218,7 @@ impl<'r> Request<'r> {
             if level.below.is_empty() {
                 return ": this descriptor of the policy has no limit".to_owned();
             }
-            return format!(": rules stand deeper, below {}", some_of(level.below.iter().map(label)));
+            return format!(": rules are deeper, below {}", some_of(level.below.iter().map(label)));
         }
         match level.above {
             Some(above) if above.rule.is_some() => {
@@ -229,14 +229,15 @@ impl<'r> Request<'r> {
     }
 }
 
-/// A place in the outline: the descriptor that was reached, and the next level.
+/// A place in the outline: the reached descriptor and the next level.
 struct Level<'o> {
     above: Option<&'o Outline>,
     below: &'o [Outline],
 }
 
 impl Level<'_> {
-    /// A remark on other descriptors that match the entry and are tried later. The key alone is always last, and is not listed.
+    /// A remark on other descriptors that match the entry and come later. Never lists the key alone, which is always
+    /// last.
     fn others(&self, met: &Outline, entry: Entry<'_>) -> String {
         let of_key = self.below.iter().filter(|outline| &*outline.key == entry.key && !std::ptr::eq(*outline, met));
         let matching = of_key.filter(|outline| outline.value.as_ref().is_some_and(|value| value.matches(entry.value)));
@@ -244,10 +245,10 @@ impl Level<'_> {
         if places.peek().is_none() { String::new() } else { format!("   before {}", some_of(places)) }
     }
 
-    /// Why an entry matches nothing at this level, and which descriptors there are.
+    /// Why an entry matches nothing at this level, and which descriptors the level has.
     fn why_not(&self, entry: Entry<'_>) -> String {
         if self.below.is_empty() {
-            return "nothing stands deeper here".to_owned();
+            return "no descriptors are deeper here".to_owned();
         }
         let mut of_key = self.below.iter().filter(|outline| &*outline.key == entry.key).peekable();
         if of_key.peek().is_some() {

@@ -1,6 +1,6 @@
 //! `weir lua`: prints the scripts that run in Redis, as assembled at build time.
 //!
-//! Not here: assembling them (lua/assemble.rs), and their meaning (lua/README.md).
+//! Not here: how they are assembled (lua/assemble.rs), and their meaning (lua/README.md).
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ pub enum NoScript {
         /// The probable name, or how to list all names.
         hint: String,
     },
-    /// The answer cannot be written out.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }

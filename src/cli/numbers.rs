@@ -1,4 +1,4 @@
-//! Numbers as they are typed.
+//! Numbers in arguments.
 
 /// Reads a whole number within bounds.
 pub(super) fn number<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {

@@ -21,7 +21,7 @@ use super::token::Token;
 
 /// Their path at the admin listener.
 pub(super) const PATH: &str = "/overrides";
-/// Room for 10,000 overrides in JSON.
+/// Enough for 10,000 overrides in JSON.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
 
 /// Why there is no answer of a server.
@@ -40,7 +40,7 @@ pub enum Unanswered {
 pub(super) struct ShownOverride {
     pub(super) domain: String,
     pub(super) descriptor: String,
-    /// Why it has no effect.
+    /// Why the override has no effect.
     pub(super) unused: Option<String>,
     limits: Vec<ShownNumbers>,
     pub(super) until: String,
@@ -58,7 +58,7 @@ struct ShownNumbers {
 }
 
 impl ShownOverride {
-    /// The override for the engine; none if the server's answer is not valid.
+    /// The override for the engine. None if the server's answer is not valid.
     pub(super) fn set(&self) -> Option<Override> {
         let entries = parse_entries(&self.descriptor).ok()?;
         let numbers = self.limits.iter().map(|limit| {
@@ -74,7 +74,7 @@ impl ShownOverride {
         })
     }
 
-    /// One line about it, without its reason.
+    /// One line about the override, without its reason.
     pub(super) fn line(&self) -> String {
         let limits: Vec<String> = self.limits.iter().map(ShownNumbers::text).collect();
         format!(
@@ -102,7 +102,7 @@ impl ShownNumbers {
     }
 }
 
-/// The overrides of a server; empty for a server without support of overrides.
+/// The overrides of a server. Empty for a server without support for overrides.
 ///
 /// # Errors
 /// If the server gives no usable answer.
@@ -117,7 +117,7 @@ pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unan
 /// All overrides of a server.
 #[derive(Deserialize)]
 pub(super) struct List {
-    /// The time since the server has read its store.
+    /// The time since the server last read its store.
     pub(super) read_ms_ago: Option<u64>,
     /// In the order of domain and descriptor.
     pub(super) overrides: Vec<ShownOverride>,

@@ -17,7 +17,7 @@ use super::explain;
 use super::overridden::{List, PATH, ShownOverride, Unanswered, send};
 use super::token::Token;
 
-/// An older list is printed with a note.
+/// The maximum age of a list without a note.
 const READ_MS_MAX: u64 = 5_000;
 
 /// Why the command failed.
@@ -126,7 +126,7 @@ fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -
         }
     }
     match read_ms_ago {
-        None => writeln!(notes, "weir: {server} could not read its store yet: the policies alone decide")?,
+        None => writeln!(notes, "weir: {server} could not read its store yet: only the policies apply")?,
         Some(ms) if ms > READ_MS_MAX => {
             writeln!(notes, "weir: {server} could not read its store for {} s: newer changes are missing", ms / 1_000)?;
         }

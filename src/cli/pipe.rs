@@ -1,9 +1,9 @@
-//! Output whose reader may stop reading, as `head` does.
+//! Output whose reader may stop early, as `head` does.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes until the reader closes the pipe, and discards the rest. The command continues, so its exit code does not depend on
-/// how much is read.
+/// Writes until the reader closes the pipe, and discards the rest. The command continues, so its exit code does not
+/// depend on the reader.
 #[derive(Debug)]
 pub struct UntilClosed<W> {
     out: W,

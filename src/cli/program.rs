@@ -1,4 +1,4 @@
-//! Which program this is: links with the names of envoyproxy/ratelimit's programs select its behaviour.
+//! The program by its name: links with the names of envoyproxy/ratelimit's programs select its behaviour.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// `weir`, and every unknown name.
+    /// `weir`, and any unknown name.
     Weir,
     /// `ratelimit`: the server, set by envoyproxy/ratelimit's environment variables.
     Ratelimit,
@@ -18,7 +18,6 @@ pub enum Program {
 
 impl Program {
     /// The program by its name or path.
-    #[must_use]
     pub fn called(name: &OsStr) -> Self {
         match Path::new(name).file_name().and_then(OsStr::to_str) {
             Some("ratelimit") => Self::Ratelimit,

@@ -9,7 +9,7 @@ use std::io;
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(work);
-    // Do not wait for a name server that does not answer.
+    // Does not wait for a name server without an answer.
     runtime.shutdown_background();
     Ok(result)
 }

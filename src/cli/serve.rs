@@ -56,7 +56,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     })
 }
 
-/// Serves with these settings until a signal stops it. Calls `opening` as soon as there is a log.
+/// Serves with these settings until a signal stops it. Calls `opening` when the log is ready.
 pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -64,7 +64,7 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
         .map_err(|error| ServeError::Failed(format!("cannot start: {error}")))?;
     {
         let _within = runtime.enter();
-        // Before the first log line: the log file can be at its size limit.
+        // Called before the first log line, because the log file can be at its size limit.
         weir_lifecycle::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
     }
     weir_app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
@@ -83,7 +83,7 @@ fn no_signals(error: &std::io::Error) -> ServeError {
     ServeError::Failed(format!("cannot listen to signals: {error}"))
 }
 
-/// The service manager that started this process, if any. weir serves even if its address is wrong.
+/// The service manager that started this process, if any. A wrong address does not stop weir.
 fn service_manager() -> Option<Arc<ServiceManager>> {
     match ServiceManager::from_environment(|name| std::env::var_os(name)) {
         Ok(manager) => manager.map(Arc::new),

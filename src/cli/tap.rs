@@ -145,7 +145,7 @@ async fn tap(question: &Question) -> Result<(), TapError> {
     let reason = match TapLine::read(&first) {
         Some(TapLine::Header(header)) if header.version == VERSION => None,
         Some(TapLine::Header(header)) => Some(format!("its records have version {}", header.version)),
-        _ => Some("its first line is no header of records".to_owned()),
+        _ => Some("its first line is not a header of records".to_owned()),
     };
     if let Some(reason) = reason {
         return Err(TapError::NotATap(question.server.clone(), reason));
@@ -187,7 +187,7 @@ async fn follow(
                 }
             }
             Some(TapLine::Note(note)) if note.note == "no_domain" => {
-                // As for the summary.
+                // Ignores an error, as for the summary.
                 let _ = writeln!(io::stderr(), "weir: {}", no_domain(question, note.nearest.as_deref()));
             }
             Some(TapLine::Note(note)) => {
@@ -203,20 +203,20 @@ async fn follow(
             }
             Some(TapLine::Header(_)) | None => {
                 let start: String = line.chars().take(100).collect();
-                let reason = format!("a line is no record: {}", printable(&start));
+                let reason = format!("a line is not a record: {}", printable(&start));
                 return Err(TapError::NotATap(question.server.clone(), reason));
             }
         }
     }
 }
 
-/// When this process ends a tap of this length. The server ends a tap of whole seconds itself, with a note of what was lost, so
-/// it gets more time.
+/// When this process ends a tap of this length. The server ends a tap of whole seconds itself, with a note of the lost
+/// requests, so it gets more time.
 fn ends_after(length: Duration) -> Duration {
     if length.subsec_nanos() == 0 { length + LAST_NOTE } else { length }
 }
 
-/// The note if no policy has the domain. Requests of the domain can come, and so can a policy.
+/// The note if no policy has the domain. Requests of the domain may come later, and so may a policy.
 fn no_domain(question: &Question, nearest: Option<&str>) -> String {
     let domain = question.domain.as_deref().unwrap_or_default();
     let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));

@@ -28,7 +28,7 @@ pub struct Tests {
     pub format: TestFormat,
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
-    /// How steps that test nothing are treated.
+    /// How weir treats steps that test nothing.
     pub strictness: Strictness,
     /// The smallest percentage of rules that tests must meet.
     pub fail_under: Option<Percentage>,
@@ -76,8 +76,8 @@ fn not_run(subject: impl Into<String>, text: impl Into<String>) -> NoTests {
     NoTests::NotRun(vec![Problem { subject: subject.into(), text: text.into() }])
 }
 
-/// Runs all tests and writes the report. All files are read before the first case is run. All tests are run, even if the report
-/// is not read to its end.
+/// Runs all tests and writes the report. Reads all files before the first case. Runs all tests even if the reader of
+/// the report stops early.
 ///
 /// # Errors
 /// If a file is wrong, no test is found, Redis does not answer, or the report cannot be written.

@@ -14,7 +14,7 @@ const BYTES_MAX: u64 = 4_096;
 pub struct Token(Option<String>);
 
 impl Token {
-    /// Reads the token from a file, without blanks around it; none without a file.
+    /// Reads the token from a file, without surrounding blanks. None without a file.
     ///
     /// # Errors
     /// If the file has no token. The message has the flag and the path.
@@ -33,21 +33,19 @@ impl Token {
         }
         match std::str::from_utf8(token) {
             Ok(token) if token.chars().all(|c| c.is_ascii_graphic()) => Ok(Self(Some(token.to_owned()))),
-            _ => Err(unusable(&"a token is one word of ASCII, without the name that it has on the server")),
+            _ => Err(unusable(&"a token is one ASCII word, without its name on the server")),
         }
     }
 
-    /// Its text, if there is one.
-    #[must_use]
+    /// The text of the token, if any.
     pub fn text(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
     /// Advice if a server refuses the token.
-    #[must_use]
     pub const fn advice(&self) -> &'static str {
         match self.0 {
-            Some(_) => "the token of --token-file is none of them",
+            Some(_) => "the token of --token-file is not one of them",
             None => "give the command a file with the token: --token-file FILE",
         }
     }

@@ -37,7 +37,7 @@ pub enum TopError {
     /// The report cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-    /// There is a terminal for output but none for input.
+    /// Output is a terminal, but input is not.
     #[error("cannot use the terminal: {0}: give one as standard input, or --once")]
     Terminal(io::Error),
     /// This process cannot start a runtime.

@@ -1,9 +1,9 @@
 //! The algorithms: one file for each kind of state, and the tables of them.
 //!
-//! An [`Algorithm`] is what a policy names. With anchor and refill it determines a [`StateKind`], once, when the limit
-//! is made. The kind has the rest: the state that a store keeps ([`State`]), the state that a charge finds
-//! ([`Observed`]), and the state that it leaves. The Lua scripts make the same transition and return the state that
-//! they found. Everything else is derived here.
+//! A policy names an [`Algorithm`]. Algorithm, anchor and refill determine a [`StateKind`] once, when the limit is
+//! made. The kind defines the state that a store keeps ([`State`]), the state that a charge finds ([`Observed`]), and
+//! the state that it leaves. The Lua scripts make the same transition and return the state that they found. Rust
+//! derives everything else.
 
 #[macro_use]
 pub mod counting;
@@ -49,7 +49,7 @@ algorithms! {
         /// The length of a sub-bucket: divides the window into at most 256.
         precision: Precision,
     } = "sliding_window",
-    /// Keeps every charge; at most 10,000 hits.
+    /// Keeps every charge. The limit is at most 10,000 hits.
     SlidingWindowLog = "sliding_window_log",
     /// A steady rate. Unused tokens are saved for a burst.
     TokenBucket {
@@ -68,7 +68,7 @@ algorithms! {
         /// The most hits at one instant, at least 1.
         burst: u32,
     } = "gcra",
-    /// Requests in flight: each holds a permit, from its start until its receipt takes it out or the window is over. [cc-1]
+    /// Limits requests in flight. Each request holds a permit until its receipt releases it or the window ends. [cc-1]
     Concurrency = "concurrency",
 }
 
@@ -123,8 +123,7 @@ impl Algorithm {
         })
     }
 
-    /// Its parameters, in the order in which people read them.
-    #[must_use]
+    /// The algorithm's parameters, in the order in which policies list them.
     pub fn parameters(self) -> SmallVec<[Parameter; 2]> {
         let set = |name, value, is_default| Parameter { name, value, is_default };
         let burst = |burst| set("burst", ParameterValue::Hits(burst), false);
@@ -155,26 +154,22 @@ impl Algorithm {
 
     /// Whether the algorithm counts in windows with a beginning and an end. Only then can a share be crossed once in
     /// each. [al-2]
-    #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow { .. })
     }
 
-    /// Whether hits are counted in steps, such that a state is the same at whatever instant of a step a hit is charged. [ls-4]
-    #[must_use]
+    /// Whether hits are counted in steps. All hits of one step leave the same state, at any instant of the step. [ls-4]
     pub const fn has_steps(self) -> bool {
         matches!(self, Self::FixedWindow { .. } | Self::SlidingWindow { .. })
     }
 
     /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
-    #[must_use]
     pub const fn counts_permits(self) -> bool {
         matches!(self, Self::Concurrency)
     }
 
-    /// Whether usage can be reported after the fact. A log cannot: it would grow with every report, without a bound. A
-    /// permit cannot: it is taken before. [dc-5]
-    #[must_use]
+    /// Whether usage can be reported after the fact. A log cannot: each report would add an entry, without a bound. A
+    /// permit cannot: it is consumed before the request runs. [dc-5]
     pub const fn takes_reports(self) -> bool {
         match self {
             Self::FixedWindow { .. }
@@ -187,13 +182,12 @@ impl Algorithm {
         }
     }
 
-    /// Whether a part of a charge can be given back later, whatever came between: a receipt names the window that the hits
-    /// are in. Debts drain without a record of whose hits drained, and a log would have to write each later charge anew. [hd-1]
-    #[must_use]
+    /// Whether part of a charge can be given back later, after other charges. The receipt names the window of the hits.
+    /// A debt cannot: it does not record whose hits drained. A log cannot: it would rewrite each later charge. [hd-1]
     pub const fn takes_holds(self) -> bool {
         match self {
             Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
-            // Permits are held without a word: see `Limit::hold`.
+            // Permits are always held, without a setting: see `Limit::hold`.
             Self::SlidingWindowLog
             | Self::TokenBucket { .. }
             | Self::LeakyBucket { .. }
@@ -203,7 +197,6 @@ impl Algorithm {
     }
 
     /// Where windows begin. Only some fixed windows begin elsewhere than at the clock's multiples.
-    #[must_use]
     pub const fn anchor(self) -> Anchor {
         match self {
             Self::FixedWindow { anchor } => anchor,
@@ -211,8 +204,9 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm with other hits and another window. Without a new burst, the burst keeps its ratio to the hits.
-    /// Sub-buckets stay as they are unless the window changes. None for a burst of an algorithm that has none. [ov-1]
+    /// The algorithm for other hits and another window. Without a new burst, the burst keeps its ratio to the hits.
+    /// Sub-buckets stay as they are unless the window changes. None if a burst is given and the algorithm has none.
+    /// [ov-1]
     pub(super) fn resized(self, from: (u32, Window), to: (u32, Window), burst: Option<u32>) -> Option<Self> {
         let scaled = |old: u32| {
             let scaled = (u64::from(old) * u64::from(to.0)).checked_div(u64::from(from.0)).unwrap_or(u64::from(to.0));
@@ -235,7 +229,6 @@ impl Algorithm {
     }
 
     /// The default number of sub-buckets: 60, or the largest smaller number that divides the window.
-    #[must_use]
     pub fn default_precision(window: Window) -> Precision {
         const BUCKETS: u64 = 60;
         let buckets = (1..=BUCKETS).rev().find(|count| window.us().is_multiple_of(*count)).unwrap_or(1);
@@ -250,19 +243,19 @@ pub enum LimitError {
     BurstZero,
     /// A full burst would take longer than 2^48 us (8.9 years) to drain.
     BurstTooLong {
-        /// How long it would take, in microseconds.
+        /// The time to drain, in microseconds.
         us: u64,
     },
     /// The sub-buckets do not divide the window, or are more than 256.
     Precision {
-        /// The precision asked for, in microseconds.
+        /// The requested precision, in microseconds.
         us: u64,
         /// The window, in microseconds.
         window_us: u64,
     },
     /// A log keeps every charge, so its limit is bounded.
     LogTooLong {
-        /// The hits asked for.
+        /// The requested hits.
         requests: u32,
     },
     /// The window of a limit on requests in flight is out of its bounds.
@@ -311,10 +304,10 @@ impl fmt::Display for LimitError {
 
 impl std::error::Error for LimitError {}
 
-/// What an effect makes of a key.
+/// The result of an effect on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The state and its expiry stay as they were, even if the charge saw it rolled.
+    /// The state and its expiry stay unchanged, even if the charge observed a rolled window.
     Kept(Option<State>),
     /// The key has this state now.
     Put(State),
@@ -323,7 +316,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// The same change, for a caller that holds the state.
+    /// The same change as a value, for a caller that owns the state.
     fn of(change: Change, state: Option<State>) -> Self {
         match (change, state) {
             (Change::Kept, state) => Self::Kept(state),
@@ -333,7 +326,6 @@ impl Next {
     }
 
     /// The state that the key has afterwards.
-    #[must_use]
     pub fn into_state(self) -> Option<State> {
         match self {
             Self::Kept(state) => state,
@@ -343,7 +335,7 @@ impl Next {
     }
 }
 
-/// A kind of state among all kinds.
+/// One kind of state in the enum of all kinds.
 trait Variant: Counting {
     fn state(state: &State) -> Option<&Self::State>;
     fn state_mut(state: &mut State) -> Option<&mut Self::State>;
@@ -351,7 +343,7 @@ trait Variant: Counting {
     fn observed(observed: &Observed) -> Option<&Self::Observed>;
 }
 
-/// The part of a state or an observation that is of the limit's own kind. Only a bug can bring another kind here,
+/// The part of a state or an observation of the limit's own kind. Panics on another kind: only a bug can pass one,
 /// because keys contain the kind.
 fn own<C: Variant, T>(counting: &C, part: Option<T>) -> T {
     part.unwrap_or_else(|| unreachable!("{counting:?} met a state of another kind"))
@@ -421,28 +413,24 @@ crate::kind_rows!(kinds);
 impl StateKind {
     /// Whether the limit keeps no state at all. A limit of 0 counts nothing, except a fixed window, which counts denied
     /// hits. [lm-5]
-    #[must_use]
     pub fn is_stateless(&self) -> bool {
         !self.counts_denied() && self.requests() == 0
     }
 
     /// The result of an effect on a key; the caller holds its state.
-    #[must_use]
     pub fn apply(&self, mut state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.apply_in_place(&mut state, effect, bounds, now);
         Next::of(change, state)
     }
 
-    /// The state without the charge that the receipt proves, as far as that charge still counts. [un-1]
-    #[must_use]
+    /// The state after undoing the charge of the receipt. A charge that no longer counts changes nothing. [un-1]
     pub fn undone(&self, mut state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.undo_in_place(&mut state, receipt, bounds, now);
         Next::of(change, state)
     }
 
-    /// The window of a state that counts in one window after the other. None for every other kind: there hits leave one
+    /// The current window of a state that counts in consecutive windows. None for every other kind: its hits expire one
     /// by one. [al-2]
-    #[must_use]
     pub fn counted(&self, observed: &Observed, now: Micros) -> Option<CountedWindow> {
         match (self, observed) {
             (Self::FixedWindow(counting), Observed::FixedWindow(counter)) => Some(counting.counted(*counter, now)),
@@ -453,9 +441,8 @@ impl StateKind {
         }
     }
 
-    /// The time until the end of the step that a charge went to which left this behind. None for an algorithm without steps.
-    /// [ls-3]
-    #[must_use]
+    /// The time until the step of the last charge ends; `left` is the state after that charge. None for an algorithm
+    /// without steps. [ls-3]
     pub fn step_after(&self, left: &Observed, now: Micros) -> Option<Micros> {
         match (self, left) {
             (Self::SlidingWindow(counting), Observed::SlidingWindow(summary)) => {
@@ -465,8 +452,7 @@ impl StateKind {
         }
     }
 
-    /// An observation in which hits that are charged ahead do not count yet. It has more than these hits. [ls-5]
-    #[must_use]
+    /// The observation without these hits, which were charged ahead. The observation must contain them. [ls-5]
     pub fn without(&self, found: &Observed, hits: Hits, now: Micros) -> Observed {
         match found {
             Observed::SlidingWindow(summary) => {
@@ -476,8 +462,7 @@ impl StateKind {
         }
     }
 
-    /// The time until hits would fit again after a charge left this state: 0 if they fit now, None if they never fit.
-    #[must_use]
+    /// The time until hits would fit in the state after a charge: 0 if they fit now, None if they never fit.
     pub fn fits_after(&self, left: &Observed, hits: Hits, now: Micros) -> Option<Micros> {
         if hits > self.capacity() {
             None

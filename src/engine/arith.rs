@@ -11,7 +11,6 @@
 /// assert_eq!(mul_div(3, 1_000_000, 7), (428_571, 3));
 /// ```
 #[inline]
-#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "a remainder is below its divisor, which is a u64")]
 pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     if let Some(product) = a.checked_mul(b) {
@@ -42,21 +41,19 @@ impl Fraction {
     /// 10 to the power of the decimals.
     const UNITS: u32 = 1_000_000_000;
 
-    /// This many percent, at most 100.
-    #[must_use]
+    /// A fraction in percent, at most 100.
     pub const fn percent(percent: u32) -> Self {
         let percent = if percent > 100 { 100 } else { percent };
         Self { units: Self::UNITS / 100 * percent }
     }
 
-    /// In units of one billionth: 1,000,000,000 is the whole.
-    #[must_use]
+    /// The fraction in billionths: 1,000,000,000 is the whole.
     pub const fn billionths(self) -> u32 {
         self.units
     }
 }
 
-/// As decimal text, without zeros at the end.
+/// Prints decimal text without trailing zeros.
 impl std::fmt::Debug for Fraction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (whole, decimals) = (self.units / Self::UNITS, self.units % Self::UNITS);

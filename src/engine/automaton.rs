@@ -1,7 +1,7 @@
 //! Regular expressions and wildcards as one automaton, which reads each byte of a value once. [mt-9]
 //!
-//! The automaton is built whole when policies load, so its size and cost are known then. Not here: the order in which
-//! the forms of values are tried (branch.rs).
+//! The automaton is built completely when policies load, so its size and cost are known then. Not here: the order in
+//! which matchers are tried (branch.rs).
 
 use std::fmt;
 
@@ -33,12 +33,12 @@ pub struct Regex {
     parsed: Hir,
 }
 
-/// Why a text is not a regular expression.
+/// Why a text is not a valid regular expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegexError {
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
-    /// The position of the mistake in characters, from 1; none if it concerns the whole text.
+    /// The position of the mistake in characters, from 1; None if it concerns the whole text.
     pub at: Option<usize>,
 }
 
@@ -78,33 +78,31 @@ impl Regex {
             RegexError { message, at }
         })?;
         if parsed.properties().look_set().contains_word_unicode() {
-            return Err(whole(r"no automaton finds words in Unicode: write (?-u:\b) in place of \b".to_owned()));
+            return Err(whole(r"Unicode word boundaries are not supported: write (?-u:\b) in place of \b".to_owned()));
         }
         let regex = Self { text: text.into(), parsed };
         match Automaton::new(&[Source::Regex(&regex)], REGEX_AUTOMATON_BYTES_MAX) {
             Some(_) => Ok(regex),
             None => Err(whole(format!(
-                "its automaton takes more than {REGEX_AUTOMATON_BYTES_MAX} bytes: repeat less, and write [0-9] for \\d and \
-                 [0-9A-Za-z_] for \\w, which are all of Unicode"
+                "its automaton takes more than {REGEX_AUTOMATON_BYTES_MAX} bytes: repeat less, and write [0-9] in place of \\d and \
+                 [0-9A-Za-z_] in place of \\w: \\d and \\w match all of Unicode"
             ))),
         }
     }
 
     /// The regular expression as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether the whole value matches. Builds an automaton each time: for people, not for decisions.
-    #[must_use]
+    /// Whether the whole value matches. Builds an automaton each time, so decisions do not call it.
     pub fn matches(&self, value: &str) -> bool {
         let automaton = Automaton::new(&[Source::Regex(self)], REGEX_AUTOMATON_BYTES_MAX);
         automaton.is_some_and(|automaton| automaton.first(value).is_some())
     }
 }
 
-/// A source of an automaton.
+/// The source of one pattern in an automaton.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source<'a> {
     Wildcard(&'a Pattern),
@@ -121,8 +119,8 @@ impl Source<'_> {
                 let literals: Vec<&str> = pattern.literals().collect();
                 for (i, literal) in literals.iter().enumerate() {
                     let is_last = i + 1 == literals.len();
-                    // A star at the end matches any rest. If the automaton does not read the rest, it can leave out
-                    // later patterns, and stays small.
+                    // A star at the end matches any rest. An automaton that does not read the rest can drop later
+                    // patterns, and stays small.
                     if is_last && literal.is_empty() {
                         return Hir::concat(parts);
                     }
@@ -144,7 +142,7 @@ impl Source<'_> {
 pub(super) struct Automaton(dense::DFA<Vec<u32>>);
 
 impl Automaton {
-    /// None if it would need more bytes.
+    /// None if the automaton would need more bytes.
     pub(super) fn new(sources: &[Source<'_>], bytes_max: usize) -> Option<Self> {
         let parsed: Vec<Hir> = sources.iter().map(|source| source.parsed()).collect();
         let config =
@@ -155,8 +153,7 @@ impl Automaton {
             // The first of all matching patterns counts.
             .match_kind(MatchKind::LeftmostFirst)
             .dfa_size_limit(Some(bytes_max))
-            // States of many patterns take the most time to build, and are large. So weir stops early if an automaton
-            // becomes too large.
+            // Building and storing the states of many patterns costs the most. The limit stops the build early.
             .determinize_size_limit(Some(bytes_max / 4));
         dense::Builder::new().configure(config).build_from_nfa(&nfa).ok().map(Self)
     }
@@ -173,7 +170,7 @@ impl Automaton {
         self.0.memory_usage()
     }
 
-    /// Where each value begins.
+    /// The state before the first byte of a value.
     pub(super) fn begin(&self) -> Option<Progress> {
         let at = self.0.start_state_forward(&Input::new("").anchored(Anchored::Yes)).ok()?;
         Some(Progress { at, found: None })
@@ -191,7 +188,7 @@ impl Automaton {
     }
 
     fn reached(&self, at: StateID, found: Option<u32>) -> Progress {
-        // A later match is of an earlier source.
+        // A later match belongs to an earlier source.
         let found = if self.0.is_match_state(at) { Some(self.0.match_pattern(at, 0).as_u32()) } else { found };
         Progress { at, found }
     }
@@ -202,7 +199,7 @@ impl Automaton {
     }
 }
 
-/// The state of an automaton after the beginning of a value, and the first source that this beginning matches.
+/// The state of an automaton after some bytes of a value, and the first source that these bytes match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Progress {
     at: StateID,
@@ -252,7 +249,7 @@ mod tests {
             (r"(a)\1", "backreferences are not supported, at character 4"),
             ("(?=a)", "look-around, including look-ahead and look-behind, is not supported, at character 1"),
             (r"\pX", "Unicode property not found, at character 1"),
-            (r"\bx", r"no automaton finds words in Unicode: write (?-u:\b) in place of \b"),
+            (r"\bx", r"Unicode word boundaries are not supported: write (?-u:\b) in place of \b"),
         ] {
             assert_eq!(Regex::new(regex).expect_err(regex).to_string(), expected);
         }

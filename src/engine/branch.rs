@@ -1,7 +1,8 @@
 //! Which descriptor of one key a value meets. [mt-2]
 //!
 //! A hash map finds a text, the lengths of networks find a network, and one automaton finds wildcards and regular
-//! expressions: weir never tries all of them. Not here: levels of descriptors, and the order of keys (policy.rs).
+//! expressions. The cost does not grow with their number. Not here: levels of descriptors, and the order of keys
+//! (policy.rs).
 
 use std::borrow::Cow;
 
@@ -20,12 +21,11 @@ const COMPARED_MAX: usize = 8;
 pub enum Step<'p> {
     /// To the descriptor with exactly this key and value.
     Exact,
-    /// To the list of this name, which has the value.
+    /// To the list of this name, which contains the value.
     Listed(&'p str),
     /// To the longest network that contains the value, with the name of the descriptor's networks.
     Network(&'p Network, &'p str),
-    /// To a pattern of the key: the one that the value repeats as written, else the first in file order that matches
-    /// it.
+    /// To a pattern of the key: the pattern whose text equals the value, else the first matching pattern in file order.
     Pattern(&'p Pattern),
     /// To the regular expression of this name: the first in file order that matches the value.
     Regex(&'p str),
@@ -34,8 +34,7 @@ pub enum Step<'p> {
 }
 
 impl<'p> Step<'p> {
-    /// The text that stands for the value, if all values that lead here share a state.
-    #[must_use]
+    /// The text in the key in place of the value, if all values that lead here share a state.
     pub const fn shared_by(self) -> Option<SharedBy<'p>> {
         match self {
             Self::Pattern(pattern) => Some(SharedBy::Pattern(pattern)),
@@ -54,14 +53,15 @@ pub enum Lead<'p> {
     Network(&'p Network),
     /// This wildcard or regular expression.
     Pattern(&'p Matcher),
-    /// The key alone.
+    /// The descriptor with the key alone.
     KeyAlone,
 }
 
-/// Why descriptors of one key cannot be together.
+/// Why descriptors of one key cannot be combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// Together with its neighbours, the first of these regular expressions needs too large an automaton.
+    /// This regular expression, the first of its key, needs too large an automaton together with the other patterns of
+    /// the key.
     TooLarge,
     /// More wildcards and regular expressions than the bound.
     TooMany,
@@ -97,11 +97,11 @@ impl<N> Default for Branch<N> {
     }
 }
 
-/// The meaning of a text in the map.
+/// What a text in the map leads to.
 #[derive(Debug)]
 enum Leaf<N> {
     Own(N),
-    /// It is in a list, which is this group.
+    /// To the list of this group.
     Listed(u32),
 }
 
@@ -126,7 +126,7 @@ struct Patterns {
     numbers: Vec<u32>,
 }
 
-/// A descriptor that a value leads to, and its position among all descriptors of the level.
+/// A descriptor that a value matches, and its position among all descriptors of the level.
 pub(super) struct FoundPattern<'p, N> {
     pub(super) order: u32,
     pub(super) step: Step<'p>,
@@ -166,7 +166,7 @@ impl<N> Branch<N> {
         is_new
     }
 
-    /// Builds what finding groups needs. Takes the bytes of an automaton from the remaining ones.
+    /// Builds the lookups for groups. Subtracts the bytes of an automaton from the remaining bytes.
     pub(super) fn seal(&mut self, bytes_left: &mut usize) -> Result<(), Unfit> {
         if let Some(networks) = &mut self.networks {
             networks.seal();
@@ -191,7 +191,8 @@ impl<N> Branch<N> {
         }
         let bytes_max = AUTOMATON_BYTES_MAX.min(*bytes_left);
         let automaton = Automaton::new(&sources, bytes_max);
-        // An automaton that becomes too large takes as long to build, so it takes as many of the remaining bytes.
+        // The build of an automaton that becomes too large takes as long as a full one, so it uses as many of the
+        // remaining bytes.
         *bytes_left -= automaton.as_ref().map_or(bytes_max, Automaton::bytes).min(*bytes_left);
         if has_regex && automaton.is_none() {
             return Err(Unfit::TooLarge);
@@ -221,7 +222,7 @@ impl<N> Branch<N> {
             return None;
         }
         let number = *self.by_name.get(value)?;
-        // In the order of their groups.
+        // `wildcards` is sorted by group.
         let at = self.patterns.wildcards.binary_search_by_key(&number, |(group, _)| *group).ok()?;
         Some((Step::Pattern(&self.patterns.wildcards[at].1), &self.group(number).node))
     }
@@ -256,10 +257,9 @@ impl<N> Branch<N> {
         Some(FoundPattern { order: group.order, step, node: &group.node })
     }
 
-    /// The automaton of the wildcards and regular expressions. For few wildcards it is built here.
+    /// The automaton of the wildcards and regular expressions. This call builds it if a key has few wildcards.
     ///
-    /// # Errors
-    /// When it would be too large.
+    /// # Errors When the automaton would be too large.
     pub(super) fn automaton(&self) -> Result<Option<Cow<'_, Automaton>>, TooLarge> {
         let Patterns { wildcards, regexes, automaton, .. } = &self.patterns;
         match automaton {
@@ -304,7 +304,7 @@ impl<N> Branch<N> {
         leads
     }
 
-    /// The key alone.
+    /// The descriptor with the key alone.
     pub(super) fn alone(&self) -> Option<&N> {
         self.alone.as_deref()
     }

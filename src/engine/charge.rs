@@ -12,18 +12,16 @@ pub const CHARGES_MAX: usize = 512;
 pub enum Operation {
     /// Consumes this many hits if they fit; 1 or more.
     Consume(Hits),
-    /// Charges nothing, and has the verdict of 1 hit.
+    /// Charges nothing, and returns the verdict for 1 hit.
     Peek,
-    /// Gives this many hits back, and is never over.
+    /// Gives this many hits back. A refund is never over.
     Refund(Hits),
-    /// Charges this many hits with any verdict: the usage has already happened.
+    /// Charges this many hits with any verdict, because the usage has already happened.
     Report(Hits),
 }
 
 impl Operation {
-    /// The hits that the verdict and the wait are about. A peek and a report are about one hit, a refund about none.
-    /// [dc-6] [dc-9]
-    #[must_use]
+    /// The hits that the verdict and the wait are for: 1 for a peek and a report, 0 for a refund. [dc-6] [dc-9]
     pub const fn asked(self) -> Hits {
         match self {
             Self::Consume(hits) => hits,
@@ -33,20 +31,21 @@ impl Operation {
     }
 }
 
-/// What a limit that is over does to the decision. [dc-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It denies.
-    Enforced,
-    /// It never denies.
-    Shadow,
-    /// It denies if every limit of this role is over.
-    Quota,
+crate::named! {
+    /// How a limit affects the decision when it is over. [dc-3]
+    #[derive(Hash)]
+    pub enum Role {
+        /// It denies.
+        Enforced = "enforced",
+        /// It never denies.
+        Shadow = "shadow",
+        /// It denies if all limits of this role are over.
+        Quota = "quota",
+    }
 }
 
 impl Role {
     /// The role of a rule with these two settings. A rule in shadow mode denies nothing, even if it is a quota.
-    #[must_use]
     pub const fn of(shadow_mode: bool, quota_mode: bool) -> Self {
         match (shadow_mode, quota_mode) {
             (true, _) => Self::Shadow,
@@ -54,46 +53,15 @@ impl Role {
             (false, false) => Self::Enforced,
         }
     }
-
-    /// Its name where policies are shown.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Enforced => "enforced",
-            Self::Shadow => "shadow",
-            Self::Quota => "quota",
-        }
-    }
 }
 
-/// How the limits of one decision depend on each other. [dc-4]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// All or nothing: a denied decision charges no limit.
-    Atomic,
-    /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
-    Independent,
-}
-
-impl Mode {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 2] = [Self::Atomic, Self::Independent];
-    /// Their names, in the same order.
-    pub const NAMES: [&'static str; 2] = [Self::Atomic.name(), Self::Independent.name()];
-
-    /// Its name in policies and settings, as the value of `charging`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Atomic => "atomic",
-            Self::Independent => "independent",
-        }
-    }
-
-    /// The mode with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
+crate::named! {
+    /// How the limits of one decision depend on each other. [dc-4]
+    pub enum Mode {
+        /// All or nothing: a denied decision charges no limit.
+        Atomic = "atomic",
+        /// Each limit by itself; fixed windows count denied hits too, as envoyproxy/ratelimit does.
+        Independent = "independent",
     }
 }
 
@@ -104,21 +72,20 @@ pub struct Charge<'a> {
     pub key: &'a str,
     /// The limit.
     pub limit: &'a Limit,
-    /// The operation.
+    /// What the charge does.
     pub operation: Operation,
     /// The descriptor of the request, by position.
     pub group: u16,
-    /// What the limit does if it is over.
+    /// How the limit affects the decision if it is over.
     pub role: Role,
-    /// The rule in whose portion of a bounded store the state is.
+    /// The id of the rule whose portion of a bounded store holds the state.
     pub owner: u32,
-    /// The boundaries of a calendar window; none for every other limit.
+    /// The boundaries of a calendar window; None for every other limit.
     pub bounds: Option<Bounds>,
 }
 
 impl<'a> Charge<'a> {
-    /// A charge that is a whole decision by itself.
-    #[must_use]
+    /// A charge that is the only one of its decision.
     pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
         Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
     }

@@ -1,15 +1,15 @@
-//! Classes divide the values of a key at one level into finitely many parts. All values of a class meet the same, and
-//! one value stands for each.
+//! Classes divide the values of a key at one level into finitely many parts. All values of a class meet the same rules,
+//! so one value can represent the class.
 //!
-//! The levels can be of several policies (`N`: two to compare, one to find descriptors that nothing meets). Classes
-//! are: each text that a level names, each network without the networks in it, each combination of the patterns that
-//! values match first (a walk through all automata at once), and the rest. The witness of a class is a shortest value,
-//! in printable characters if possible. [`PolicySet::find`](super::PolicySet::find) confirms it: `met` is what the
-//! engine finds for it.
+//! The levels can be of several policies (`N`: two for a comparison, one for finding descriptors that no value meets).
+//! Classes are: each text that a level names, each network without its inner networks, each combination of the patterns
+//! that values match first (found by a walk through all automata at once), and the rest. The witness of a class is a
+//! shortest value, in printable characters if possible. [`PolicySet::find`](super::PolicySet::find) confirms it: `met`
+//! is what the engine finds for the witness.
 //!
-//! An address of IPv6, and a network, has many texts. If a key has patterns and networks, a class of such texts may
-//! have no value: then it has no witness. Beyond a budget there are no classes ([`GivenUp`]). Not here: how two rules
-//! differ (comparison).
+//! An IPv6 address and a network can each be written as many texts. If a key has patterns and networks, a class of such
+//! texts may have no value: then it has no witness. Beyond a budget there are no classes ([`GivenUp`]). Not here: how
+//! two rules differ (comparison).
 
 mod addresses;
 mod texts;
@@ -32,37 +32,36 @@ use super::network::Network;
 use super::pattern::Pattern;
 use super::policy::Place;
 
-/// Entries that meet the same in each of several policies.
+/// Entries that meet the same rule in each of several policies.
 #[derive(Clone, Debug)]
 pub struct Class<'p, const N: usize> {
     /// The key.
     pub key: String,
-    /// A value of the class; none if it is not known whether there is one.
+    /// A value of the class. None if it is unknown whether the class has a value.
     pub witness: Option<String>,
     /// What distinguishes it from other classes.
     pub kind: ClassKind,
-    /// Where its entries lead in each policy.
+    /// Where the entries of the class lead in each policy.
     pub met: [Option<Place<'p>>; N],
 }
 
 /// What distinguishes a class from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassKind {
-    /// It has one value, which a policy names, perhaps as the text of a wildcard.
+    /// One value, which a policy names as a text or as the text of a wildcard.
     Text,
     /// Addresses in a network.
     Network,
-    /// All other values: those that patterns match, and those for the key alone.
+    /// All other values: values that patterns match, and values for the key alone.
     Other,
 }
 
 /// The keys that one of the policies has at a level, in order.
-#[must_use]
 pub fn keys<'p, const N: usize>(places: &[Option<Place<'p>>; N]) -> BTreeSet<&'p str> {
     places.iter().flatten().flat_map(|place| place.keys()).collect()
 }
 
-/// The classes of a key that one of the policies has at the level. Classes that meet nothing are left out.
+/// The classes of a key that one of the policies has at the level. Leaves out classes that meet no rule.
 ///
 /// # Errors
 /// When the budget is used up.
@@ -74,7 +73,7 @@ pub fn classes<'p, const N: usize>(
     classes_of(Values::All, places, key, budget)
 }
 
-/// The same, for some values only.
+/// As [`classes`], for some values only.
 ///
 /// # Errors
 /// When the budget is used up.
@@ -87,8 +86,8 @@ pub fn classes_of<'p, const N: usize>(
     Level::new(places, key)?.classes(values, budget)
 }
 
-/// The classes of all keys that no policy has at the level: keys with a `*` can match them, in policies that are read
-/// as those of envoyproxy/ratelimit. Classes that meet nothing are left out.
+/// The classes of all keys that no policy has at the level: a key with a `*` can match them, in policies that are read
+/// as policies of envoyproxy/ratelimit. Leaves out classes that meet no rule.
 ///
 /// # Errors
 /// When the budget is used up.
@@ -122,7 +121,7 @@ impl<'p, const N: usize> Class<'p, N> {
         self.met.iter().any(Option::is_some)
     }
 
-    /// Where it leads, by addresses.
+    /// Where the class leads, by addresses.
     fn outcome(&self) -> [Option<usize>; N] {
         self.met.map(|place| place.map(Place::address))
     }
@@ -150,7 +149,7 @@ struct Level<'l, 'p, const N: usize> {
     key: &'l str,
     texts: HashSet<&'p str>,
     networks: Lattice,
-    /// The patterns of the key, and those for keys.
+    /// For each policy, the patterns of the key and the key patterns.
     automata: [(Option<Cow<'p, Automaton>>, Option<Automaton>); N],
 }
 
@@ -175,7 +174,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         texts.sort_unstable();
         let of_networks = self.networks.with_inner();
         budget.take((1 + texts.len() + of_networks.len()) as u64)?;
-        // The text of a wildcard is the least clear of its values.
+        // The text of a wildcard is the least readable of its values.
         let (of_wildcards, texts): (Vec<&str>, Vec<&str>) = texts.into_iter().partition(|text| text.contains('*'));
         let of_text = |text: &str| self.class(text.to_owned(), ClassKind::Text);
         let mut classes: Vec<_> = texts.into_iter().map(of_text).collect();
@@ -198,7 +197,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Ok(classes)
     }
 
-    /// Adds a class for each region of the patterns, and classes for which it is not known whether they have a value.
+    /// Adds a class for each region of the patterns, and classes that may have no value.
     fn add_regions(
         &self,
         values: Values,
@@ -243,7 +242,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Class { key: self.key.to_owned(), witness: None, kind, met }
     }
 
-    /// Values that are in a network and in no smaller one, if patterns can distinguish them.
+    /// Values that are in a network and in none of its inner networks, if patterns can distinguish them.
     fn values_in<'v>(&'v self, network: &Network, inner: &[Network]) -> impl Iterator<Item = String> + 'v {
         let address = network.address_beside(inner).map(|address| address.spellings()).unwrap_or_default();
         let values = address.into_iter().chain(network.spellings());
@@ -258,17 +257,17 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
     }
 }
 
-/// What the values of a wildcard or a regular expression meet, beside other matchers.
+/// What the values of a wildcard or a regular expression match beside other matchers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// A value that meets the matcher itself, other than the text of a wildcard; none if there is none.
+    /// A value that matches the matcher itself, other than the text of a wildcard. None if there is no such value.
     pub own: Option<String>,
-    /// The matchers that some of its values meet instead, in order, each with such a value.
+    /// The matchers that match some of its values first, in order, each with such a value.
     pub by: Vec<(usize, String)>,
 }
 
-/// What the values of one of several matchers of a key meet; the matchers are in the order of the file. Empty if the
-/// matcher is neither a wildcard nor a regular expression.
+/// What the values of one of several matchers of a key match; the matchers are in file order. Empty if the matcher is
+/// neither a wildcard nor a regular expression.
 ///
 /// # Errors
 /// When the budget is used up.
@@ -465,7 +464,7 @@ mod tests {
         let places = [set.domain("shop").map(Domain::top)];
         let found = classes(&places, "a", &mut Budget::of(10));
         assert_eq!(found.err(), Some(GivenUp::Steps));
-        // An automaton that searches texts anywhere and in any order has a state for each subset of them.
+        // An automaton that searches for texts anywhere and in any order has a state for each subset of the texts.
         let many = |first: char| (0..8).map(move |n| Some(format!("*{n}{first}*{n}{first}{first}*").into()));
         let (old, new) = (of_key(many('a')), of_key(many('b')));
         let places = [&old, &new].map(|set| set.domain("shop").map(Domain::top));

@@ -1,7 +1,7 @@
-//! Which shares of its limits a decision crossed. The state that each charge found shows it. [al-1]
+//! Which shares of its limits a decision crossed, derived from the state that each charge found. [al-1]
 //!
-//! Exactly one decision raises the count of a window from below a share to the share or above it, on whichever replica.
-//! So no script and no stored state is needed. Not here: where a crossing is reported (the observer).
+//! Exactly one decision raises the count of a window from below a share to the share or above it, on any replica. So no
+//! script and no stored state is needed. Not here: where a crossing is reported (the observer).
 
 use super::algorithm::{CountedWindow, Effect};
 use super::charge::{Charge, Mode, Operation};
@@ -18,18 +18,16 @@ pub struct Rise {
 }
 
 impl Rise {
-    /// The effect of a charge that is the only one on its key, for a decision that stands as its outcome shows.
-    #[must_use]
+    /// The effect of a charge that is the only charge on its key. The decision must be in force as its outcome shows.
     pub fn of_outcome(charge: &Charge<'_>, outcome: &Outcome) -> Option<Self> {
         let kind = charge.limit.kind();
         let before = kind.counted(&outcome.before, outcome.now)?;
         Some(Self::between(before, kind.counted(&outcome.state, outcome.now)?))
     }
 
-    /// The effect of a decision on the count of the key of `charges[at]`; `places` are those of
-    /// [`key_indices`](super::decision::key_indices). None if the algorithm has no windows, and if an earlier charge is
-    /// on the same key: that charge has the rise of both.
-    #[must_use]
+    /// The effect of a decision on the count of the key of `charges[at]`; `places` are the indices of
+    /// [`key_indices`](super::decision::key_indices). None if the algorithm has no windows, or if an earlier charge is
+    /// on the same key: the result for that charge covers both.
     pub fn of_key(charges: &[Charge<'_>], places: &[u16], decision: &Decision, mode: Mode, at: usize) -> Option<Self> {
         let kind = charges[at].limit.kind();
         let first = &decision.outcomes[at];
@@ -41,7 +39,7 @@ impl Rise {
         }
         let mut same = (at..charges.len()).filter(|&i| is_same(i));
         if decision.denied && mode == Mode::Atomic {
-            // Then outcomes show the state before the decision, although some charges stand. [dc-4] [dc-7]
+            // Then outcomes show the state before the decision, although some charges are in force. [dc-4] [dc-7]
             let count =
                 same.fold(before.count, |count, i| written_when_denied(&charges[i], &decision.outcomes[i], count));
             let written = kind.left(&first.before, Effect::Add(count - before.count), first.now)?;
@@ -52,7 +50,7 @@ impl Rise {
     }
 
     fn between(before: CountedWindow, after: CountedWindow) -> Self {
-        // A refund can end a window from the first hit, and then the next charge begins another window.
+        // A refund can end a window from the first hit. The next charge then begins another window.
         let from = if before.start == after.start { before.count } else { 0 };
         Self { from, window: after }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`decide`] makes the whole decision, for a store that calls the engine under its own lock. A store that makes the
 //! transition elsewhere (the scripts in lua/) returns the state that each charge found, and [`evaluate`] derives the
-//! rest.
+//! decision.
 
 use smallvec::SmallVec;
 
@@ -14,20 +14,19 @@ use super::time::Micros;
 /// The answer of a limit to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It fits.
+    /// The charge fits.
     Within,
-    /// It does not fit now.
+    /// The charge does not fit now.
     Over {
-        /// The exact wait in microseconds until it would fit if no other request came.
+        /// The exact wait in microseconds until the charge would fit without other requests.
         retry_after: Micros,
     },
-    /// It can never fit: more hits than the limit can hold.
+    /// The charge can never fit: more hits than the limit can hold.
     Never,
 }
 
 impl Verdict {
-    /// Whether it does not fit.
-    #[must_use]
+    /// Whether the charge does not fit.
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Within)
     }
@@ -36,13 +35,13 @@ impl Verdict {
 /// The outcome of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether it fits.
+    /// Whether the charge fits.
     pub verdict: Verdict,
     /// The most hits that were admissible just before this charge.
     pub remaining_before: Hits,
     /// The most hits that would be admitted in [`Outcome::state`].
     pub remaining: Hits,
-    /// The clock of the store that made the decision; the times count from it.
+    /// The clock of the store that made the decision. All times count from it.
     pub now: Micros,
     /// The state at the key before the decision.
     pub before: Observed,
@@ -50,17 +49,16 @@ pub struct Outcome {
     pub wait: Micros,
     /// The time in microseconds until [`Outcome::state`] equals an empty one.
     pub reset_after: Micros,
-    /// The state that the charge shows: the state after it, or for a denied atomic decision the state before the
-    /// decision. [dc-7]
+    /// The state after the charge. For a denied atomic decision: the state before the decision. [dc-7]
     pub state: Observed,
     /// Proof of the added hits, if any were added.
     pub receipt: Option<Receipt>,
 }
 
 impl Outcome {
-    /// Changes the outcome to that of a denied atomic decision, because another part of the request was denied after
-    /// this part was charged. It then shows the state before the decision: consumed hits were taken back, reported hits
-    /// stand. [dc-7] [dc-4]
+    /// Changes the outcome to that of a denied atomic decision, for a part that was charged before another part denied
+    /// the request. The outcome then shows the state before the decision: consumed hits were undone, reported hits
+    /// remain charged. [dc-7] [dc-4]
     pub fn show_before(&mut self, charge: &Charge<'_>) {
         let limit = charge.limit;
         if !matches!(charge.operation, Operation::Report(_)) {
@@ -76,12 +74,12 @@ impl Outcome {
 /// The answer of a decision.
 #[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may not pass.
+    /// Whether the request is denied.
     pub denied: bool,
     /// The store's clock when it was made.
     pub now: Micros,
-    /// One for each charge, in the same order. One is stored inline: an outcome is large, and a decision is moved
-    /// several times.
+    /// One outcome for each charge, in the same order. One is stored inline: an outcome is large, and a decision is
+    /// moved several times.
     pub outcomes: SmallVec<[Outcome; 1]>,
 }
 
@@ -90,29 +88,27 @@ pub struct Decision {
 pub struct FoundState {
     /// The state just before the charge.
     pub before: Observed,
-    /// The state just after the charge, if it cannot be computed from the state before: for a summary.
+    /// The state just after the charge, for a summary: it cannot be computed from the state before.
     pub after: Option<Observed>,
 }
 
 impl FoundState {
-    /// The replacement for a charge on a limit that does not apply now: an empty state, which stays as it is. [te-1]
-    #[must_use]
+    /// The result for a charge on a limit that does not apply now: an empty, unchanged state. [te-1]
     pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
-        // The boundaries of a calendar's charge need not hold the clock.
+        // The boundaries of a calendar's charge need not contain the clock's time.
         let bounds = charge.limit.calendar().map(|_| [now, now + 1, now + 1, now + 1]);
         Self { before: charge.limit.kind().observe(None, charge.operation.asked(), bounds, now), after: None }
     }
 }
 
-/// A decision that was not made, because the boundaries of a calendar charge do not hold the store's clock. [cl-3]
+/// The decision was not made, because the boundaries of a calendar charge do not contain the store's clock. [cl-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleBounds;
 
-/// The distinct key of each charge, numbered by first use: `places[i]` for charge `i`.
+/// The index of each charge's distinct key, numbered by first use: `places[i]` for charge `i`.
 pub type KeyIndices = SmallVec<[u16; 4]>;
 
-/// Numbers the distinct keys of a decision. Returns the place of each charge's key, and the first charge of each place.
-#[must_use]
+/// Numbers the distinct keys of a decision. Returns the index of each charge's key, and the first charge of each index.
 #[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
 pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
     let mut places = KeyIndices::new();
@@ -128,11 +124,10 @@ pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
     (places, firsts)
 }
 
-/// Decides over states as read, one for each key. Returns the effect of each charge on its state, in order; the store
-/// applies it with [`apply`](super::algorithm::StateKind::apply). [dc-2]
+/// Decides over the states that the store has read, one for each key. Returns the effect of each charge on its state,
+/// in order; the store applies it with [`apply`](super::algorithm::StateKind::apply). [dc-2]
 ///
-/// # Errors
-/// When the boundaries of a calendar charge do not hold `now`. Then the store must change nothing.
+/// # Errors When the boundaries of a calendar charge do not contain `now`. Then the store must change nothing.
 pub fn decide<'s>(
     charges: &[Charge<'_>],
     places: &[u16],
@@ -190,8 +185,7 @@ pub fn decide<'s>(
     Ok((evaluate(charges, places, &found, mode, now), effects))
 }
 
-/// Derives a decision from the state that each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
-#[must_use]
+/// Derives a decision from the state that each charge found. Every store uses it. [dc-3] [dc-7] [dc-10]
 pub fn evaluate(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
@@ -206,7 +200,7 @@ pub fn evaluate(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mo
         let applies = charge.limit.applies_at(now);
         let effect = if applies { effect(charge, verdict, mode, denied) } else { Effect::Nothing };
         let left = after.or_else(|| kind.left(&before, effect, now)).unwrap_or(before);
-        // If its limit does not apply, a charge on the same key has not read the state.
+        // A charge on a limit that does not apply has not read the state of its key.
         let is_first = |(place, other): (&u16, &Charge<'_>)| *place == places[i] && other.limit.applies_at(now);
         let first = if applies { places.iter().zip(charges).position(is_first).unwrap_or(i) } else { i };
         let at_first = found[first].before;
@@ -231,13 +225,13 @@ pub fn evaluate(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mo
     Decision { denied, now, outcomes }
 }
 
-/// The verdict of the limit for a charge that finds this state, and the most hits that fit. [dc-6] [dc-9]
+/// The verdict for a charge that finds this state, and the most hits that fit. [dc-6] [dc-9]
 fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let kind = charge.limit.kind();
     let remaining = kind.remaining(observed, now);
     let over = |hits: Hits| {
         let own = (hits <= kind.capacity()).then(|| kind.retry_after(observed, hits, now));
-        // No request waits for a limit longer than until its end. [te-3]
+        // A wait ends at the latest when the limit's term ends. [te-3]
         match own.into_iter().chain(charge.limit.ends_after(now)).min() {
             Some(retry_after) => Verdict::Over { retry_after },
             None => Verdict::Never,
@@ -248,7 +242,7 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     }
     let verdict = match charge.operation {
         Operation::Refund(_) => Verdict::Within,
-        // The verdict of a report is that of one hit, because its hits are charged in any case.
+        // The verdict of a report is the verdict for one hit, because its hits are charged in any case.
         Operation::Consume(_) | Operation::Report(_) => {
             let hits = charge.operation.asked();
             if hits <= remaining { Verdict::Within } else { over(hits) }
@@ -264,7 +258,8 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     (verdict, remaining)
 }
 
-/// Whether the verdicts of all limits together deny the request. [dc-3] A limit that does not apply is no quota. [te-2]
+/// Whether the verdicts of all limits together deny the request. [dc-3] A limit that does not apply does not count as a
+/// quota. [te-2]
 fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>, now: Micros) -> bool {
     let counts = |charge: &Charge<'_>| charge.role != Role::Quota || charge.limit.applies_at(now);
     let counted = charges.iter().zip(verdicts).filter(|(charge, _)| counts(charge));
@@ -287,7 +282,7 @@ pub fn deny(limits: impl Iterator<Item = (Role, bool)>) -> bool {
     quotas > 0 && quotas == quotas_over
 }
 
-/// The effect of a charge, given its own verdict and the decision's. [dc-4]
+/// The effect of a charge, from its own verdict and the decision's. [dc-4]
 fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Effect {
     let limit = charge.limit;
     if limit.kind().is_stateless() {

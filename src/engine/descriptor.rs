@@ -12,13 +12,12 @@ pub struct Entry<'a> {
     pub value: &'a str,
 }
 
-/// Reads a descriptor as people type it: `path=/login,client=10.0.0.1`, keys and values in order.
+/// Reads a descriptor as people type it: `path=/login,client=10.0.0.1`, with keys and values in order.
 ///
-/// The key ends at the first `=`, so a value may hold more of them; a value may be empty, a key may not. `\,` is a
-/// comma and `\\` a backslash.
+/// The key ends at the first `=`, so a value may contain more. A value may be empty; a key may not. `\,` is a comma and
+/// `\\` a backslash.
 ///
-/// # Errors
-/// With the reason, if the text does not have that form.
+/// # Errors When the text does not have that form; the error states why.
 pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut entries = Vec::new();
     for entry in split_at_commas(text)? {
@@ -32,7 +31,6 @@ pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 /// Writes a descriptor as [`parse_entries`] reads it.
-#[must_use]
 pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String {
     let mut text = String::new();
     for Entry { key, value } in entries {
@@ -49,8 +47,7 @@ pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String
     text
 }
 
-/// The same, for a descriptor of keys and values.
-#[must_use]
+/// As [`spell_entries`], for pairs of keys and values.
 pub fn spell_pairs(pairs: &[(String, String)]) -> String {
     spell_entries(pairs.iter().map(|(key, value)| Entry { key, value }))
 }
@@ -65,7 +62,7 @@ fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
             '\\' => match chars.next() {
                 Some(escaped @ (',' | '\\')) => part.push(escaped),
                 Some(other) => {
-                    return Err(format!("\\{other} means nothing: \\, is a comma and \\\\ a backslash"));
+                    return Err(format!("\\{other} is not an escape: \\, is a comma and \\\\ a backslash"));
                 }
                 None => return Err("a backslash at the end: write \\\\ for one".to_owned()),
             },

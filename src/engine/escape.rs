@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Whether a key has this byte unescaped. Bytes above ASCII are unescaped: keys are UTF-8.
+/// Whether a key contains this byte unescaped. Bytes above ASCII are unescaped: keys are UTF-8.
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut byte = 0;
@@ -22,7 +22,7 @@ const PLAIN: [bool; 256] = {
 
 /// Appends `text`, with `%XX` for every byte that has a meaning in keys. [ky-2]
 pub(super) fn escape(out: &mut String, text: &str) {
-    // Nearly always no byte needs an escape. Checking that is faster than finding the first one that does.
+    // Usually no byte needs an escape. This check of all bytes is faster than a search for the first such byte.
     if text.bytes().fold(true, |is_plain, byte| is_plain & PLAIN[usize::from(byte)]) {
         out.push_str(text);
     } else {

@@ -1,6 +1,7 @@
 //! The key under which a state is stored: `w1:{<tag>}<limit id>`. [ky-1]
 //!
-//! A state belongs to a domain, a descriptor and the shape of a limit; not to a rule, and not to a limit's numbers.
+//! A state belongs to a domain, a descriptor and the shape of a limit. It does not belong to a rule or to a limit's
+//! numbers.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ use super::pattern::SharedBy;
 
 /// The beginning of every key. It changes when the stored formats change. [ky-5]
 pub const VERSION: &str = "w1:";
-/// A tag longer than this, in bytes, is cut and hashed. [ky-3]
+/// A longer tag, in bytes, is shortened and hashed. [ky-3]
 pub const TAG_BYTES_MAX: usize = 256;
 /// How much of a long tag is kept for people to read, in bytes.
 const TAG_BYTES_KEPT: usize = 128;
@@ -22,8 +23,8 @@ const TAG_HASH_BYTES: usize = 16;
 
 /// Appends the key of `limit` for a descriptor to `out`.
 ///
-/// `shared` has, by position, the entries whose values share one state. The key has a wildcard or a name in place of
-/// such a value.
+/// `shared` lists, by position, the entries whose values share one state. For such an entry the key has a wildcard or a
+/// name in place of the value.
 pub fn write_key<'a>(
     out: &mut String,
     domain: &str,
@@ -35,7 +36,7 @@ pub fn write_key<'a>(
     out.push_str(limit.id());
 }
 
-/// Appends `w1:{<tag>}`. All limits of one descriptor have it, so they are in one slot.
+/// Appends `w1:{<tag>}`. All limits of one descriptor have this tag, so they are in one slot.
 pub fn write_tag<'a>(
     out: &mut String,
     domain: &str,
@@ -52,7 +53,7 @@ pub fn write_tag<'a>(
         escape(out, entry.key);
         out.push('=');
         match shared.next_if(|(at, _)| *at == position) {
-            // A value has no `=`, because it is escaped.
+            // A value contains no `=`, because it is escaped.
             Some((_, SharedBy::Name(name))) => {
                 out.push('=');
                 escape(out, name);
@@ -74,8 +75,7 @@ pub fn write_tag<'a>(
     out.push('}');
 }
 
-/// The text that all keys of a domain begin with, or of all domains.
-#[must_use]
+/// The prefix of all keys of a domain, or of all domains.
 pub fn domain_prefix(domain: Option<&str>) -> String {
     let mut prefix = format!("{VERSION}{{");
     if let Some(domain) = domain {
@@ -85,7 +85,7 @@ pub fn domain_prefix(domain: Option<&str>) -> String {
     prefix
 }
 
-/// Cuts the tag that starts at `start` to a readable beginning and a hash of the whole. [ky-3]
+/// Replaces the tag that starts at `start` with a readable beginning and a hash of the whole. [ky-3]
 fn shorten(out: &mut String, start: usize) {
     let hash = Sha256::digest(&out.as_bytes()[start..]);
     let mut end = start + TAG_BYTES_KEPT;
@@ -99,9 +99,8 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
-/// A number that stands for a key in a receipt: the first 64 bits of its SHA-256, so that no caller can choose a value that
-/// shares its number with another caller's key. The operator's prefix is no part of a key. [hd-4]
-#[must_use]
+/// The number of a key in a receipt: the first 64 bits of its SHA-256. So no caller can choose a value whose number
+/// equals that of another caller's key. The operator's prefix is not part of a key. [hd-4]
 pub fn number(key: &str) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&Sha256::digest(key.as_bytes())[..8]);
@@ -113,7 +112,7 @@ pub fn number(key: &str) -> u64 {
 pub enum ParsedValue {
     /// The value of the request, or the wildcard in its place.
     Text(String),
-    /// The name in its place.
+    /// The name in place of values that share a state.
     Name(String),
 }
 
@@ -122,16 +121,15 @@ pub enum ParsedValue {
 pub struct ParsedKey<'k> {
     /// The domain.
     pub domain: String,
-    /// Keys and values of the descriptor. If the key is cut, so is the last value.
+    /// Keys and values of the descriptor. If the tag was shortened, the last value is incomplete.
     pub entries: Vec<(String, ParsedValue)>,
-    /// Whether the descriptor was too long, so the key has its beginning and a hash. [ky-3]
+    /// Whether the tag was too long, so the key has its beginning and a hash. [ky-3]
     pub is_hashed: bool,
-    /// The id of the limit; empty if only the tag was read.
+    /// The id of the limit. Empty if the text is a tag.
     pub limit_id: &'k str,
 }
 
-/// Reads a key of [`write_key`] or a tag of [`write_tag`]; none if the text is neither.
-#[must_use]
+/// Reads a key of [`write_key`] or a tag of [`write_tag`]. None for any other text.
 pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let (tag, limit_id) = key.strip_prefix(VERSION)?.strip_prefix('{')?.split_once('}')?;
     let (tag, is_hashed) = match tag.rsplit_once('~') {
@@ -141,7 +139,7 @@ pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let mut parts = tag.split('|');
     let domain = unescape(parts.next()?)?;
     let entry = |part: &str| {
-        // If a long tag is cut, its last part may lack the value.
+        // In a shortened tag, the last part may lack its value.
         let (key, value) = part.split_once('=').or_else(|| is_hashed.then_some((part, "")))?;
         let value = match value.strip_prefix('=') {
             Some(name) => ParsedValue::Name(unescape(name)?),
@@ -153,7 +151,7 @@ pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     Some(ParsedKey { domain, entries, is_hashed, limit_id })
 }
 
-/// Reverses [`escape`]. Leaves out an escape that is cut off, as in a long tag.
+/// Reverses [`escape`]. Leaves out an incomplete escape, as a shortened tag can have.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -205,7 +203,7 @@ mod tests {
             value
         };
         assert_eq!(read(&"x".repeat(300)), "x".repeat(TAG_BYTES_KEPT - "shop|user=".len()));
-        // Cuts at each position inside of an escape.
+        // Cuts at each position inside an escape.
         for blanks in 0..3 {
             let value = format!("{}{}", "x".repeat(blanks), " ".repeat(300));
             let kept = read(&value);

@@ -1,34 +1,34 @@
-//! Leases: hits of a hot key that a process takes ahead, and for how long it may admit by them. [ls-1]
+//! Leases: hits of a hot key that a process charges ahead, and for how long it may admit requests from them. [ls-1]
 //!
-//! Only the arithmetic is here. Which keys are hot, and the hits that a process holds, are the limiter's.
+//! Only the arithmetic is here. The limiter finds the hot keys and keeps the hits.
 
 use super::descriptor::Hits;
 use super::time::Micros;
 
-/// A key is hot in a process from this many requests on in the time of a lease. [ls-2]
+/// A key is hot in a process if it gets this many requests within the length of a lease. [ls-2]
 pub const HOT_ASKS: u32 = 32;
-/// The fewest hits that are worth a call of their own. [ls-2]
+/// The fewest hits for which a separate call pays off. [ls-2]
 pub const LEASE_HITS_MIN: Hits = 8;
-/// With fewer hits left, nothing is taken ahead. [ls-2]
+/// With fewer remaining hits, nothing is charged ahead. [ls-2]
 pub const LEASE_REMAINING_MIN: Hits = 128;
 /// The shortest and the longest lease, in microseconds.
 const LEASE_US: std::ops::RangeInclusive<u64> = 10_000..=1_000_000;
 
-/// At most this part of what is left is taken ahead, so that leases end near the limit.
+/// A lease charges at most this part of the remaining hits, so leases get smaller near the limit.
 const REMAINING_PER_LEASE: Hits = 16;
-/// At most this part of the limit is taken ahead.
+/// A lease charges at most this part of the limit.
 const LIMIT_PER_LEASE: Hits = 20;
-/// A limit below this many hits has no leases: they would be too small.
+/// A limit below this many hits has no leases, because they would be too small.
 pub const LIMIT_MIN: Hits = LEASE_HITS_MIN * LIMIT_PER_LEASE;
-/// The part by which a lease ends early: two clocks drift apart by less.
+/// A lease ends early by this part of its length, because two clocks may drift apart by almost as much.
 const DRIFT: u64 = 1_000;
 
-/// How long a process may admit by the hits that it took ahead.
+/// How long a process may admit requests from hits that it charged ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease(u32);
 
 impl Lease {
-    /// A lease of so many microseconds. None for one that is too short or too long.
+    /// A lease of this many microseconds. None if it is too short or too long.
     #[must_use]
     pub fn from_micros(us: u64) -> Option<Self> {
         u32::try_from(us).ok().filter(|us| LEASE_US.contains(&u64::from(*us))).map(Self)
@@ -40,8 +40,8 @@ impl Lease {
         self.0 as Micros
     }
 
-    /// How long a lease lasts from the instant on at which its call was sent, if its step ends `step_after` microseconds after
-    /// the store's clock in the reply. Rounded down. [ls-3]
+    /// How long a lease lasts, counted from the instant when its call was sent. `step_after` is the time from the
+    /// store's clock in the reply to the end of the step, in microseconds. Rounded down. [ls-3]
     ///
     /// ```
     /// use weir_engine::Lease;
@@ -57,8 +57,8 @@ impl Lease {
     }
 }
 
-/// How many hits to take ahead for a key whose requests have asked for `demand` hits in the last time of a lease, where the process holds
-/// `held` hits. None if it is not worth it. [ls-2]
+/// How many hits to charge ahead for a key. `demand` is the number of hits that its requests asked for in the last
+/// lease time; `held` is the number of hits that the process holds. None if a lease does not pay off. [ls-2]
 ///
 /// ```
 /// use weir_engine::hits_ahead;
@@ -92,7 +92,7 @@ mod tests {
         let lease = Lease::from_micros(1_000_000).unwrap();
         for step_after in [1, 2, 999, 1_000, 1_001, 123_457, 1_000_000, u64::MAX] {
             let lasts = lease.lasts(step_after);
-            // What has passed by the faster clock meanwhile, rounded up.
+            // The time by the faster clock, rounded up.
             assert!(lasts + lasts.div_ceil(DRIFT) <= step_after, "{step_after}");
             assert!(lasts < lease.us());
         }

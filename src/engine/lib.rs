@@ -1,7 +1,7 @@
-//! Decisions: pure functions of limits, states, hits and a time that is an argument.
+//! Decisions: pure functions of limits, states, hits and a time, which is an argument.
 //!
-//! Deliberately absent: async, I/O, a clock, serde, floats, time zones and anything that can fail for a reason outside
-//! the arguments. `[fw-3]` cites one of the numbered rules of docs/semantics.md.
+//! Deliberately absent: async, I/O, a clock, serde, floats, time zones, and anything that can fail for a reason outside
+//! its arguments. `[fw-3]` cites one of the numbered rules of docs/semantics.md.
 
 pub mod algorithm;
 pub mod arith;
@@ -18,6 +18,7 @@ pub mod lease;
 pub mod limit;
 pub mod matcher;
 pub mod metadata;
+mod named;
 pub mod network;
 mod numbers;
 pub mod observer;

@@ -16,23 +16,23 @@ pub struct Limit {
     requests: u32,
     window: Window,
     algorithm: Algorithm,
-    /// A name for people and for `replaces`. It is part of the key only after [`Limit::keyed_by_name`].
+    /// A name for people and for `replaces`. [`Limit::keyed_by_name`] makes it part of the key.
     pub name: Option<Box<str>>,
     /// A denied charge consumes the remaining hits of this limit. [dc-4]
     pub drain: bool,
     /// The limit is on trial: it is charged and counted, but denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
-    /// Its charges are estimates, which callers settle by their receipts; only an algorithm that takes holds has any [hd-1]. Permits
-    /// are always held [cc-5].
+    /// The limit's charges are estimates, which callers settle by their receipts; only some algorithms support holds
+    /// [hd-1]. Permits are always held [cc-5].
     pub hold: bool,
-    /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
+    /// The shares whose crossing is reported; always empty except for a `fixed_window`. [al-1]
     pub alert_at: Shares,
-    /// For how long a process may admit by hits that it took ahead, if it may. [ls-1]
+    /// For how long a process may admit requests from hits that it charged ahead. None: no leases. [ls-1]
     pub lease: Option<Lease>,
     post_paid: bool,
-    /// The term, if it does not always apply. In a box, because few limits have one. [te-1]
+    /// The time in which the limit applies. None: always. In a box, because few limits have a term. [te-1]
     pub term: Option<Box<Term>>,
-    /// The kind of its states, with the numbers of this limit.
+    /// The kind of the limit's states, with the numbers of this limit.
     kind: StateKind,
     /// The IANA name of a calendar's time zone; empty for UTC, and for every other limit.
     zone: Box<str>,
@@ -80,7 +80,6 @@ impl Limit {
     }
 
     /// A fixed window of one unit: the form of a limit of the request, and the default of policies.
-    #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         match Self::new(requests, unit.window(), Algorithm::FIXED_WINDOW) {
             Ok(limit) => limit,
@@ -96,12 +95,12 @@ impl Limit {
     }
 
     /// The IANA name of a calendar's time zone; empty for UTC, and for every limit without a calendar.
-    #[must_use]
     pub fn zone(&self) -> &str {
         &self.zone
     }
 
-    /// Makes the name part of the key: one list has limits of equal shape, which only their names distinguish.
+    /// Makes the name part of the key. Limits of equal shape in one list need it, because only their names distinguish
+    /// them.
     #[must_use]
     pub fn keyed_by_name(mut self) -> Self {
         self.is_keyed_by_name = true;
@@ -119,32 +118,27 @@ impl Limit {
     }
 
     /// Hits per window. 0 denies everything; it never means unlimited. [lm-5]
-    #[must_use]
     pub const fn requests(&self) -> u32 {
         self.requests
     }
 
     /// The window, or the period of the rate.
-    #[must_use]
     pub const fn window(&self) -> Window {
         self.window
     }
 
-    /// How it counts.
-    #[must_use]
+    /// The algorithm of the limit.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The kind of its states, with the numbers of this limit.
-    #[must_use]
+    /// The kind of the limit's states, with the numbers of this limit.
     pub const fn kind(&self) -> &StateKind {
         &self.kind
     }
 
-    /// Whether it applies at this instant. If not, decisions ignore it. [te-1]
+    /// Whether the limit applies at this instant. If not, decisions ignore it. [te-1]
     #[inline]
-    #[must_use]
     pub fn applies_at(&self, now: Micros) -> bool {
         match &self.term {
             None => true,
@@ -152,15 +146,13 @@ impl Limit {
         }
     }
 
-    /// The time until it ends, if it ends.
-    #[must_use]
+    /// The time until the limit's term ends. None if it never ends.
     pub fn ends_after(&self, now: Micros) -> Option<Micros> {
         let until = self.term.as_ref()?.until();
         (until < Term::NO_END).then(|| until.saturating_sub(now))
     }
 
-    /// The calendar that its windows follow, if they do.
-    #[must_use]
+    /// The calendar of the limit's windows, if they follow one.
     pub const fn calendar(&self) -> Option<CalendarUnit> {
         match self.algorithm.anchor() {
             Anchor::Calendar(unit) => Some(unit),
@@ -169,7 +161,6 @@ impl Limit {
     }
 
     /// Whether usage is reported after the fact: every charge is a report. [dc-5]
-    #[must_use]
     pub const fn post_paid(&self) -> bool {
         self.post_paid
     }
@@ -181,14 +172,12 @@ impl Limit {
     }
 
     /// The most hits that this limit can hold at one instant. It never admits more at once. [lm-4]
-    #[must_use]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
     }
 
-    /// The hits that a charge of so many consumes: one permit [cc-3]; of a hold at most what the limit can hold, so that no
-    /// estimate is too large to be admitted. A limit of 0 still admits none. [hd-2]
-    #[must_use]
+    /// The hits that a charge of `hits` consumes. For `concurrency`: one permit [cc-3]. For a hold: at most the
+    /// capacity, so that every estimate can be admitted. A limit of 0 still admits nothing. [hd-2]
     pub fn consumed(&self, hits: Hits) -> Hits {
         match self.hold {
             _ if self.algorithm.counts_permits() => 1,
@@ -197,8 +186,7 @@ impl Limit {
         }
     }
 
-    /// The part of the key that has the shape of the state. Limits with one id share states.
-    #[must_use]
+    /// The part of the key that identifies the shape of the state. Limits with equal ids share states.
     pub fn id(&self) -> &str {
         &self.id
     }

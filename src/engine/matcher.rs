@@ -1,4 +1,4 @@
-//! The values that a descriptor of a policy is for: a text, a list, networks or a regular expression. [mt-2]
+//! The values that a descriptor of a policy matches: a text, a list, networks or a regular expression. [mt-2]
 //!
 //! Not here: which of several matchers matches first (branch.rs).
 
@@ -9,16 +9,16 @@ use super::automaton::Regex;
 use super::network::Network;
 use super::pattern::Pattern;
 
-/// The values that a descriptor is for. Lists have at least one item.
+/// The values that a descriptor matches. Lists have at least one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matcher {
-    /// `value`: this text. With a `*` in it, a wildcard.
+    /// `value`: this text. A text with a `*` is a wildcard.
     Text(Box<str>),
     /// `values`: each of these texts.
     List(Arc<[Box<str>]>),
     /// `cidr`: the addresses in each of these networks.
     Networks(Arc<[Network]>),
-    /// `regex`: each text that matches it as a whole.
+    /// `regex`: each text that the whole expression matches.
     Regex(Arc<Regex>),
 }
 
@@ -35,9 +35,8 @@ impl From<String> for Matcher {
 }
 
 impl Matcher {
-    /// Its name in the paths of rules and in the keys of shared states. At one level a key has each name once. A list
-    /// has the name of its first item, so new items at its end do not change the name.
-    #[must_use]
+    /// The matcher's name in the paths of rules and in the keys of shared states. Each name is unique for a key at one
+    /// level. A list has the name of its first item, so appending items does not change the name.
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Self::Text(text) => Cow::Borrowed(text),
@@ -53,8 +52,7 @@ impl Matcher {
         }
     }
 
-    /// Its value, if it is for only one.
-    #[must_use]
+    /// The matcher's value, if it matches only one.
     pub fn exact(&self) -> Option<&str> {
         match self {
             Self::Text(text) if !text.contains('*') => Some(text),
@@ -62,14 +60,12 @@ impl Matcher {
         }
     }
 
-    /// Whether it can be for many values that share one state.
-    #[must_use]
+    /// Whether it can match many values that share one state.
     pub fn is_of_many(&self) -> bool {
         self.exact().is_none()
     }
 
-    /// Whether the value matches. Compares one after the other: for people, not for decisions.
-    #[must_use]
+    /// Whether the value matches. Compares with one text after the other, so decisions do not call it.
     pub fn matches(&self, value: &str) -> bool {
         match self {
             Self::Text(text) => match Pattern::new(text) {

@@ -13,7 +13,7 @@ pub const LOOKUPS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network {
     is_v6: bool,
-    /// The address from the left; the bits after the first `length` are 0.
+    /// The first address as a number; the bits after the first `length` are 0.
     bits: u128,
     length: u8,
 }
@@ -23,11 +23,11 @@ pub struct Network {
 pub enum NetworkError {
     /// It does not begin with an address.
     NoAddress,
-    /// The text after the slash is not a length.
+    /// The part after the slash is not a length.
     NoLength,
-    /// The length is larger than the number of bits of such an address.
+    /// The length is larger than the number of bits of an address.
     TooLong {
-        /// That number of bits.
+        /// The number of bits of an address.
         bits: u8,
     },
     /// It has a netmask in place of the length.
@@ -35,7 +35,7 @@ pub enum NetworkError {
         /// The same network with a length.
         meant: Network,
     },
-    /// The address has bits after those of the network.
+    /// The address has bits beyond the network's length.
     HostBits {
         /// The network of that length that contains the address.
         meant: Network,
@@ -49,14 +49,14 @@ impl fmt::Display for NetworkError {
         match self {
             Self::NoAddress => f.write_str("an address and a length are needed, such as 10.0.0.0/8 or 2001:db8::/32"),
             Self::NoLength => {
-                f.write_str("after the slash stands the length of the network in bits, such as 10.0.0.0/8")
+                f.write_str("write the length of the network in bits after the slash, such as 10.0.0.0/8")
             }
-            Self::TooLong { bits } => write!(f, "the length is at most {bits}"),
+            Self::TooLong { bits } => write!(f, "the length must be at most {bits}"),
             Self::Netmask { meant } => write!(f, "a length is needed in place of the netmask: write {meant}"),
             Self::HostBits { meant, host } => {
                 write!(
                     f,
-                    "the address has bits after the first {}: write {meant}, or {host} for this address",
+                    "the address has bits beyond the first {}: write {meant}, or {host} for this address",
                     meant.length
                 )
             }
@@ -65,10 +65,9 @@ impl fmt::Display for NetworkError {
 }
 
 impl Network {
-    /// Reads a network of a policy; a single address is a network of one.
+    /// Reads a network of a policy. A single address is a network of one address.
     ///
-    /// # Errors
-    /// When the text is not a network, with the text that was probably meant.
+    /// # Errors When the text is not a network; the error suggests a correction.
     pub fn parse(text: &str) -> Result<Self, NetworkError> {
         let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
         let address: IpAddr = address.parse().map_err(|_| NetworkError::NoAddress)?;
@@ -101,7 +100,7 @@ impl Network {
         if let Ok(address) = value.parse::<IpAddr>() {
             return Some(Self::of_address(address));
         }
-        // Avoids parsing twice a text that has a slash, such as a path.
+        // Prevents a parse as two kinds for a text that only has a slash, such as a path.
         let starts_so = value.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':');
         if starts_so && value.contains('/') { Self::parse(value).ok() } else { None }
     }
@@ -111,23 +110,23 @@ impl Network {
         Self { is_v6: address.is_ipv6(), bits: left(address), length }.unmapped()
     }
 
-    /// The same network as IPv4, if it is IPv4 within IPv6.
+    /// The same network as IPv4, if it is in the IPv4 range of IPv6.
     fn unmapped(self) -> Self {
         let is_mapped = self.is_v6 && self.length >= 96 && self.bits >> 32 == 0xffff;
         if is_mapped { Self { is_v6: false, bits: self.bits << 96, length: self.length - 96 } } else { self }
     }
 
-    /// The network of that length that contains this one, which is not shorter.
+    /// The network of `length` that contains this network. `length` is not larger than this network's.
     fn cut(self, length: u8) -> Self {
         Self { bits: cut(self.bits, length), length, ..self }
     }
 
-    /// The first address as IPv4, and the number of bits that all addresses share; none for IPv6.
+    /// The first address as IPv4, and the number of bits that all addresses share. None for IPv6.
     pub(super) const fn v4(&self) -> Option<(u32, u8)> {
         if self.is_v6 { None } else { Some(((self.bits >> 96) as u32, self.length)) }
     }
 
-    /// An address in this network and in none of the others; none if they cover all of it.
+    /// An address in this network and in none of the others. None if the others cover all of it.
     pub(super) fn address_beside(&self, others: &[Self]) -> Option<Self> {
         let inside: Vec<Self> = others.iter().filter(|other| self.covers(other)).copied().collect();
         if inside.contains(self) {
@@ -144,7 +143,7 @@ impl Network {
         zero.address_beside(&inside).or_else(|| one.address_beside(&inside))
     }
 
-    /// Texts of an address or a network, the usual one first. All of them parse to the same network.
+    /// Texts of an address or a network, the usual text first. All of them parse to the same network.
     pub(super) fn spellings(&self) -> Vec<String> {
         let mut texts = Vec::new();
         if let Some((bits, length)) = self.v4() {
@@ -168,13 +167,11 @@ impl Network {
     }
 
     /// Whether a value of a request is in this network.
-    #[must_use]
     pub fn has(&self, value: &str) -> bool {
         Self::of_value(value).is_some_and(|value| self.covers(&value))
     }
 
     /// Whether each address of the other network is in this one.
-    #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.is_v6 == self.is_v6 && other.length >= self.length && other.cut(self.length) == *self
     }
@@ -188,9 +185,9 @@ fn left(address: IpAddr) -> u128 {
     }
 }
 
-/// The first bits, with zeros in place of the others.
+/// The first bits, with zeros in place of the rest.
 fn cut(bits: u128, length: u8) -> u128 {
-    // A shift by all 128 bits overflows; then no bit is kept.
+    // A shift by all 128 bits overflows; then the result has no bits of the address.
     bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
@@ -214,9 +211,9 @@ pub(super) struct Networks {
     v6: Family,
 }
 
-/// The networks of one kind of addresses: a binary search over the existing lengths, with a lookup in a hash map for
-/// each step. The search must know whether longer networks can follow. So the map also has shorter beginnings of each
-/// network, for the lengths that its search visits.
+/// The networks of one address family: a binary search over the existing lengths, with a hash map lookup in each step.
+/// The search needs to know whether longer networks can follow. So the map also has shorter beginnings of each network,
+/// for the lengths that the search visits.
 #[derive(Debug, Default)]
 struct Family {
     /// In ascending order.
@@ -226,13 +223,13 @@ struct Family {
 }
 
 impl Networks {
-    /// Adds a network. False if it is here already.
+    /// Adds a network. Returns false if it was added before.
     pub(super) fn push(&mut self, network: Network, number: u32) -> bool {
         self.all.push((network, number));
         self.known.insert(network)
     }
 
-    /// Makes the networks ready for [`Networks::find`].
+    /// Prepares the networks for [`Networks::find`].
     pub(super) fn seal(&mut self) {
         self.known = HashSet::new();
         for (family, is_v6) in [(&mut self.v4, false), (&mut self.v6, true)] {
@@ -240,7 +237,7 @@ impl Networks {
         }
     }
 
-    /// All of them with their numbers, the longest first.
+    /// All networks with their numbers, the longest first.
     pub(super) fn longest_first(&self) -> Vec<(&Network, u32)> {
         let mut all: Vec<(&Network, u32)> = self.all.iter().map(|(network, number)| (network, *number)).collect();
         all.sort_by_key(|(network, _)| std::cmp::Reverse(network.length));
@@ -295,7 +292,7 @@ impl Family {
         Self { lengths: lengths.into(), longest }
     }
 
-    /// Of networks not longer than `length`.
+    /// Finds among networks that are not longer than `length`.
     fn find(&self, bits: u128, length: u8) -> Option<u32> {
         let (mut low, mut high) = (0, self.lengths.len());
         let mut found = None;
@@ -343,12 +340,15 @@ mod tests {
     #[test]
     fn what_is_no_network_is_told_with_what_was_meant() {
         for (text, expected) in [
-            ("10.0.0.1/8", "the address has bits after the first 8: write 10.0.0.0/8, or 10.0.0.1/32 for this address"),
-            ("2001:db8::1/32", "the address has bits after the first 32: write 2001:db8::/32, or 2001:db8::1/128"),
+            (
+                "10.0.0.1/8",
+                "the address has bits beyond the first 8: write 10.0.0.0/8, or 10.0.0.1/32 for this address",
+            ),
+            ("2001:db8::1/32", "the address has bits beyond the first 32: write 2001:db8::/32, or 2001:db8::1/128"),
             ("::ffff:10.1.0.0/104", "write 10.0.0.0/8, or 10.1.0.0/32 for this address"),
-            ("10.0.0.0/33", "the length is at most 32"),
-            ("::/129", "the length is at most 128"),
-            ("10.0.0.0/999999", "the length is at most 32"),
+            ("10.0.0.0/33", "the length must be at most 32"),
+            ("::/129", "the length must be at most 128"),
+            ("10.0.0.0/999999", "the length must be at most 32"),
             ("10.0.0.0/255.0.0.0", "in place of the netmask: write 10.0.0.0/8"),
             ("10.0.0.0/255.0.255.0", "after the slash"),
             ("10.0.0.0/", "after the slash"),
@@ -415,7 +415,7 @@ mod tests {
             deepest += 1;
         }
         assert_eq!(deepest, LOOKUPS_MAX);
-        // The steps also bound the entries of the maps that are not networks themselves.
+        // The steps also bound the map entries that are not networks themselves.
         assert!(networks.v6.longest.len() <= networks.all.len() * LOOKUPS_MAX as usize);
         assert_eq!(networks.find("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe").map(|(_, number)| number), Some(127));
         assert_eq!(networks.find("7fff::").map(|(_, number)| number), Some(0));

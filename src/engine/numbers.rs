@@ -1,6 +1,6 @@
-//! The numbers of one limit in place of those of its policy, and why they do not fit.
+//! The numbers of one limit that replace those of its policy, and why they can be invalid.
 //!
-//! Not here: which descriptor has them (overrides.rs, rows.rs).
+//! Not here: to which descriptor they apply (overrides.rs, rows.rs).
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl fmt::Display for Numbers {
 }
 
 impl Numbers {
-    /// A limit with these numbers; the rest stays.
+    /// A limit with these numbers. Its other properties stay.
     pub(super) fn applied_to(&self, limit: &Limit) -> Result<Limit, Misfit> {
         let Self { requests, window, burst, .. } = *self;
         if let Anchor::Calendar(unit) = limit.algorithm().anchor()
@@ -55,27 +55,27 @@ pub enum Misfit {
     NoDomain,
     /// The descriptor meets no rule.
     NoRule {
-        /// How many of its entries are matched, from the first.
+        /// How many of its entries matched, from the first on.
         met: usize,
     },
     /// The rule has no limit.
     Unlimited,
-    /// The rule has several limits, and the override names none. It has their names.
+    /// The rule has several limits, and the override names none of them. Contains their names.
     Unnamed(Vec<String>),
-    /// No limit of the rule has this name. It has the existing names.
+    /// No limit of the rule has this name. Contains the name and the existing names.
     NoLimit(String, Vec<String>),
-    /// Two of the numbers are for the same limit.
+    /// Two of the numbers apply to the same limit.
     Twice,
-    /// The windows of a limit are those of a calendar, and the override has a length in their place.
+    /// The limit has calendar windows, and the override has a length.
     Calendar(&'static str),
     /// A burst for an algorithm that has none.
     NoBurst(&'static str),
-    /// The numbers break a bound of the algorithm.
+    /// The numbers exceed a bound of the algorithm.
     Limit(LimitError),
     /// Two limits would have the same state.
     SameShape,
-    /// Another override is for the same state: with `share_threshold` many descriptors share one. It has that
-    /// descriptor.
+    /// Another override applies to the same state: with `share_threshold` many descriptors share one. Contains the
+    /// descriptor of the other override.
     Taken(String),
 }
 
@@ -85,25 +85,22 @@ impl fmt::Display for Misfit {
             Self::NoDomain => f.write_str("no policy has this domain"),
             Self::NoRule { met: 0 } => f.write_str("the descriptor meets no rule: no policy has its first entry"),
             Self::NoRule { met } => {
-                write!(
-                    f,
-                    "the descriptor meets no rule: policies go on after {met} of its entries, but not with the next one"
-                )
+                write!(f, "the descriptor meets no rule: {met} of its entries match, but not the next one")
             }
             Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
             Self::Unnamed(names) => {
-                write!(f, "the rule has {} limits: name the one that is meant, of {}", names.len(), names.join(", "))
+                write!(f, "the rule has {} limits: name one of {}", names.len(), names.join(", "))
             }
             Self::NoLimit(name, names) => {
                 write!(f, "no limit of the rule is called {name:?}: there is {}", names.join(", "))
             }
-            Self::Twice => f.write_str("two numbers for one limit"),
+            Self::Twice => f.write_str("two entries have numbers for the same limit"),
             Self::Calendar(unit) => write!(f, "the limit counts by the calendar: give a number per {unit}"),
-            Self::NoBurst(algorithm) => write!(f, "a burst on {algorithm}, which has none"),
+            Self::NoBurst(algorithm) => write!(f, "{algorithm} has no burst"),
             Self::Limit(error) => error.fmt(f),
             Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
             Self::Taken(other) => {
-                write!(f, "the override of {other} is for the same state, which several descriptors share")
+                write!(f, "the override of {other} applies to the same state, which several descriptors share")
             }
         }
     }

@@ -21,12 +21,12 @@ pub trait Observer: Send + Sync {
         None
     }
 
-    /// The lane of a tally's counters to which the runtime of this observer adds ([`Tally::decided`]).
+    /// The lane of a tally's counters that this observer's runtime adds to ([`Tally::decided`]).
     fn lane(&self) -> usize {
         0
     }
 
-    /// A decision was made or failed. `took` is computed only if it is called.
+    /// A decision was made or failed. The observer calls `took` only if it needs the duration.
     fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration) {
         let _ = (result, took);
     }
@@ -46,8 +46,8 @@ pub trait Observer: Send + Sync {
         let _ = (result, took, ids);
     }
 
-    /// A store outside of this process answered or failed after this time; without a time it was not asked. `error` is
-    /// the failure in one word.
+    /// A store outside of this process answered or failed after this time. No time: the store was not called. `error`
+    /// is the failure in one word.
     fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
         let _ = (error, took);
     }
@@ -75,22 +75,22 @@ pub trait Observer: Send + Sync {
         let _ = result;
     }
 
-    /// So many hits of a lease were charged, or came to this end. [ls-6]
+    /// This many hits of a lease were charged, or ended in this way. [ls-6]
     fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
         let _ = (kind, hits);
     }
 
-    /// This became of so many holds. [hd-8]
+    /// This many holds had this result. [hd-8]
     fn holds(&self, result: HoldResult, count: u64) {
         let _ = (result, count);
     }
 
-    /// Holds moved so many hits. [hd-8]
+    /// Holds charged or gave back this many hits. [hd-8]
     fn hold_hits(&self, kind: HoldHits, hits: u64) {
         let _ = (kind, hits);
     }
 
-    /// This happened to so many rows. [rw-7]
+    /// This event happened to this many rows. [rw-7]
     fn rows(&self, event: RowEvent, count: u64) {
         let _ = (event, count);
     }
@@ -138,7 +138,7 @@ pub trait AnsweredRequest {
     /// How many descriptors it has. The other methods take the position of one.
     fn descriptors(&self) -> usize;
 
-    /// The entries of a descriptor.
+    /// The properties of a descriptor's charges and its result.
     fn entries(&self, at: usize) -> &[Entry<'_>];
 
     /// The rule that a descriptor met.
@@ -147,7 +147,7 @@ pub trait AnsweredRequest {
     /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
 
-    /// The terms of the row that its limits came from; none for the default plan, and for rules without rows.
+    /// The terms of the row that set the limits. None for the default plan, and for rules without rows.
     fn row(&self, at: usize) -> Option<&RowTerms> {
         let _ = at;
         None
@@ -159,9 +159,9 @@ pub trait AnsweredRequest {
 pub struct AnsweredDescriptor {
     /// The operation.
     pub operation: Operation,
-    /// The limit of the request.
+    /// The limit that the request sent with the descriptor.
     pub limit: Option<(Hits, Unit)>,
-    /// None if no limit was met, and if the store failed.
+    /// None if no limit applied, or if the store failed.
     pub verdict: Option<DescriptorVerdict>,
     /// The most hits that would be admitted after the decision.
     pub remaining: Option<Hits>,
@@ -173,26 +173,15 @@ pub struct AnsweredDescriptor {
     pub given_back: Option<Hits>,
 }
 
-/// The result for one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DescriptorVerdict {
-    /// Within its limits.
-    Ok,
-    /// Over a limit that denies.
-    Over,
-    /// Over a limit that denies nothing, because it is in shadow mode.
-    Shadow,
-}
-
-impl DescriptorVerdict {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Over => "over",
-            Self::Shadow => "shadow",
-        }
+crate::named! {
+    /// The result for one descriptor.
+    pub enum DescriptorVerdict {
+        /// Within its limits.
+        Ok = "ok",
+        /// Over a limit that denies.
+        Over = "over",
+        /// Over a limit in shadow mode, which does not deny.
+        Shadow = "shadow",
     }
 }
 
@@ -205,8 +194,8 @@ pub struct TraceIds {
     pub span: u64,
 }
 
-/// Receives the events of one decision that belongs to a sampled trace. Other decisions have no such object and cost
-/// nothing more.
+/// Receives the events of one decision that belongs to a sampled trace. Other decisions have no trace object and no
+/// extra cost.
 pub trait Trace: Send + Sync {
     /// The trace and the span of the decision.
     fn ids(&self) -> TraceIds;
@@ -253,26 +242,28 @@ pub struct StoreCall {
     pub charges: usize,
     /// The failure in one word; none if the store answered.
     pub error: Option<&'static str>,
-    /// The time of the call, with its wait in the queue.
+    /// The duration of the call, including its wait in the queue.
     pub took: Duration,
-    /// Whether the store is in this process, so the call was no round trip.
+    /// Whether the store is in this process. Then the call was no round trip.
     pub is_immediate: bool,
 }
 
-/// One limit's part of a decision, for counts.
+/// One limit's part of a decision, for counting.
 #[derive(Clone, Copy, Debug)]
 pub struct Charged<'a> {
     /// The owner of the limit.
     pub limit: LimitOf<'a>,
-    /// The descriptor that met it, as the request has it.
+    /// The descriptor that met the limit, as in the request.
     pub entries: &'a [Entry<'a>],
+    /// The row that the limit's numbers are from; none for the default plan and rules without rows.
+    pub row: Option<&'a Arc<RowTerms>>,
     /// How the request is charged.
     pub mode: Mode,
     /// The operation.
     pub charge: &'a Charge<'a>,
     /// The result.
     pub outcome: &'a Outcome,
-    /// Who gave the answer.
+    /// What gave the answer.
     pub by: AnsweredBy,
 }
 
@@ -298,144 +289,110 @@ pub enum LimitOf<'a> {
     Rule(&'a Rule, usize),
     /// The request itself.
     Request {
-        /// The domain of the request; a policy has it.
+        /// The domain of the request; a policy defines it.
         domain: &'a str,
     },
 }
 
-/// Who decided about a limit.
+/// What decided about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnsweredBy {
     /// A store.
     Store,
-    /// The cache of denials, which has a denial of this limit.
+    /// The cache of denials. It has a known denial of this limit.
     Cache,
-    /// A lease, whose hits the store has charged before. [ls-5]
+    /// A lease, whose hits the store charged before. [ls-5]
     Lease,
 }
 
-/// How a call ended that takes hits ahead for a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseResult {
-    /// The hits were charged.
-    Taken,
-    /// They did not fit.
-    Denied,
-    /// The store gave no answer, and may have charged them.
-    Failed,
-}
-
-impl LeaseResult {
-    /// Their names in metrics, in their order.
-    pub const NAMES: [&'static str; 3] = ["taken", "denied", "failed"];
-}
-
-/// What came of the hits of leases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseHits {
-    /// They were charged ahead.
-    Leased,
-    /// Requests were admitted by them.
-    Used,
-    /// They were left at the end, and the store took them back.
-    GivenBack,
-    /// They were left when their window ended, with which they ended.
-    Ended,
-    /// They were left, and the store did not confirm that it took them back: they may count until the reset.
-    Lost,
-}
-
-impl LeaseHits {
-    /// Their names in metrics, in their order.
-    pub const NAMES: [&'static str; 5] = ["leased", "used", "given_back", "ended", "lost"];
-}
-
-/// The result of a decision, for counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecisionResult {
-    /// The request may pass.
-    Ok,
-    /// The request is over a limit.
-    OverLimit,
-    /// The request was invalid.
-    Invalid,
-    /// No policy has the domain.
-    UnknownDomain,
-    /// No policies were loaded yet.
-    NoPolicies,
-    /// The store did not answer, or not in time.
-    StoreFailed,
-}
-
-impl DecisionResult {
-    /// Its name in metrics and traces.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Invalid => "invalid",
-            Self::UnknownDomain => "unknown_domain",
-            Self::NoPolicies => "no_policies",
-            Self::StoreFailed => "store_failed",
-        }
+crate::named! {
+    /// The result of a call that charges hits ahead for a lease.
+    pub enum LeaseResult {
+        /// The hits were charged.
+        Taken = "taken",
+        /// They did not fit.
+        Denied = "denied",
+        /// The store gave no answer, and may have charged them.
+        Failed = "failed",
     }
 }
 
-/// What became of holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldResult {
-    /// An admitted request opened a hold.
-    Opened,
-    /// A settle has charged what was used in its place.
-    Settled,
-    /// A settle came without a receipt.
-    Reported,
-    /// A settle could not settle a hold, or found it nowhere.
-    Lost,
+crate::named! {
+    /// What happened to the hits of leases.
+    pub enum LeaseHits {
+        /// They were charged ahead.
+        Leased = "leased",
+        /// Requests were admitted from them.
+        Used = "used",
+        /// They were unused when the lease ended, and the store took them back.
+        GivenBack = "given_back",
+        /// They were unused when their window ended, and expired with it.
+        Ended = "ended",
+        /// They were unused, and the store did not confirm that it took them back. They may count until the reset.
+        Lost = "lost",
+    }
 }
 
-impl HoldResult {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 4] = ["opened", "settled", "reported", "lost"];
+crate::named! {
+    /// The result of a decision, for counting.
+    pub enum DecisionResult {
+        /// The request may pass.
+        Ok = "ok",
+        /// The request is over a limit.
+        OverLimit = "over_limit",
+        /// The request was invalid.
+        Invalid = "invalid",
+        /// No policy has the domain.
+        UnknownDomain = "unknown_domain",
+        /// No policies were loaded yet.
+        NoPolicies = "no_policies",
+        /// The store did not answer, or not in time.
+        StoreFailed = "store_failed",
+    }
 }
 
-/// The hits of holds, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldHits {
-    /// Charged when holds were opened.
-    Held,
-    /// Given back by settles.
-    GivenBack,
-    /// Charged by settles beyond what was held.
-    Excess,
+crate::named! {
+    /// What happened to holds, for counting.
+    pub enum HoldResult {
+        /// An admitted request opened a hold.
+        Opened = "opened",
+        /// A settle replaced the estimate with the actual usage.
+        Settled = "settled",
+        /// A settle had no receipt.
+        Reported = "reported",
+        /// A settle could not settle a hold, or did not find it.
+        Lost = "lost",
+    }
 }
 
-impl HoldHits {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 3] = ["held", "given_back", "excess"];
+crate::named! {
+    /// The hits of holds, for counting.
+    pub enum HoldHits {
+        /// Charged when holds were opened.
+        Held = "held",
+        /// Given back by settles.
+        GivenBack = "given_back",
+        /// Charged by settles in excess of the estimate.
+        Excess = "excess",
+    }
 }
 
-/// What happened to rows, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowEvent {
-    /// Read before a decision, because this process did not know it.
-    Read,
-    /// A decision was made again, because its row had changed.
-    AskedAgain,
-    /// The default plan counted in a decision, because no policy has the plan or the limits of the row.
-    Unfit,
-    /// A value at the key of a row was none of weir's.
-    Foreign,
-    /// Written by this process.
-    Written,
-    /// Removed by this process.
-    Removed,
-}
-
-impl RowEvent {
-    /// Their words in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 6] = ["read", "asked_again", "unfit", "foreign", "written", "removed"];
+crate::named! {
+    /// What happened to rows, for counting.
+    pub enum RowEvent {
+        /// Read before a decision, because this process had not read it yet.
+        Read = "read",
+        /// A decision was repeated, because its row had changed.
+        AskedAgain = "asked_again",
+        /// A decision used the default plan, because no policy has the plan or the limits of the row.
+        Unfit = "unfit",
+        /// A value at the key of a row was not written by weir.
+        Foreign = "foreign",
+        /// Written by this process.
+        Written = "written",
+        /// Removed by this process.
+        Removed = "removed",
+    }
 }
 
 /// Ignores all events.

@@ -1,4 +1,5 @@
-//! Overrides: the numbers that an operator sets for one descriptor, in place of those of its rule, until an instant. [ov-1]
+//! Overrides: the numbers that an operator sets for one descriptor, which replace those of its rule until an instant.
+//! [ov-1]
 //!
 //! Overrides are fitted to a policy set when either changes. A decision then finds the override of a key by its tag.
 //! Not here: where overrides are stored and how they are written (limiter/overrides.rs).
@@ -12,7 +13,7 @@ pub use super::numbers::{Misfit, Numbers};
 use super::policy::{Match, PolicySet, Rule};
 use super::time::Micros;
 
-/// The most overrides at a time.
+/// The most overrides at one time.
 pub const OVERRIDES_MAX: usize = 10_000;
 
 /// Keys and values of a descriptor, in order.
@@ -23,17 +24,16 @@ pub type Entries = Box<[(Box<str>, Box<str>)]>;
 pub struct Override {
     /// The domain.
     pub domain: Box<str>,
-    /// The descriptor.
+    /// The keys and values of the descriptor.
     pub entries: Entries,
     /// The numbers of one or several limits of its rule. The other limits stay as they are.
     pub numbers: Box<[Numbers]>,
-    /// From this instant on the numbers of the policy are in force again. [ov-2]
+    /// From this instant on, the numbers of the policy apply again. [ov-2]
     pub until: Micros,
 }
 
 impl Override {
-    /// Its descriptor in the form of a request.
-    #[must_use]
+    /// The descriptor in the form of a request.
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }
@@ -44,9 +44,9 @@ impl Override {
 pub struct Overrides {
     /// For each rule id, whether the rule has an override.
     of_rule: Box<[bool]>,
-    /// By the tag of the keys.
+    /// The limits of each override, by the tag of its keys.
     by_tag: HashMap<Box<str>, Fitted>,
-    /// For each given override, the id of its rule, or why it has none.
+    /// For each given override, the id of its rule, or why it has no effect.
     places: Vec<Result<u32, Misfit>>,
 }
 
@@ -61,7 +61,6 @@ struct Fitted {
 
 impl Overrides {
     /// Fits overrides to a policy set. Ignores those past [`OVERRIDES_MAX`].
-    #[must_use]
     pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
         let mut of_rule = vec![false; policies.rules().len()];
         let mut by_tag: HashMap<Box<str>, Fitted> = HashMap::new();
@@ -80,31 +79,28 @@ impl Overrides {
     }
 
     /// Whether no override has an effect.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_tag.is_empty()
     }
 
     /// How many overrides have an effect.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_tag.len()
     }
 
     /// Whether a rule of the policy set has an override.
-    #[must_use]
     pub fn concern(&self, rule: &Rule) -> bool {
         self.of_rule.get(rule.id as usize).copied().unwrap_or(false)
     }
 
-    /// The limits of the keys with this tag, in place of those of their rule. None if there is no override, or if it
-    /// has ended. `now` is called only if there is one. [ov-2]
+    /// The limits of the keys with this tag, which replace those of their rule. None if there is no override, or if it
+    /// has ended. Calls `now` only if there is an override. [ov-2]
     pub fn limits(&self, tag: &str, now: impl FnOnce() -> Micros) -> Option<&[Limit]> {
         self.by_tag.get(tag).filter(|fitted| now() < fitted.until).map(|fitted| &*fitted.limits)
     }
 
-    /// The position of the override of these keys among the given ones, and its limits, even if it has ended.
-    #[must_use]
+    /// The position, among the given overrides, of the override of these keys, and its limits. Also returns an override
+    /// that has ended.
     pub fn at(&self, tag: &str) -> Option<(usize, &[Limit])> {
         self.by_tag.get(tag).map(|fitted| (fitted.number, &*fitted.limits))
     }
@@ -115,10 +111,9 @@ impl Overrides {
     }
 }
 
-/// The rule that an override is for, the tag of its keys, and the limits in place of the rule's.
+/// The rule of an override, the tag of its keys, and the limits that replace the rule's.
 ///
-/// # Errors
-/// When it fits no rule.
+/// # Errors When the override fits no rule.
 pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, String, Box<[Limit]>), Misfit> {
     let domain = policies.domain(&one.domain).ok_or(Misfit::NoDomain)?;
     let entries = one.descriptor();
@@ -130,9 +125,8 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
     Ok((rule, tag, limits))
 }
 
-/// The descriptors that share the state of this one by `share_threshold`, and so its override: `*` is any text, and the
-/// name of a matcher is any of its values. None if the descriptor has a state of its own.
-#[must_use]
+/// The descriptors that share the state of this one by `share_threshold`, and therefore its override. `*` stands for
+/// any text, and the name of a matcher for any of its values. None if the descriptor has its own state.
 pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     let domain = policies.domain(&one.domain)?;
     let Match { shared, .. } = policies.find(domain, &one.descriptor());
@@ -144,7 +138,7 @@ pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     (!values.is_empty()).then(|| spell_entries(entries.collect::<Vec<_>>()))
 }
 
-/// The limits of a rule, some with other numbers. Rows of a rule have numbers in the same form. [rw-1]
+/// The limits of a rule after replacing some numbers. The numbers of a row have the same form. [rw-1]
 pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
     let mut limits = rule.limits.clone();
     let mut is_replaced = vec![false; limits.len()];
@@ -163,7 +157,7 @@ pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>,
     Ok(limits)
 }
 
-/// The limit of a rule that the numbers are for.
+/// The position of the limit that the numbers apply to.
 fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
     let names = || rule.limits.iter().map(|limit| limit.name.as_deref().unwrap_or(limit.id()).to_owned()).collect();
     match (name, &*rule.limits) {
@@ -171,7 +165,7 @@ fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
         (None, [_]) => Ok(0),
         (None, _) => Err(Misfit::Unnamed(names())),
         (Some(name), limits) => {
-            // The id names a limit without a name.
+            // A limit without a name has its id as name.
             let is_it = |limit: &Limit| limit.name.as_deref().unwrap_or(limit.id()) == name;
             limits.iter().position(is_it).ok_or_else(|| Misfit::NoLimit(name.to_owned(), names()))
         }
@@ -233,7 +227,7 @@ mod tests {
         assert_eq!(requests("w1:{shop|user=ann}", 999), Some(50));
         assert_eq!(requests("w1:{shop|user=ann}", 1_000), None, "the end is exact");
         assert_eq!(requests("w1:{shop|user=bob}", 0), None);
-        // The shape is that of the rule, so the state is the same.
+        // The shape equals the rule's, so the state is the same.
         assert_eq!(overrides.at("w1:{shop|user=ann}").unwrap().1[0].id(), policies.rules()[0].limits[0].id());
     }
 

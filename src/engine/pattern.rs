@@ -1,31 +1,28 @@
-//! Patterns: values of a policy with a star in them [mt-3], and texts that replace values which share a state.
+//! Patterns: values of a policy that contain a star [mt-3], and texts that replace values which share a state.
 
-/// A value with `*` in it; each `*` matches any text, also the empty one. [mt-3]
+/// A value that contains `*`; each `*` matches any text, also the empty one. [mt-3]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
 }
 
 impl Pattern {
-    /// The pattern, if the text has a `*` in it.
-    #[must_use]
+    /// The pattern. None if the text has no `*`.
     pub fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
     }
 
     /// The pattern as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The texts between the stars: at least two, which may be empty.
+    /// The texts between the stars: at least two. They may be empty.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.text.split('*')
     }
 
     /// Whether the whole value matches.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let mut literals = self.text.split('*');
         let first = literals.next().unwrap_or("");
@@ -36,7 +33,7 @@ impl Pattern {
         let Some(mut rest) = rest.strip_suffix(last) else {
             return false;
         };
-        // The leftmost match of each literal leaves the most text for the next, so no step must be undone.
+        // The leftmost match of each literal leaves the most text for the next, so the search never goes back.
         for literal in literals {
             let Some(at) = rest.find(literal) else {
                 return false;
@@ -58,7 +55,6 @@ pub enum SharedBy<'p> {
 
 impl SharedBy<'_> {
     /// The wildcard as written, or the name in parentheses; for people.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             SharedBy::Pattern(pattern) => pattern.literals().collect::<Vec<_>>().join("*"),

@@ -1,4 +1,4 @@
-//! Plans: the numbers of a rule's limits under names that rows have. [rw-1]
+//! Plans: named numbers for the limits of a rule. A row selects a plan by its name. [rw-1]
 //!
 //! Not here: rows (rows.rs).
 
@@ -12,13 +12,14 @@ use super::time::Window;
 /// The most plans of one rule.
 pub const PLANS_MAX: usize = 64;
 
-/// The limits of a rule under one plan: nothing where the plan has no such limit. As many as the rule has, in its order.
+/// The limits of a rule under one plan, in the rule's order. None at the position of a limit that the plan does not
+/// have.
 pub type PlanLimits = [Option<Limit>];
 
 /// The plans of a rule with rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plans {
-    /// The plan of descriptors without a row: the limits as written.
+    /// The plan of descriptors without a row. It has the limits as written.
     default: Box<str>,
     /// The default plan first.
     plans: Vec<(Box<str>, Box<PlanLimits>)>,
@@ -29,20 +30,20 @@ pub struct Plans {
 pub struct PlanNumbers {
     /// The name of the plan.
     pub plan: Box<str>,
-    /// Hits and window; none where the plan has no such limit.
+    /// Hits and window. None if the plan does not have this limit.
     pub rate: Option<(u32, Window)>,
 }
 
-/// Why the plans of a rule are no plans.
+/// Why the plans of a rule are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlansError {
-    /// A limit has numbers for the default plan, whose numbers are the limit's own.
+    /// A limit has numbers for the default plan. The limit's own numbers are those of the default plan.
     Default(Box<str>),
     /// More than [`PLANS_MAX`].
     TooMany,
-    /// The limit at this position has numbers that it cannot have under this plan.
+    /// The numbers of the limit at this position are invalid under this plan.
     Numbers(usize, Box<str>, LimitError),
-    /// The windows of this limit are those of a calendar.
+    /// The limit at this position has calendar windows.
     Calendar(usize, Box<str>, &'static str),
     /// Two limits would have the same state under this plan.
     SameShape(Box<str>),
@@ -51,7 +52,7 @@ pub enum PlansError {
 impl fmt::Display for PlansError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Default(name) => write!(f, "{name:?} is the default plan, whose numbers are those of the limit"),
+            Self::Default(name) => write!(f, "{name:?} is the default plan: its numbers are the limit's own"),
             Self::TooMany => write!(f, "more than {PLANS_MAX} plans"),
             Self::Numbers(_, plan, error) => write!(f, "under the plan {plan:?}: {error}"),
             Self::Calendar(_, plan, unit) => {
@@ -65,7 +66,7 @@ impl fmt::Display for PlansError {
 }
 
 impl Plans {
-    /// The plans of these limits: `given` has for each limit its numbers under plans other than the default.
+    /// Makes the plans of these limits. `given` has, for each limit, its numbers under all plans except the default.
     ///
     /// # Errors
     /// When some numbers are out of bounds.
@@ -108,6 +109,11 @@ impl Plans {
     /// Each plan with its limits, the default plan first.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &PlanLimits)> {
         self.plans.iter().map(|(name, limits)| (&**name, &**limits))
+    }
+
+    /// The names of the plans.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name)
     }
 
     /// The limits of the default plan.

@@ -1,6 +1,8 @@
-//! Rows: each descriptor of a rule has numbers of its own, those of a plan or others, which lie beside its states. [rw-1]
+//! Rows: the numbers of one descriptor, which are a plan's or its own. The store keeps a row beside the descriptor's
+//! states. [rw-1]
 //!
-//! Not here: where rows are kept and how they are written (package limiter), and the decision that compares versions (store).
+//! Not here: where rows are stored and how they are written (package limiter), and the decision that compares versions
+//! (store).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,32 +17,32 @@ use super::plans::PlanLimits;
 use super::policy::{Match, PolicySet, Rule};
 use super::time::{Micros, Unit};
 
-/// What follows the tag in the key of a row. No limit has this id. [rw-2]
+/// The part after the tag in the key of a row. No limit has this id. [rw-2]
 pub const ROW_ID: &str = "row";
 /// The most bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 256;
 
-/// A row: what one descriptor has in place of the default plan.
+/// A row: the numbers of one descriptor in place of the default plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The domain.
     pub domain: Box<str>,
-    /// The descriptor. It is in the row, because a long one is only a hash in the key. [ky-3]
+    /// The descriptor. The row stores it, because the key has only a hash of a long one. [ky-3]
     pub entries: Entries,
-    /// Its numbers.
+    /// The row's numbers.
     pub terms: RowTerms,
-    /// From this instant of the store's clock on, the default plan counts again. [rw-4]
+    /// From this instant of the store's clock on, the default plan applies again. [rw-4]
     pub until: Option<Micros>,
-    /// A note for people; may be empty.
+    /// A note for people. It may be empty.
     pub note: Box<str>,
 }
 
 /// The numbers of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowTerms {
-    /// Those of a plan.
+    /// The numbers of the plan with this name.
     Plan(Box<str>),
-    /// Other ones for some limits of the rule. The other limits have those of the default plan.
+    /// Numbers for some limits of the rule. The other limits use the default plan.
     Own(Box<[Numbers]>),
 }
 
@@ -56,13 +58,13 @@ impl fmt::Display for RowTerms {
 /// Why a row has no effect under a policy set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowMisfit {
-    /// The descriptor meets no rule, or the numbers do not fit its limits.
+    /// The descriptor matches no rule, or the numbers do not fit the rule's limits.
     Misfit(Misfit),
-    /// The rule that the descriptor meets has no rows. It has the rule's path.
+    /// The matched rule has no rows. Contains the rule's path.
     NoRows(Box<str>),
-    /// The rule has no such plan. It has the plans that the rule has.
+    /// The rule has no such plan. Contains the name, and the names of the rule's plans.
     NoPlan(Box<str>, Vec<Box<str>>),
-    /// With these numbers, the limit would be in another store than the rule's. [rw-5]
+    /// The numbers would move the limit to another store. [rw-5]
     OtherStore,
 }
 
@@ -75,14 +77,14 @@ impl fmt::Display for RowMisfit {
                 write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
             }
             Self::OtherStore => f.write_str(
-                "a single limit per second lies in the second Redis and a limit of another window in the first",
+                "a rule with one limit per second uses the second Redis, and one with another window uses the first",
             ),
         }
     }
 }
 
 impl RowTerms {
-    /// The limits of a rule with rows under these terms.
+    /// The limits of a rule with these terms.
     ///
     /// # Errors
     /// When the rule has no such plan or limit, or the numbers are out of bounds.
@@ -102,17 +104,16 @@ impl RowTerms {
 }
 
 impl Row {
-    /// Its descriptor in the form of a request.
+    /// The descriptor in the form of a request.
     #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }
 }
 
-/// The rule with rows that a descriptor meets, and the key of the descriptor's row.
+/// The rule with rows that a descriptor matches, and the key of the descriptor's row.
 ///
-/// # Errors
-/// When it meets none.
+/// # Errors When the descriptor matches no rule with rows.
 pub fn row_key<'p>(
     policies: &'p PolicySet,
     domain: &str,
@@ -131,8 +132,8 @@ pub fn row_key<'p>(
     Ok((rule, key))
 }
 
-/// Whether a rule with rows has a single limit whose window is a second under one plan and another under the next: then its states
-/// would be in two stores. [rw-5]
+/// Whether the rule's only limit has a window of one second under one plan and another window under another plan. Its
+/// states would then be in two stores. [rw-5]
 #[must_use]
 pub fn is_in_two_stores(limits: &PlanLimits, rule: &Rule) -> bool {
     let is_per_second = |limit: &Limit| limit.window().unit() == Some(Unit::Second);
@@ -140,8 +141,8 @@ pub fn is_in_two_stores(limits: &PlanLimits, rule: &Rule) -> bool {
     limits.iter().flatten().any(|limit| is_per_second(limit) != is_per_second(first))
 }
 
-/// The version of a row's text: 52 bits of its SHA-256, so that the same text always has the same version. Never 0, which
-/// stands for no row. [rw-2]
+/// The version of a row: 52 bits of the SHA-256 of its text, so equal texts have equal versions. Never 0, which means
+/// no row. [rw-2]
 #[must_use]
 pub fn version(text: &str) -> u64 {
     let mut first = [0; 8];

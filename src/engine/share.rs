@@ -1,4 +1,4 @@
-//! Shares of a limit, in percent. weir reports when the use of the limit crosses one.
+//! Shares of a limit, in percent. weir reports a decision that crosses one.
 //!
 //! Not here: which decision crossed a share (crossing.rs).
 
@@ -11,7 +11,7 @@ pub const SHARES_MAX: usize = 8;
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;
 
-/// Percentages of a limit from 1 to 100, at most [`SHARES_MAX`], in rising order.
+/// Percentages of a limit from 1 to 100, at most [`SHARES_MAX`], in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares(Box<[u8]>);
 
@@ -20,9 +20,9 @@ pub struct Shares(Box<[u8]>);
 pub enum SharesError {
     /// More than [`SHARES_MAX`].
     TooMany(usize),
-    /// One is not from 1 to 100.
+    /// A share is not from 1 to 100.
     OutOfRange(u32),
-    /// One is not larger than the one before.
+    /// A share is not larger than the share before it.
     NotRising(u32, u32),
 }
 
@@ -39,10 +39,9 @@ impl fmt::Display for SharesError {
 impl std::error::Error for SharesError {}
 
 impl Shares {
-    /// The shares with these percentages.
+    /// Makes shares from these percentages.
     ///
-    /// # Errors
-    /// When there are too many, or one is out of range, or they do not rise.
+    /// # Errors When there are too many, or one is out of range, or they are not in ascending order.
     pub fn new(percent: &[u32]) -> Result<Self, SharesError> {
         if percent.len() > SHARES_MAX {
             return Err(SharesError::TooMany(percent.len()));
@@ -60,13 +59,12 @@ impl Shares {
         Ok(Self(shares.into()))
     }
 
-    /// Whether nothing is reported.
-    #[must_use]
+    /// Whether there are no shares.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each share, in rising order.
+    /// Each share, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u8> {
         self.0.iter().copied()
     }
@@ -82,7 +80,7 @@ impl Shares {
 /// [al-1]
 fn hits_of(share: u8, requests: Hits) -> Hits {
     let hits = (u64::from(share) * u64::from(requests)).div_ceil(u64::from(WHOLE));
-    // It is at most the whole limit.
+    // The result is at most the whole limit.
     Hits::try_from(hits).unwrap_or(requests)
 }
 

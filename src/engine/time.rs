@@ -7,11 +7,11 @@ use std::fmt;
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
 
-/// The boundaries of a calendar's windows around now: the starts of the previous, the current and the next window, and
-/// of the window after that, in microseconds. [cl-1]
+/// The boundaries of a calendar's windows around now, in microseconds: the start of the previous, the current and the
+/// next window, and of the window after the next. [cl-1]
 pub type Bounds = [Micros; 4];
 
-/// The time in which a limit applies: from one instant on, and until another. [te-1]
+/// The time in which a limit applies, from one instant until another. [te-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     from: Micros,
@@ -22,26 +22,22 @@ impl Term {
     /// The end of a term that never ends: later than every clock, and exact as a double. [ar-2]
     pub const NO_END: Micros = (1 << 53) - 1;
 
-    /// A term; none if it would be empty.
-    #[must_use]
+    /// Makes a term. None if it would be empty.
     pub const fn new(from: Micros, until: Micros) -> Option<Self> {
         if from < until { Some(Self { from, until }) } else { None }
     }
 
-    /// The first instant.
-    #[must_use]
+    /// The instant at which the term begins.
     pub const fn from(&self) -> Micros {
         self.from
     }
 
-    /// The end; [`Term::NO_END`] if it never ends.
-    #[must_use]
+    /// The instant at which the term ends; [`Term::NO_END`] if it never ends.
     pub const fn until(&self) -> Micros {
         self.until
     }
 
-    /// Whether the instant is within it.
-    #[must_use]
+    /// Whether the instant is in the term.
     pub const fn holds(&self, now: Micros) -> bool {
         self.from <= now && now < self.until
     }
@@ -51,51 +47,34 @@ impl Term {
 pub const WINDOW_US_MIN: u64 = 1_000;
 /// The longest window or period: 366 days, in microseconds. [lm-1]
 pub const WINDOW_US_MAX: u64 = 366 * 86_400 * 1_000_000;
-/// A unit of time with the names of policies and Envoy. Months have 30 days and years 365. [lm-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// 1 s.
-    Second,
-    /// 60 s.
-    Minute,
-    /// 3,600 s.
-    Hour,
-    /// 86,400 s.
-    Day,
-    /// 7 days, starting on Thursday 00:00 UTC as the epoch did.
-    Week,
-    /// 30 days.
-    Month,
-    /// 365 days.
-    Year,
+crate::named! {
+    /// A unit of time with the names of policies and Envoy. Months have 30 days and years 365. [lm-3]
+    #[derive(Hash)]
+    pub enum Unit {
+        /// 1 s.
+        Second = "second",
+        /// 60 s.
+        Minute = "minute",
+        /// 3,600 s.
+        Hour = "hour",
+        /// 86,400 s.
+        Day = "day",
+        /// 7 days, starting on Thursday 00:00 UTC, because the epoch did.
+        Week = "week",
+        /// 30 days.
+        Month = "month",
+        /// 365 days.
+        Year = "year",
+    }
 }
 
 impl Unit {
-    /// Every unit, shortest first.
-    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The unit's lower-case name in policies.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-
     /// The unit with this name, in upper or lower case.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The unit's length.
-    #[must_use]
     pub const fn window(self) -> Window {
         let seconds = match self {
             Self::Second => 1,
@@ -130,13 +109,11 @@ impl Window {
     }
 
     /// The length in microseconds.
-    #[must_use]
     pub const fn us(self) -> u64 {
         self.0
     }
 
     /// The unit of exactly this length, if there is one.
-    #[must_use]
     pub fn unit(self) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.window() == self)
     }
@@ -203,8 +180,7 @@ pub enum CalendarUnit {
 }
 
 impl CalendarUnit {
-    /// Its name in policies.
-    #[must_use]
+    /// The unit, whose name policies use.
     pub const fn unit(self) -> Unit {
         match self {
             Self::Day => Unit::Day,

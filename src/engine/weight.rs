@@ -1,19 +1,19 @@
-//! The weight of a charge: the most work that it can be for a store, as a number. [dc-11]
+//! The weight of a charge: the most work that a store can need for it. [dc-11]
 //!
-//! A weight is the longest time that the charge can take Redis, in charges of `fixed_window` (about 2 us of Redis CPU).
-//! `bench/redis-scripts weights` measures it. It depends only on the limit and the operation, so each store gives the
-//! same answer. Not here: what happens to a decision that is too heavy (limiter), and how heavy calls are sent
+//! A weight is the longest time that Redis can need for the charge, in charges of `fixed_window` (about 2 us of Redis
+//! CPU). `bench/redis-scripts weights` measures it. It depends only on the limit and the operation, so it is the same
+//! for every store. Not here: what happens to a decision that is too heavy (limiter), and how heavy calls are sent
 //! (store/redis/routing/node.rs). See docs/adr/0016-charges-have-a-weight.md.
 
 use super::charge::{Charge, Operation};
 use super::limit::Limit;
 
-/// The most that the charges of one decision may weigh together. 512 charges on short states weigh at most this. Redis
-/// needs some milliseconds for it: less than the default of `redis.timeout`.
+/// The maximum sum of the weights of one decision's charges. 512 charges on short states have this sum. Redis needs a
+/// few milliseconds for it, which is less than the default of `redis.timeout`.
 pub const WEIGHT_MAX: u32 = 1_024;
 
 /// A decision above this weight never shares a round trip to Redis, because other decisions would wait for it. 64
-/// charges on short states weigh this much.
+/// charges on short states have this weight.
 pub const WEIGHT_SHARED_MAX: u32 = 128;
 
 /// The kind of failure of a decision above [`WEIGHT_MAX`], in metrics and logs.
@@ -23,13 +23,11 @@ pub const TOO_HEAVY: &str = "too_heavy";
 pub const DESCRIPTORS_MAX: u32 = 64;
 
 /// The weight of a charge on the limit, if it is not a refund.
-#[must_use]
 pub fn of_limit(limit: &Limit) -> u32 {
     limit.kind().weight()
 }
 
 /// The weight of the charge.
-#[must_use]
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
     match charge.operation {
         Operation::Refund(hits) => charge.limit.kind().weight_to_give(hits),
@@ -37,14 +35,12 @@ pub fn of_charge(charge: &Charge<'_>) -> u32 {
     }
 }
 
-/// The weight of charges together.
-#[must_use]
+/// The sum of the weights of the charges.
 pub fn of_charges(charges: &[Charge<'_>]) -> u32 {
     charges.iter().fold(0, |sum: u32, charge| sum.saturating_add(of_charge(charge)))
 }
 
 /// The weight of undoing one charge of the limit.
-#[must_use]
 pub fn of_undo(limit: &Limit) -> u32 {
     limit.kind().weight_to_undo()
 }
@@ -71,7 +67,7 @@ mod tests {
         Charge::alone("k", limit, operation)
     }
 
-    /// Every algorithm, also with its window from the first hit or its bucket refilled by interval.
+    /// Every algorithm, including a window from the first hit and a bucket refilled by interval.
     fn every_limit(requests: u32) -> Vec<Limit> {
         let clock = Parameters { precision: Precision::new(60_000_000).unwrap(), burst: 7, ..Parameters::LEAST };
         let others = Parameters { anchor: Anchor::FirstHit, refill: Refill::Interval, ..clock };

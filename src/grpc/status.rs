@@ -1,7 +1,7 @@
-//! The gRPC codes of errors. No other file chooses them.
+//! The gRPC codes of errors. Only this file chooses them.
 //!
-//! Never UNKNOWN: Envoy lets such a request pass. UNAVAILABLE only if certainly nothing was charged, because clients retry on it,
-//! and would be charged twice.
+//! Never UNKNOWN, because Envoy lets such a request pass. UNAVAILABLE only if certainly nothing was charged, because
+//! clients retry it and would be charged twice.
 
 use std::fmt;
 
@@ -56,8 +56,16 @@ mod tests {
         let failure = || Failure { kind: "timeout", message: "no answer within 10 ms".into() };
         for (error, code, text) in [
             (StoreError::NotSent(failure()), Code::Unavailable, "no answer within 10 ms (nothing was charged)"),
-            (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
-            (StoreError::StaleBounds { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
+            (
+                StoreError::Unknown(failure()),
+                Code::DeadlineExceeded,
+                "no answer within 10 ms (it may have been charged)",
+            ),
+            (
+                StoreError::StaleBounds { now: 5 },
+                Code::Unavailable,
+                "the store's clock, 5 us, is outside of the calendar windows sent",
+            ),
             (StoreError::StaleRow { found: vec![7] }, Code::Unavailable, "a row has changed (nothing was charged)"),
         ] {
             let status = status(&RequestError::Undecided(error.into()));

@@ -1,5 +1,5 @@
-//! Requests whose callers go away: they run to their end if they can have charged a hold, and an answer that nobody takes has its
-//! holds released. [hd-9]
+//! Requests whose callers have gone: they run to their end if they may have charged a hold, and the holds of an answer that
+//! is not sent are released. [hd-9]
 //!
 //! Not here: how a listener notices that a caller has gone (grpc, http).
 
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Whether a request has come to a point from which it must run to its end.
+/// Whether a request has reached a point after which it must run to its end.
 #[derive(Clone, Debug, Default)]
 pub struct MustFinish(Arc<AtomicBool>);
 
@@ -21,7 +21,7 @@ impl MustFinish {
     }
 }
 
-/// A request on its way. Dropped before its end, it goes on in a task of its own if it must.
+/// A running request. If dropped before its end, it continues in its own task if it must.
 pub struct Finishing<T: 'static> {
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     must_finish: MustFinish,
@@ -51,23 +51,23 @@ impl<T> Drop for Finishing<T> {
     fn drop(&mut self) {
         let Some(request) = self.request.take().filter(|_| self.must_finish.0.load(Relaxed)) else { return };
         if let Ok(runtime) = Handle::try_current() {
-            // The task drops what the request answers.
+            // The task drops the request's answer.
             runtime.spawn(async move { drop(request.await) });
         }
     }
 }
 
-/// What happens if a listener never takes an answer, because the caller has gone.
+/// What happens if a listener does not send an answer, because the caller has gone.
 #[derive(Default)]
 pub struct Untaken(Option<Box<dyn FnOnce() + Send>>);
 
 impl Untaken {
-    /// This happens then.
+    /// Calls this then.
     pub fn then(act: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(act)))
     }
 
-    /// The answer was taken.
+    /// The listener sends the answer: nothing happens.
     pub fn taken(mut self) {
         self.0 = None;
     }

@@ -1,6 +1,6 @@
 //! `allow_warnings`: the warnings that policies allow, each with a reason.
 //!
-//! Not here: how they are read (reader.rs), and what is warned of (reader.rs, heavy.rs, lint.rs).
+//! Not here: how they are read, and which warnings exist (reader.rs, heavy.rs, lint.rs).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use super::warning::Code;
 use super::{Location, Position};
 
-/// The warnings that policies allow, by the descriptor that allows them, or the domain.
+/// The allowed warnings, by the descriptor or domain that allows them.
 #[derive(Debug, Default)]
 pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<AllowedWarning>>);
 
 #[derive(Debug)]
 struct AllowedWarning {
     code: Code,
-    /// Where it is allowed.
+    /// The place of the entry in `allow_warnings`.
     place: Location,
-    /// Whether the policies have such a warning.
+    /// Whether the policies had such a warning.
     is_met: bool,
 }
 
@@ -34,14 +34,14 @@ impl Allowed {
         entries.extend(new.into_iter().map(|(code, place)| AllowedWarning { code, place, is_met: false }));
     }
 
-    /// Whether the descriptor or domain at this place allows the warning. Marks the entry as met.
+    /// Whether the descriptor or domain at this place allows the warning. Marks the entry as used.
     pub(super) fn has(&mut self, at: &Location, code: Code) -> bool {
         let entries = self.0.get_mut(&(at.file.clone(), at.position));
         let entry = entries.and_then(|entries| entries.iter_mut().find(|entry| entry.code == code));
         entry.map(|entry| entry.is_met = true).is_some()
     }
 
-    /// The entries that no warning has met.
+    /// The entries without a warning.
     pub(super) fn unmet(&self) -> Vec<(Code, Location)> {
         let entries = self.0.values().flatten().filter(|entry| !entry.is_met);
         entries.map(|entry| (entry.code, entry.place.clone())).collect()

@@ -1,6 +1,6 @@
-//! The values of a mapping by its keys, each read as the type that it has to have.
+//! Reads the values of a mapping by key, each with its required type.
 //!
-//! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
+//! Not here: the list of keys (keys.rs), and what their values mean (reader.rs, limit.rs).
 
 use weir_text::yaml::{Node, NodeId, Position, Value};
 use weir_text::{boolean, nearest, quoted};
@@ -11,16 +11,16 @@ use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::{NAME_BYTES_MAX, instead};
 
-/// A value that may be absent, or wrong.
+/// A value that may be absent or invalid.
 pub(super) type Read<T> = Result<Option<T>, Reported>;
 
-/// The values of a mapping by the keys of its kind.
+/// The values of a mapping, by the keys of its kind.
 pub(super) struct Fields {
     pub(super) at: Position,
     kind: &'static Kind,
-    /// Where the key stands and its value, in the order of the kind's keys.
+    /// The position and the value of each key, in the order of the kind's keys.
     found: Vec<Option<(Position, NodeId)>>,
-    /// The probable meanings of misspelled keys.
+    /// The probable corrections of misspelled keys.
     meant: Vec<&'static str>,
 }
 
@@ -29,7 +29,7 @@ impl Fields {
         self.found[self.kind.position(key)?]
     }
 
-    /// Where the key stands, if it is there.
+    /// The position of the key. None if it is absent.
     pub(super) fn key_at(&self, key: &str) -> Option<Position> {
         self.get(key).map(|(at, _)| at)
     }
@@ -48,8 +48,8 @@ impl Fields {
 }
 
 impl<'r> FileReader<'r> {
-    /// The keys and values of a whole file. A file that is no mapping, or has none of the keys, may be a secret: its message
-    /// quotes nothing of it.
+    /// The keys and values of a whole file. If the file is not a mapping, or has none of the keys, it may be a secret:
+    /// the message then quotes nothing from it.
     pub(super) fn fields_of_file(&mut self, root: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;
         let node = document.node(root);
@@ -70,7 +70,7 @@ impl<'r> FileReader<'r> {
         Err(self.report(node.position, message))
     }
 
-    /// The keys and values of a mapping. Reports keys that it cannot have.
+    /// The keys and values of a mapping. Reports unknown keys.
     pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;
         let node = document.node(id);
@@ -87,7 +87,7 @@ impl<'r> FileReader<'r> {
             };
             let Some(index) = kind.position(key) else {
                 if kind.ignored.contains(&&**key) || self.is_compatible() && REFERENCE_KEYS.contains(&&**key) {
-                    self.warn(at, Code::IgnoredKey, format!("{key} means nothing in {}", kind.name));
+                    self.warn(at, Code::IgnoredKey, format!("{key} has no effect in {}", kind.name));
                     continue;
                 }
                 let message = unknown_key(key, kind, self.kinds, &mut fields.meant);
@@ -97,14 +97,14 @@ impl<'r> FileReader<'r> {
             match fields.found[index] {
                 None => fields.found[index] = Some((at, value)),
                 Some((first, _)) => {
-                    self.report(at, format!("{key} is here twice, first at line {}", first.line));
+                    self.report(at, format!("{key} appears twice, first in line {}", first.line));
                 }
             }
         }
         Ok(fields)
     }
 
-    /// A text; nothing and an empty text are none. Numbers and booleans are texts as written.
+    /// A text. None if it is null or empty. Numbers and booleans are texts as written.
     pub(super) fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         let Value::Scalar { text, .. } = &node.value else {
@@ -116,7 +116,7 @@ impl<'r> FileReader<'r> {
         Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
     }
 
-    /// The value that `parse` makes of a text.
+    /// The result of `parse` for a text.
     pub(crate) fn parsed<T>(
         &mut self,
         fields: &Fields,
@@ -131,7 +131,7 @@ impl<'r> FileReader<'r> {
         }
     }
 
-    /// One of a few words; absent and nothing are none.
+    /// One of a few words. None if absent or null.
     pub(super) fn choice(&mut self, fields: &Fields, key: &str, words: &[&'static str]) -> Read<&'static str> {
         let Some(word) = self.text(fields, key, NAME_BYTES_MAX)? else {
             return Ok(None);
@@ -142,7 +142,7 @@ impl<'r> FileReader<'r> {
         }
     }
 
-    /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
+    /// True or false, in any of the words of YAML 1.1. False if absent or null.
     pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Reported> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(false) };
         match self.flag_given(fields, key) {
@@ -151,7 +151,7 @@ impl<'r> FileReader<'r> {
         }
     }
 
-    /// A flag that is there and is true or false.
+    /// A flag, if it is present and valid.
     pub(super) fn flag_given(&self, fields: &Fields, key: &str) -> Option<bool> {
         match &self.document.node(fields.get(key)?.1).value {
             Value::Scalar { text, plain: true } => boolean(text),
@@ -159,8 +159,8 @@ impl<'r> FileReader<'r> {
         }
     }
 
-    /// A whole number of 32 bits: in decimal digits, perhaps with `_` between them, or, in a compatible reading, as YAML
-    /// 1.1 has them.
+    /// A whole number of 32 bits, in decimal digits with optional `_` between them. A compatible reading accepts all
+    /// numbers of YAML 1.1.
     pub(super) fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
         let Some((at, id)) = fields.get(key) else {
             return Ok(None);
@@ -188,7 +188,7 @@ impl<'r> FileReader<'r> {
         Err(self.report(self.value_position(at, id), message))
     }
 
-    /// The items of a list; nothing is none.
+    /// The items of a list. None if it is null.
     pub(super) fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         match &node.value {
@@ -197,14 +197,14 @@ impl<'r> FileReader<'r> {
         }
     }
 
-    /// The value of a key and its position; none if it is absent or null.
+    /// The value of a key and its position. None if it is absent or null.
     pub(super) fn value(&self, fields: &Fields, key: &str) -> Option<(Position, &'r Node<'r>)> {
         let (at, id) = fields.get(key)?;
         let node = self.document.node(id);
         (!node.is_null()).then(|| (self.value_position(at, id), node))
     }
 
-    /// Where a key stands that has a value: nothing is the same as leaving it out.
+    /// The position of a key with a value: null counts as absent.
     pub(super) fn given(&self, fields: &Fields, key: &str) -> Option<Position> {
         fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
     }
@@ -221,14 +221,14 @@ impl<'r> FileReader<'r> {
         self.report(at, message)
     }
 
-    /// The position of a value, or for an alias that of its key.
+    /// The position of a value; for an alias, the position of its key.
     pub(super) fn value_position(&self, key: Position, id: NodeId) -> Position {
         let value = self.document.node(id).position;
         if value > key { value } else { key }
     }
 }
 
-/// A number as envoyproxy/ratelimit reads it: in any base that YAML 1.1 has.
+/// A number as envoyproxy/ratelimit reads it: in any base of YAML 1.1.
 fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     match scalar::plain(text) {
         Plain::Whole(number, odd) => Some((u32::try_from(number).ok()?, odd)),
@@ -236,7 +236,7 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     }
 }
 
-/// The message about an unknown key. Adds the probable meaning to `meant`.
+/// The message about an unknown key. Adds the probable correction to `meant`.
 fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
     let text = quoted(key);
     let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();

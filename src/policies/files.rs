@@ -1,7 +1,7 @@
-//! Which files are policies, and reading one.
+//! Which files are policies, and how a file is read.
 //!
-//! Only regular files are read: a pipe or a device could block for ever. Bounds keep a wrong directory cheap. Not here: when
-//! to read (watch.rs), and what files hold (lib.rs).
+//! Only regular files are read: a pipe or a device could block forever. Bounds limit the cost of a wrong directory. Not
+//! here: when files are read (watch.rs), and their content (lib.rs).
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 
 use weir_engine::words::printable;
 
-/// The most policy files in one directory, its subdirectories included.
+/// The most policy files in one directory, including its subdirectories.
 pub const FILES_MAX: usize = 10_000;
-/// The most names of directory entries that are read.
+/// The most directory entries that are read.
 pub const NAMES_MAX: usize = 100_000;
-/// How deep subdirectories may nest below the policy directory.
+/// The deepest nesting of subdirectories below the policy directory.
 pub const DEPTH_MAX: usize = 8;
 
-/// A directory, and which of its files are policies. Made from a path: `*.yaml` and `*.yml`.
+/// A directory, and which of its files are policies. From a path: `*.yaml` and `*.yml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The directory.
     pub directory: PathBuf,
     /// Every file is a policy, with any extension.
     pub all_files: bool,
-    /// Reads names that begin with one dot too. Names that begin with two are never read: in a Kubernetes volume they hold
-    /// every file a second time.
+    /// Whether names that begin with one dot are read too. Names that begin with two dots are never read: in a
+    /// Kubernetes volume they contain every file a second time.
     pub dot_files: bool,
     /// Adds the files beside the directory that have its name and an extension: `config.yaml` beside `config`.
     pub beside: bool,
-    /// The directory and its policy files may be missing.
+    /// Whether the directory and its policy files may be missing.
     pub allow_empty: bool,
 }
 
@@ -47,30 +47,28 @@ impl From<&PathBuf> for Source {
 }
 
 impl Source {
-    /// Whether this name is skipped, with everything below it.
+    /// Whether this name is skipped, including everything below it.
     fn hides(&self, name: &[u8]) -> bool {
         name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
     }
 
-    /// Whether a file of this name is a policy.
+    /// Whether a file with this name is a policy.
     fn takes(&self, path: &Path) -> bool {
         self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
     }
 
-    /// Whether the error means that the directory is missing, and it may be.
+    /// Whether the error means that the directory is missing, and the source allows that.
     pub(super) fn allows(&self, error: &io::Error) -> bool {
         self.allow_empty && error.kind() == io::ErrorKind::NotFound
     }
 }
 
 /// Whether a file holds tests of policies, by its name: `*.test.yaml` or `*.test.yml`.
-#[must_use]
 pub fn is_test(path: &Path) -> bool {
     is_yaml_called(path, b".test")
 }
 
 /// Whether a file describes traffic, by its name: `*.traffic.yaml` or `*.traffic.yml`.
-#[must_use]
 pub fn is_traffic(path: &Path) -> bool {
     is_yaml_called(path, b".traffic")
 }
@@ -87,12 +85,11 @@ fn is_yaml(path: &Path) -> bool {
 /// [tests](is_test) and [traffic](is_traffic). Symlinks are followed. The path of a file is that file alone, with any name.
 ///
 /// Names that start with a dot are skipped unless the source includes them. In a Kubernetes ConfigMap they are the
-/// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A symlink to nowhere is listed, so
-/// reading it fails and the policy is not lost unnoticed.
+/// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A dangling symlink is listed,
+/// so reading it fails and the missing policy is reported.
 ///
-/// # Errors
-/// A directory that cannot be listed, an exceeded bound, a symlink to a directory around it, a policy name on something that
-/// is no regular file, or a single file that is tests or traffic by its name.
+/// # Errors A directory that cannot be listed, an exceeded bound, a symlink to a parent directory, a policy name on
+/// something other than a regular file, or a single file whose name marks it as tests or traffic.
 pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     let source = source.into();
     if !source.all_files {
@@ -106,8 +103,7 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 /// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
 /// name.
 ///
-/// # Errors
-/// Those of [`policy_files`].
+/// # Errors As [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
     let files = walk_for(&Source::from(path), |_, path| is_test(path))?;
@@ -120,15 +116,18 @@ pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
     files.is_ok_and(|files| !files.is_empty())
 }
 
-/// Refuses a file whose name says that it is of another kind.
+/// Refuses a file whose name marks it as another kind.
 fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Result<()> {
-    if is_other(path) && path.is_file() { Err(refuse(path, &format!("by its name a file of {what}"))) } else { Ok(()) }
+    if is_other(path) && path.is_file() {
+        Err(refuse(path, &format!("its name marks it as a file of {what}")))
+    } else {
+        Ok(())
+    }
 }
 
 /// The bytes of a regular file, up to one more than `bytes_max`.
 ///
-/// # Errors
-/// A file that cannot be read, or that is not a regular one. Never waits for a pipe or a device.
+/// # Errors A file that cannot be read or is not a regular file. Never waits for a pipe or a device.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     // Without the flag, opening a pipe waits for another process to write.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -137,7 +136,7 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
         return Err(not_regular());
     }
     let most = bytes_max as u64 + 1;
-    // A vector that grows while it is read takes three times as much for a moment.
+    // A growing vector would need three times the memory for a moment.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or_default());
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -146,18 +145,18 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 /// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PolicyFile {
-    /// The path below the directory that was asked for.
+    /// The path below the given directory.
     pub(super) path: PathBuf,
-    /// Its path with symlinks followed; none for a symlink to nowhere.
+    /// The path after following symlinks. None for a dangling symlink.
     pub(super) real: Option<PathBuf>,
-    /// Identifies this state of the file; none if the file cannot be described.
+    /// Identifies this state of the file. None if its metadata cannot be read.
     pub(super) mark: Option<Mark>,
 }
 
 /// Identifies one state of a file without reading it.
 ///
-/// It includes the time of the inode's last change, which no program can set. This shows an edit that keeps the size and
-/// resets the modification time.
+/// It includes the time of the inode's last change, which no program can set. So it detects an edit that keeps the size
+/// and resets the modification time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mark {
     device: u64,
@@ -183,18 +182,18 @@ impl Mark {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Whether the last change was not a write, but a rename or a copy that sets the times at its end.
+    /// Whether the last change was not a write: it was a rename, or a copy that sets the times at its end.
     pub(super) fn arrived_whole(&self) -> bool {
         self.modified < self.changed
     }
 }
 
-/// The policy files by path.
+/// The policy files, sorted by path.
 pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
     walk_for(source, Source::takes)
 }
 
-/// The files that `takes` accepts, by path.
+/// The files that `takes` accepts, sorted by path.
 fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<PolicyFile>> {
     let directory = &*source.directory;
     let mut walk = Walk { source, takes, files: Vec::new(), names: 0, around: Vec::new() };
@@ -225,7 +224,7 @@ struct Walk<'a> {
     takes: fn(&Source, &Path) -> bool,
     files: Vec<PolicyFile>,
     names: usize,
-    /// Device and inode of the directory being listed and of those around it.
+    /// Device and inode of the listed directory and of its parents.
     around: Vec<(u64, u64)>,
 }
 
@@ -266,7 +265,7 @@ impl Walk<'_> {
         let metadata = fs::metadata(directory).map_err(|error| at(directory, &error))?;
         let identity = (metadata.dev(), metadata.ino());
         if self.around.contains(&identity) {
-            return Err(refuse(directory, "a symlink leads back to a directory around it"));
+            return Err(refuse(directory, "a symlink points to one of its parent directories"));
         }
         if self.around.len() > DEPTH_MAX {
             return Err(refuse(directory, &format!("nested deeper than {DEPTH_MAX} directories")));
@@ -358,7 +357,7 @@ mod tests {
         const BYTES_MAX: usize = 1 << 20;
         let dir = directory(&[]);
         let path = dir.path().join("huge.yaml");
-        // A sparse file: large, and nothing on the disk.
+        // A sparse file: large, but it uses no disk space.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         let bytes = read(&path, BYTES_MAX).unwrap();
         assert_eq!(bytes.len(), BYTES_MAX + 1);
@@ -396,7 +395,7 @@ mod tests {
 
         let dir = directory(&[("a/b.yaml", "")]);
         symlink("..", dir.path().join("a/again")).unwrap();
-        assert!(reason(dir.path()).ends_with("a/again: a symlink leads back to a directory around it"));
+        assert!(reason(dir.path()).ends_with("a/again: a symlink points to one of its parent directories"));
 
         let deepest = "d/".repeat(DEPTH_MAX);
         let dir = directory(&[(&format!("{deepest}a.yaml"), "")]);
@@ -412,8 +411,11 @@ mod tests {
         assert_eq!(reason(Path::new("/dev/null")), "/dev/null: neither a directory nor a regular file");
         let dir = directory(&[("a.test.yaml", ""), ("a.traffic.yaml", "")]);
         let (tests, traffic) = (dir.path().join("a.test.yaml"), dir.path().join("a.traffic.yaml"));
-        assert!(reason(&tests).ends_with("by its name a file of tests, not of policies: weir test runs it"));
-        assert!(reason(&traffic).ends_with("by its name a file of traffic, not of policies: weir simulate sends it"));
+        assert!(reason(&tests).ends_with("its name marks it as a file of tests, not of policies: weir test runs it"));
+        assert!(
+            reason(&traffic)
+                .ends_with("its name marks it as a file of traffic, not of policies: weir simulate sends it")
+        );
         assert!(
             test_files(&traffic).unwrap_err().to_string().ends_with("traffic, not of tests: weir simulate sends it")
         );

@@ -1,6 +1,6 @@
-//! Warns of rules that can make a request too heavy for every store.
+//! Warns about rules that can make a request too heavy for every store.
 //!
-//! Not here: what weighs how much (engine/weight.rs), and what happens to such a request (limiter).
+//! Not here: the weights (engine/weight.rs), and what happens to such a request (limiter).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 
 /// Adds warnings about a policy set, first about rules, then about domains. [dc-11]
 pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mut Allowed, warnings: &mut Warnings) {
-    // A domain can be spread over several files; the first place stands for it.
+    // A domain can be spread over several files; its first place is reported.
     let mut by_name: BTreeMap<&str, (&Location, Vec<u32>)> = BTreeMap::new();
     for domain in domains {
         let (_, weights) = by_name.entry(&domain.name).or_insert((&domain.place, Vec::new()));
@@ -27,8 +27,8 @@ pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mu
         let together: u32 = weights.iter().sum();
         if together > WEIGHT_MAX && weights.len() > 1 && !allowed.has(place, Code::Heavy) {
             let message = format!(
-                "a request that meets each of the {} heaviest rules of this domain weighs {together}, more than \
-                 {WEIGHT_MAX}: no store decides it, and on_error does",
+                "a request that meets the {} heaviest rules of this domain weighs {together}, more than \
+                 {WEIGHT_MAX}: no store decides it, and on_error applies",
                 weights.len()
             );
             warnings.push(Warning::at(place, Code::Heavy, message));
@@ -49,8 +49,8 @@ fn warn_of_rules(
         // A lighter rule is too heavy only with unusually many descriptors of one kind in a request.
         if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.place(), Code::Heavy) {
             let message = format!(
-                "these limits weigh {weight} together, so that a request with {} of it weighs more than \
-                 {WEIGHT_MAX}: no store decides it, and on_error does; a coarser precision, or fewer limits, weigh less",
+                "these limits weigh {weight} in total, so a request with {} of it weighs more than \
+                 {WEIGHT_MAX}: no store decides it, and on_error applies; a coarser precision, or fewer limits, weigh less",
                 counted(WEIGHT_MAX / weight + 1, "descriptor")
             );
             warnings.push(Warning::at(&outline.place(), Code::Heavy, message));
@@ -82,7 +82,7 @@ mod tests {
         let four = ["min", "h", "day", "30d"].map(|unit| LOG.replace("min", unit));
         let four = four.each_ref().map(String::as_str);
         let expected = "3:5: warning: these limits weigh 168 together, so that a request with 7 descriptors of it weighs \
-                        more than 1024: no store decides it, and on_error does; a coarser precision, or fewer limits, \
+                        more than 1024: no store decides it, and on_error applies; a coarser precision, or fewer limits, \
                         weigh less [heavy]";
         assert_eq!(warnings(1, &four), [expected]);
         assert!(warnings(1, &four[..3]).is_empty(), "126 is light enough");

@@ -1,10 +1,10 @@
-//! Keeps the texts of the loaded policy files, compressed JSON, for readers of a running server.
+//! Keeps the texts of the loaded policy files, as compressed JSON, for readers of a running server.
 //!
 //! ```json
 //! {"compatible": false, "merge_domains": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
 //! ```
 //!
-//! Policies that did not come as text have a `tree` in place of a `text`. Not here: who reads them (http, cli).
+//! Policies that were not read from text have a `tree` in place of a `text`. Not here: what reads them (http, cli).
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -20,10 +20,10 @@ use super::tree::Tree;
 /// The most compressed bytes. Larger policies are not kept.
 pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// What was read, in gzip; none if it was too large.
+/// The sources, compressed with gzip. None if they were too large.
 pub type Kept = Option<Arc<[u8]>>;
 
-/// Collects what is read.
+/// Collects the sources during a load.
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// None if the sources were too large.
@@ -32,12 +32,12 @@ pub(super) struct Keeper {
     bytes_max: usize,
 }
 
-/// Kept sources, decompressed.
+/// The kept sources after decompression.
 #[derive(Debug, Deserialize)]
 pub struct Sources {
-    /// They were read in a compatible [`Dialect`](crate::Dialect).
+    /// Whether they were read in a compatible [`Dialect`](crate::Dialect).
     pub compatible: bool,
-    /// Files of one domain were joined.
+    /// Whether files of one domain were joined.
     pub merge_domains: bool,
     pub(super) files: Vec<File>,
 }
@@ -50,7 +50,7 @@ pub(super) struct File {
     pub(super) content: Content,
 }
 
-/// What it holds.
+/// The content of a source.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Content {
@@ -72,7 +72,7 @@ struct WrittenFile<'a> {
     content: Written<'a>,
 }
 
-/// Decompresses kept sources; none for other bytes.
+/// Decompresses kept sources. None for other bytes.
 pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
     let mut text = String::new();
     GzDecoder::new(&**kept).read_to_string(&mut text).ok()?;
@@ -99,7 +99,7 @@ impl Sources {
 
 impl Keeper {
     pub(super) fn new(compatible: bool, merge_domains: bool) -> Self {
-        // Each load waits for the compression: fast is better than small.
+        // Each load waits for the compression, so speed matters more than size.
         let mut keeper = Self {
             encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
             files: 0,
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((first.places, first.files), (again.places, again.files));
         assert_eq!(first.warnings.to_string(), again.warnings.to_string());
         assert_eq!(format!("{:?}", first.domains), format!("{:?}", again.domains));
-        // Only a load for use is kept.
+        // Only a load for use keeps the sources.
         assert_eq!(load(&dir.path().into(), Dialect::default()).unwrap().kept, None);
     }
 

@@ -1,4 +1,4 @@
-//! The keys of policy files: the tables that the reader uses and that docs/policies.md must match.
+//! The keys of policy files: the tables that the reader uses. docs/policies.md must match them.
 //!
 //! Not here: what the values mean (reader.rs, limit.rs).
 
@@ -8,9 +8,9 @@ use weir_engine::algorithm::parameters::Parameters;
 /// A kind of mapping in a policy file.
 #[derive(Debug)]
 pub struct Kind {
-    /// What it is called in messages.
+    /// The kind's name in messages.
     pub name: &'static str,
-    /// The keys that it can have.
+    /// The keys that the mapping can have.
     pub keys: &'static [Key],
     /// Keys that have no effect, as in envoyproxy/ratelimit.
     pub ignored: &'static [&'static str],
@@ -19,25 +19,25 @@ pub struct Kind {
 /// A key of a mapping.
 #[derive(Debug)]
 pub struct Key {
-    /// The key as it is written.
+    /// The key as written.
     pub name: &'static str,
-    /// The algorithms that it is for; none if any algorithm may be beside it.
+    /// The algorithms that accept the key. None: all of them.
     pub only: Option<Only>,
 }
 
-/// Why a key is for some algorithms only.
+/// Why only some algorithms accept a key.
 #[derive(Debug)]
 pub struct Only {
-    /// What an algorithm must have to accept the key.
+    /// What an algorithm needs to accept the key.
     pub needs: Needs,
-    /// Why other algorithms refuse it, and which accept it: the end of a message.
+    /// Why other algorithms refuse the key, and which ones accept it: the end of a message.
     pub reason: &'static str,
 }
 
-/// What an algorithm must have to accept a key.
+/// What an algorithm needs to accept a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// This parameter.
+    /// A parameter with this name.
     Parameter(&'static str),
     /// Support of `post_paid`.
     Reports,
@@ -45,9 +45,9 @@ pub enum Needs {
     Holds,
     /// Windows with a beginning and an end.
     Windows,
-    /// Steps, within which it makes no difference when a hit is charged.
+    /// Steps: within one, the time of a hit has no effect.
     Steps,
-    /// Hits that it counts, and not requests in flight.
+    /// Counts hits, not requests in flight.
     Hits,
 }
 
@@ -81,11 +81,19 @@ impl Kind {
         self.keys.iter().map(|key| key.name)
     }
 
-    /// Whether the key has a meaning here.
+    /// Whether the key has an effect here.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.position(name).is_some()
     }
 }
+
+/// A kind of mapping whose keys may all be beside any algorithm, and that ignores no key.
+macro_rules! kind {
+    ($about:literal: $($name:ident)+) => {
+        Kind { name: $about, keys: &[$($crate::keys::key(stringify!($name))),+], ignored: &[] }
+    };
+}
+pub(super) use kind;
 
 pub(super) const fn key(name: &'static str) -> Key {
     Key { name, only: None }
@@ -95,7 +103,8 @@ const fn key_of(name: &'static str, needs: Needs, reason: &'static str) -> Key {
     Key { name, only: Some(Only { needs, reason }) }
 }
 
-/// The keys of envoyproxy/ratelimit, which accepts each of them in every mapping and ignores it if it has no meaning there.
+/// The keys of envoyproxy/ratelimit. It accepts each of them in every mapping, and ignores keys without an effect
+/// there.
 pub(super) const REFERENCE_KEYS: [&str; 16] = [
     "domain",
     "key",
@@ -118,41 +127,19 @@ pub(super) const REFERENCE_KEYS: [&str; 16] = [
 /// Every kind of mapping, from the outermost to the innermost.
 pub const KINDS: [&Kind; 5] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED, &ROWS];
 
-pub(super) const FILE: Kind = Kind {
-    name: "a policy file",
-    keys: &[key("domain"), key("charging"), key("on_error"), key("allow_warnings"), key("descriptors")],
-    ignored: &["name"],
+pub(super) const FILE: Kind =
+    Kind { ignored: &["name"], ..kind! { "a policy file": domain charging on_error allow_warnings descriptors } };
+
+pub(super) const DESCRIPTOR: Kind = kind! { "a descriptor":
+    key value values cidr regex rate_limit rate_limits shadow_mode quota_mode on_error share_threshold
+    detailed_metric value_to_metric metadata rows allow_warnings descriptors
 };
 
-pub(super) const DESCRIPTOR: Kind = Kind {
-    name: "a descriptor",
-    keys: &[
-        key("key"),
-        key("value"),
-        key("values"),
-        key("cidr"),
-        key("regex"),
-        key("rate_limit"),
-        key("rate_limits"),
-        key("shadow_mode"),
-        key("quota_mode"),
-        key("on_error"),
-        key("share_threshold"),
-        key("detailed_metric"),
-        key("value_to_metric"),
-        key("metadata"),
-        key("rows"),
-        key("allow_warnings"),
-        key("descriptors"),
-    ],
-    ignored: &[],
-};
+pub(super) const ROWS: Kind = kind! { "rows": default };
 
-pub(super) const ROWS: Kind = Kind { name: "rows", keys: &[key("default")], ignored: &[] };
-
-/// What a limit on requests in flight has in place of a rate.
+/// A limit on requests in flight has this in place of a rate.
 const IN_FLIGHT: &str =
-    "requests in flight are no rate, write requests_per_unit and window, the longest time that one may take";
+    "requests in flight have no rate, write requests_per_unit and window, the longest time that one may take";
 
 pub(super) const LIMIT: Kind = Kind {
     name: "a rate limit",
@@ -179,24 +166,24 @@ pub(super) const LIMIT: Kind = Kind {
         key_of(
             "post_paid",
             Needs::Reports,
-            "a log would grow with every report, without a bound, and a request holds its permit from its start, all other \
-             algorithms take it",
+            "a log would grow without a bound, and a permit is consumed before the request runs, all other \
+             algorithms support it",
         ),
         key_of(
             "hold",
             Needs::Holds,
-            "only windows that count can give back a part of a charge, take sliding_window, sliding_window_counter or fixed_window \
-             (concurrency holds a permit without it)",
+            "only counting windows can give back part of a charge, use sliding_window, sliding_window_counter or fixed_window \
+             (concurrency always holds permits)",
         ),
         key_of(
             "alert_at",
             Needs::Windows,
-            "only fixed_window has windows with a beginning and an end, in which a share is crossed once",
+            "only fixed_window has separate windows, each of which can cross a share once",
         ),
         key_of(
             "lease",
             Needs::Steps,
-            "only fixed_window and sliding_window count in steps, within which a hit can be charged ahead",
+            "only fixed_window and sliding_window count in steps, so only they can charge hits ahead",
         ),
         key("plans"),
         key("unlimited"),
@@ -206,4 +193,4 @@ pub(super) const LIMIT: Kind = Kind {
     ignored: &[],
 };
 
-pub(super) const REPLACED: Kind = Kind { name: "an entry of replaces", keys: &[key("name")], ignored: &[] };
+pub(super) const REPLACED: Kind = kind! { "an entry of replaces": name };

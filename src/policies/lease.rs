@@ -1,6 +1,7 @@
-//! For how long a process may admit by hits that it took ahead: `lease`, and what it cannot stand beside.
+//! `lease`: for how long a process may admit requests from hits that it charged ahead, and with which keys that
+//! conflicts.
 //!
-//! Not here: how many hits that are (the engine), and which keys are hot (the limiter).
+//! Not here: the number of hits (the engine), and which keys are hot (the limiter).
 
 use weir_engine::lease::LIMIT_MIN;
 use weir_engine::{Lease, Limit, Mode, Role};
@@ -24,38 +25,39 @@ impl FileReader<'_> {
         Err(self.report_value(fields, "lease", format!("lease {}: {reason}", quoted(&text))))
     }
 
-    /// Refuses a lease beside keys that it cannot stand beside, and one that has no effect. [ls-1]
+    /// Refuses a lease with conflicting keys, and one without effect. [ls-1]
     pub(super) fn check_lease(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
         if limit.lease.is_none() {
             return Ok(());
         }
         let beside = [
-            (limit.shadow, "shadow", "a limit on trial denies nothing, and is counted beside the others at the store"),
-            (limit.term.is_some(), "from or until", "replicas do not know to the microsecond when the limit ends"),
-            (limit.hold, "hold", "its receipt has to name the charge of its own request"),
-            (limit.drain, "drain", "a denied request takes what the store has left, not what replicas hold"),
-            (limit.post_paid(), "post_paid", "usage is charged when it is reported, and not ahead"),
+            (limit.shadow, "shadow", "a limit on trial denies nothing, and the store counts it with the other limits"),
+            (limit.term.is_some(), "from or until", "replicas cannot end a limit at an exact microsecond"),
+            (limit.hold, "hold", "its receipt must name the charge of its own request"),
+            (limit.drain, "drain", "a denied request drains the store, but not the hits that replicas hold"),
+            (limit.post_paid(), "post_paid", "usage is charged when it is reported, not ahead"),
         ];
         if let Some((_, key, reason)) = beside.into_iter().find(|(is_there, ..)| *is_there) {
             return Err(self.report_key(fields, "lease", format!("lease with {key}: {reason}")));
         }
         if self.mode == Some(Mode::Independent) {
-            let message = "lease in a domain with charging: independent: denied hits are counted there, at the store";
+            let message = "lease in a domain with charging: independent: the store counts denied hits there";
             return Err(self.report_key(fields, "lease", message.to_owned()));
         }
         if limit.requests() < LIMIT_MIN {
-            let message = format!("lease on a limit of {}: below {LIMIT_MIN} nothing is taken ahead", limit.requests());
+            let message =
+                format!("lease on a limit of {}: below {LIMIT_MIN} no hits are charged ahead", limit.requests());
             return Err(self.report_key(fields, "lease", message));
         }
         Ok(())
     }
 
-    /// Refuses leases of a rule that does not simply deny.
+    /// Refuses leases of a rule that is in shadow mode or a quota.
     pub(super) fn check_leases(&mut self, fields: &Fields, limits: &[Limit], role: Role) {
         let (key, reason) = match role {
             Role::Enforced => return,
-            Role::Shadow => ("shadow_mode", "the limits deny nothing, so that it saves no call"),
-            Role::Quota => ("quota_mode", "quotas are judged together, at the store"),
+            Role::Shadow => ("shadow_mode", "the limits deny nothing, so a lease saves no call"),
+            Role::Quota => ("quota_mode", "the store decides all quotas together"),
         };
         if limits.iter().any(|limit| limit.lease.is_some()) {
             self.report_key(fields, key, format!("{key} with a lease: {reason}"));

@@ -1,4 +1,4 @@
-//! Policies from YAML: envoyproxy/ratelimit's format and weir's extensions of it, read strictly.
+//! Policies from YAML: the format of envoyproxy/ratelimit with weir's extensions, read strictly.
 //!
 //! ```yaml
 //! domain: shop                    # one file, one domain
@@ -18,16 +18,17 @@
 //!     descriptors: []             # the next level
 //! ```
 //!
-//! docs/policies.md is the reference of all keys. A value is the text as written; null (`~`, `null` or nothing) is the same as
-//! no key. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them. A compatible [`Dialect`] loads every
-//! file that envoyproxy/ratelimit loads.
+//! docs/policies.md is the reference of all keys. A value is the text as written. Null (`~`, `null` or nothing) is the
+//! same as no key. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them. A compatible
+//! [`Dialect`] loads every file that envoyproxy/ratelimit loads.
 //!
-//! A load returns either a whole policy set, with the place of every rule and warnings, or every problem of every file. Not
-//! here: what a policy decides (engine/policy.rs), and when files are read again (watch.rs).
+//! A load returns either a whole policy set, with warnings and the place of every rule, or every problem of every file.
+//! Not here: how policies decide (engine/policy.rs), and when files are read again (watch.rs).
 
 mod allowed;
 mod fields;
 pub mod files;
+mod given_rows;
 mod heavy;
 mod kept;
 mod keys;
@@ -58,6 +59,7 @@ use std::sync::Arc;
 
 use allowed::Allowed;
 use files::{Source, policy_files};
+pub use given_rows::GivenRows;
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
@@ -81,9 +83,9 @@ pub const FILE_BYTES_MAX: usize = 32 << 20;
 pub const ALL_BYTES_MAX: usize = 256 << 20;
 /// The most descriptors in all files together.
 pub const DESCRIPTORS_MAX: usize = 1_000_000;
-/// The most levels of descriptors: as many as a request's descriptor may have entries unless a setting says otherwise.
+/// The most levels of descriptors: the default maximum of entries in a request's descriptor.
 pub const LEVELS_MAX: usize = 16;
-/// The longest domain, in bytes. By default, requests with a longer one are refused.
+/// The longest domain, in bytes. By default, requests with a longer domain are refused.
 pub const DOMAIN_BYTES_MAX: usize = 256;
 /// The longest key of a descriptor, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -97,28 +99,28 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The most names that one limit replaces.
 pub const REPLACES_MAX: usize = 64;
-/// The most values in the metadata of one descriptor, mappings and lists included.
+/// The most values in the metadata of one descriptor, including mappings and lists.
 pub const METADATA_VALUES_MAX: usize = 10_000;
-/// The most text in the metadata of one descriptor, keys included, in bytes.
+/// The most text in the metadata of one descriptor, including keys, in bytes.
 pub const METADATA_BYTES_MAX: usize = 262_144;
 /// The most problems that are kept; more are only counted.
 pub const PROBLEMS_MAX: usize = 1_000;
-/// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
+/// The most values in one file, including keys and the expansion of aliases: about 300,000 rules.
 pub const NODES_MAX: u32 = 4_000_000;
-/// The most values in a short text. [`NODE_BYTES`] allows a longer text more. A tree with fewer bytes a value would take many
-/// times the memory of its text.
+/// The most values in a short text. [`NODE_BYTES`] allows more in a longer text. A tree with more values per byte would
+/// use many times the memory of its text.
 const NODES_FREE: usize = 100_000;
-/// A text may have one more value for so many bytes. A list of numbers has about seven bytes a value, a rule has six.
+/// A text may have one more value for this many bytes. A list of numbers has about seven bytes a value, and a rule six.
 const NODE_BYTES: usize = 4;
-/// How deep lists and mappings may nest: more than the deepest policy needs.
+/// The deepest nesting of lists and mappings: more than the deepest policy needs.
 pub const DEPTH_MAX: usize = 64;
-/// The same in a compatible reading, which allows more levels of descriptors.
+/// The deepest nesting in a compatible reading, which allows more levels of descriptors.
 const DEPTH_COMPATIBLE_MAX: usize = 192;
 
 /// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// Files that envoyproxy/ratelimit loads are loaded and mean the same, with warnings about probable mistakes. Otherwise
+    /// Loads files that envoyproxy/ratelimit loads, with the same meaning, and warns about probable mistakes. Otherwise
     /// such files are refused.
     pub compatible: bool,
     /// The descriptors of several files of one domain are joined. Otherwise the second file is refused.
@@ -132,7 +134,7 @@ impl Dialect {
         Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
     }
 
-    /// How a text of so many bytes is read as YAML.
+    /// The YAML options for a text of this many bytes.
     const fn yaml(self, bytes: usize) -> Options {
         Options {
             is_compatible: self.compatible,
@@ -146,7 +148,7 @@ impl Dialect {
     }
 }
 
-/// The bounds of one file.
+/// The bounds on one file.
 struct Bounds {
     levels: usize,
     domain_bytes: usize,
@@ -165,7 +167,7 @@ impl Bounds {
         name_bytes: NAME_BYTES_MAX,
         replaces: REPLACES_MAX,
     };
-    /// envoyproxy/ratelimit has no bounds: these are the largest that the settings allow in a request.
+    /// envoyproxy/ratelimit has no bounds. These are the largest values that the settings allow in a request.
     const COMPATIBLE: Self = Self {
         levels: 64,
         domain_bytes: 4_096,
@@ -176,7 +178,7 @@ impl Bounds {
     };
 }
 
-/// Reads every policy file of a directory, or one file; see [`policy_files`] for which those are.
+/// Reads every policy file of a directory, or one file; see [`policy_files`].
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -186,24 +188,21 @@ impl Bounds {
 /// }
 /// ```
 ///
-/// # Errors
-/// All problems of all files, in file order; also a directory that cannot be listed or holds no policy file.
+/// # Errors All problems of all files, in file order; also a directory that cannot be listed or has no policy file.
 pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
     load_dir_with(directory, Dialect::default())
 }
 
 /// [`load_dir`] with a dialect. A compatible one accepts a directory without policy files.
 ///
-/// # Errors
-/// Those of [`load_dir`].
+/// # Errors As [`load_dir`].
 pub fn load_dir_with(directory: &Path, dialect: Dialect) -> Result<Loaded, Problems> {
     load(&Source::from(directory), dialect)
 }
 
 /// Reads every policy file of a source.
 ///
-/// # Errors
-/// Those of [`load_dir`]. A source without a file is legal where it allows that.
+/// # Errors As [`load_dir`]. A source without files is valid if it allows that.
 pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
     load_with(source, dialect, None, &Restless::default())
 }
@@ -213,15 +212,14 @@ pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
 pub struct Restless {
     /// Their paths.
     pub paths: BTreeSet<PathBuf>,
-    /// The last load, with the last text of each.
+    /// The result of the last load, with the last text of each file.
     pub last: Kept,
 }
 
-/// [`load`] for use by a server: keeps the texts for readers. Of a file that keeps changing it loads the last text; a file
-/// without one is left out.
+/// [`load`] for a server: keeps the texts for readers. For a file that keeps changing, loads its last text; without
+/// one, leaves the file out.
 ///
-/// # Errors
-/// Those of [`load`], and restless files if the last policies were too large to be kept.
+/// # Errors As [`load`]; also files that keep changing, if the last policies were too large to keep.
 pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
     load_with(source, dialect, Some(Keeper::new(dialect.compatible, dialect.merge_domains)), restless)
 }
@@ -239,7 +237,7 @@ fn load_with(
         problems
     };
     let mut paths = policy_files(source.clone()).map_err(|error| {
-        // The problem names the path too.
+        // The problem has the path as well.
         let text = error.to_string();
         let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         alone(message.to_owned())
@@ -250,7 +248,7 @@ fn load_with(
     paths.sort();
     if paths.is_empty() && !source.allow_empty && !dialect.compatible {
         let but = if files::has_tests_or_traffic(&source.directory) { ", besides tests and traffic" } else { "" };
-        return Err(alone(format!("no policy files: none here is named *.yaml or *.yml{but}")));
+        return Err(alone(format!("no policy files: no file is named *.yaml or *.yml{but}")));
     }
     let mut reader = Reader::new(dialect);
     let mut bytes_left = ALL_BYTES_MAX;
@@ -270,7 +268,7 @@ fn load_with(
         match read {
             Ok(text) => {
                 reader.file(file.clone(), &text);
-                // Policies with a problem are not used.
+                // Policies with a problem are not used, so they are not kept.
                 keeper = keeper.filter(|_| reader.problems.count() == 0);
                 if let Some(keeper) = &mut keeper {
                     keeper.text(&file, &text);
@@ -293,7 +291,7 @@ impl Restless {
             let most = KEPT_BYTES_MAX >> 20;
             let file = files::shown(path);
             return Err(format!(
-                "{file} keeps changing, and the last policies are larger than the {most} MiB that are kept"
+                "{file} keeps changing, and the last policies are larger than the maximum of {most} MiB"
             ));
         };
         let mut last = last.texts();
@@ -325,8 +323,7 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
 
 /// [`parse`] with a dialect.
 ///
-/// # Errors
-/// Those of [`parse`].
+/// # Errors As [`parse`].
 pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
     let mut reader = Reader::new(dialect);
     for &(name, text) in files {
@@ -340,15 +337,15 @@ pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Pr
 pub struct Loaded {
     /// The policies, ready to match.
     pub policies: PolicySet,
-    /// Where each rule is written, by [`Rule::id`](weir_engine::Rule::id).
+    /// The place of each rule, by [`Rule::id`](weir_engine::Rule::id).
     pub places: Vec<Location>,
     /// The domains as written, in file order. For people; matching does not use them.
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
     pub files: usize,
-    /// Their paths; empty if policies did not come from files.
+    /// The paths of the files. Empty if policies were not read from files.
     pub paths: Vec<PathBuf>,
-    /// Probable mistakes, without those that the policies allow.
+    /// Probable mistakes, except those that the policies allow.
     pub warnings: Warnings,
     allowed: Allowed,
     dialect: Dialect,
@@ -361,7 +358,7 @@ pub struct Loaded {
 pub struct DomainOutline {
     /// Its name.
     pub name: String,
-    /// Where its name stands.
+    /// The place of the domain's name.
     pub place: Location,
     /// The first level.
     pub descriptors: Vec<Outline>,
@@ -372,39 +369,40 @@ pub struct DomainOutline {
 pub struct Outline {
     /// The key.
     pub key: Box<str>,
-    /// The values that it matches; none for the key alone.
+    /// The values that it matches. None: the key alone.
     pub value: Option<Matcher>,
     /// Whether all these values share one state.
     pub share_threshold: bool,
-    /// Where it stands in its file.
+    /// The position in its file.
     pub position: Position,
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// The [`Rule::id`](weir_engine::Rule::id) of its rule, where it has one.
+    /// The [`Rule::id`](weir_engine::Rule::id) of its rule. None: it has no rule.
     pub rule: Option<u32>,
-    /// Whether `rate_limit` is there without a value.
+    /// Whether `rate_limit` is present without a value.
     pub has_empty_limit: bool,
-    /// Whether a comment is in one of its lines, or alone in the line above. True for policies that did not come as text.
+    /// Whether one of its lines has a comment, or the line above is a comment. True for policies that were not read
+    /// from text.
     pub has_comment: bool,
     /// The next level, in file order.
     pub descriptors: Vec<Outline>,
 }
 
 impl Outline {
-    /// Its place.
+    /// The place of the descriptor.
     #[must_use]
     pub fn place(&self) -> Location {
         Location { file: self.file.clone(), position: self.position }
     }
 }
 
-/// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, `file` has the path to
-/// the place, and only that is displayed.
+/// A place in a policy file, displayed as `file:line:column`. For policies that were not read from text, `file` has the
+/// path to the place, and only that is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// Where in it.
+    /// The position in the file.
     pub position: Position,
 }
 
@@ -418,7 +416,8 @@ impl fmt::Display for Location {
     }
 }
 
-/// Whether it is a place in a text. In other policies the line is the number of a step in `Paths`, and the column is 0.
+/// Whether it is a position in a text. In other policies the line is the number of a step in `Paths`, and the column is
+/// 0.
 const fn is_in_text(position: Position) -> bool {
     position.column > 0
 }
@@ -430,35 +429,24 @@ pub struct Problem {
     pub kind: ProblemKind,
     /// The file as it was named to the loader, or the directory.
     pub file: Arc<str>,
-    /// Where in it; none if it concerns the whole file.
+    /// The position in the file. None if the problem concerns the whole file.
     pub position: Option<Position>,
     /// The mistake and, if possible, its correction.
     pub message: String,
 }
 
-/// What a problem is about. Unlike the message, it contains no text of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProblemKind {
-    /// A file or a directory cannot be read, or is too large.
-    Unreadable,
-    /// A file is not YAML.
-    Yaml,
-    /// The policies have a mistake.
-    Policy,
-    /// The store cannot hold a limit.
-    Store,
-}
-
-impl ProblemKind {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::Yaml => "yaml",
-            Self::Policy => "policy",
-            Self::Store => "store",
-        }
+weir_engine::named! {
+    /// The kind of a problem. Unlike the message, it contains no text of the file.
+    #[derive(PartialOrd, Ord)]
+    pub enum ProblemKind {
+        /// A file or directory is too large or cannot be read.
+        Unreadable = "unreadable",
+        /// A file is not YAML.
+        Yaml = "yaml",
+        /// The policies have a mistake.
+        Policy = "policy",
+        /// The store cannot hold a limit.
+        Store = "store",
     }
 }
 
@@ -479,11 +467,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a policy directory, in file order; displayed one per line.
+/// All problems of a policy directory, in file order, displayed one per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     list: Vec<Problem>,
-    /// How many more were not kept.
+    /// The number of problems that were not kept.
     more: usize,
 }
 
@@ -494,7 +482,7 @@ impl Problems {
         &self.list
     }
 
-    /// How many problems there are, including those that were not kept.
+    /// The number of problems, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
@@ -524,16 +512,16 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The text of a file. On failure the reason, and where possible its place.
+/// The text of a file. On failure, the reason and, if possible, its place.
 fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Position>, String)> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err((None, too_large()));
     }
     if is_compatible && let Some(text) = utf_16(&bytes) {
-        return text.ok_or_else(|| (None, "not UTF-16, which its byte order mark announces".to_owned()));
+        return text.ok_or_else(|| (None, "not UTF-16, although its byte order mark is that of UTF-16".to_owned()));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err((None, "UTF-16 by its byte order mark: save it as UTF-8".to_owned()));
+        return Err((None, "it has the byte order mark of UTF-16: save it as UTF-8".to_owned()));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();
@@ -547,7 +535,8 @@ fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Positio
     })
 }
 
-/// The text of a file that begins with the byte order mark of UTF-16. The inner option is none if the file is not UTF-16.
+/// The text of a file that begins with the byte order mark of UTF-16. The inner option is None if the file is not
+/// UTF-16.
 fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
     let of_pair: fn([u8; 2]) -> u16 = match bytes.get(..2)? {
         [0xff, 0xfe] => u16::from_le_bytes,
@@ -559,7 +548,7 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
     Some(String::from_utf16(&units).ok().filter(|_| rest.is_empty()))
 }
 
-/// Reads sources from memory: names for messages, and the content of each, or why it cannot be read.
+/// Reads sources from memory: a name for messages, and the content or why it cannot be read.
 ///
 /// ```
 /// use weir_policies::{Dialect, Tree, read_trees};
@@ -611,7 +600,7 @@ pub fn read_trees<'a>(
     Ok(Loaded { kept: keeper.finish(), ..loaded })
 }
 
-/// Reads what a running server has kept.
+/// Reads the sources that a running server has kept.
 ///
 /// # Errors
 /// All problems of all sources, in order. A server of another version may accept policies that this program refuses.

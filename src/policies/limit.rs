@@ -17,7 +17,7 @@ use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::{NAME_BYTES_MAX, Position, instead};
 
-/// The keys of an unlimited rate limit. envoyproxy/ratelimit accepts a number there and ignores it.
+/// The keys of an unlimited rate limit. envoyproxy/ratelimit accepts and ignores a number of hits there.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 
 /// One limit, and its keys that apply to the whole rule.
@@ -29,7 +29,7 @@ pub(super) struct ReadLimit {
     pub(super) replaces: Vec<(Position, String)>,
 }
 
-/// A number of hits and a period, with the keys that gave them, for messages.
+/// A number of hits and a period, with the keys that set them, for messages.
 struct Amount {
     requests: u32,
     period: Period,
@@ -42,7 +42,7 @@ impl FileReader<'_> {
         let document = self.document;
         let node = document.node(id);
         if node.is_null() {
-            return Err(self.report(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
+            return Err(self.report(at, "an empty rate limit: give it unit and requests_per_unit, or remove it"));
         }
         let names_max = self.bounds().name_bytes;
         if let Value::Scalar { text, .. } = &node.value {
@@ -75,7 +75,7 @@ impl FileReader<'_> {
         if let Some(limit) = &mut limit {
             limit.name.clone_from(&name);
             if let Some((at, _)) = replaces.first().filter(|_| limit.shadow) {
-                let message = "replaces with shadow: true: a limit on trial takes no other limit's place";
+                let message = "replaces with shadow: true: a limit on trial replaces no other limit";
                 return Err(self.report(*at, message));
             }
         }
@@ -87,10 +87,10 @@ impl FileReader<'_> {
         for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
             if let Some(at) = fields.key_at(key) {
                 if key == "unit" && self.is_compatible() && !self.is_unit(fields) {
-                    self.warn(at, Code::IgnoredKey, "unit with unlimited: true means nothing");
+                    self.warn(at, Code::IgnoredKey, "unit with unlimited: true has no effect");
                     continue;
                 }
-                result = Err(self.report(at, format!("{key} with unlimited: true, which has no limit to speak of")));
+                result = Err(self.report(at, format!("{key} with unlimited: true, which has no limit")));
             }
         }
         result
@@ -121,7 +121,7 @@ impl FileReader<'_> {
         let lease = self.lease(fields);
         let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
-        // A flag that is off has no effect. Nor has an empty list.
+        // A flag that is off has no effect, and neither has an empty list.
         let off = [
             ("calendar", matches!(calendar, Ok(false))),
             ("drain", matches!(drain, Ok(false))),
@@ -133,7 +133,7 @@ impl FileReader<'_> {
         let (calendar, anchor) = (calendar?, anchor?);
         let anchor = match &amount {
             Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
-            // `calendar` cannot be checked further, but `timezone` can.
+            // With a wrong `calendar`, `timezone` can still be checked.
             Err(Reported) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
         };
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
@@ -178,11 +178,15 @@ impl FileReader<'_> {
         Ok(limit)
     }
 
-    /// Refuses what contradicts a hold beside it, and notes its place: quotas and `charging` are further up. [hd-1]
+    /// Refuses keys that contradict a hold, and stores its place: quotas and `charging` are checked later. [hd-1]
     fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
         let contradictions = [
-            ("drain", limit.drain, "a denied request has no receipt, so that nothing could give back what it drained"),
-            ("post_paid", limit.post_paid(), "a hold is charged before and post_paid after: write two limits"),
+            ("drain", limit.drain, "a denied request has no receipt, so its drained hits could not be given back"),
+            (
+                "post_paid",
+                limit.post_paid(),
+                "a hold is charged before the request, and post_paid after it: write two limits",
+            ),
         ];
         let mut result = Ok(());
         for (key, is_set, reason) in contradictions {
@@ -217,7 +221,7 @@ impl FileReader<'_> {
         Shares::new(&shares).map_err(|error| self.report_value(fields, "alert_at", format!("{error}, {EXAMPLE}")))
     }
 
-    /// Refuses keys that the algorithm does not accept. The message names the algorithms that do.
+    /// Refuses keys that the algorithm does not accept. The message names the algorithms that accept them.
     fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in LIMIT.keys {
@@ -257,7 +261,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for key in ["unit", "window", "requests_per_unit"] {
             if let Some(at) = fields.key_at(key) {
-                result = Err(self.report(at, format!("{key} with rate, which says how many and per how long")));
+                result = Err(self.report(at, format!("{key} with rate, which sets hits and window")));
             }
         }
         let text = self.text(fields, "rate", NAME_BYTES_MAX)?.unwrap_or_default();
@@ -271,7 +275,7 @@ impl FileReader<'_> {
     fn period(&mut self, fields: &Fields) -> Result<Period, Reported> {
         match (fields.get("unit"), fields.get("window")) {
             (Some((unit, _)), Some((window, _))) => {
-                Err(self.report(unit.max(window), "unit and window together: window takes the place of unit"))
+                Err(self.report(unit.max(window), "unit and window together: give one of them"))
             }
             (None, None) if fields.lacks("unit") && fields.lacks("window") => {
                 Err(self.report(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
@@ -301,7 +305,7 @@ impl FileReader<'_> {
     fn precision(&mut self, fields: &Fields) -> Read<Precision> {
         self.parsed(fields, "precision", NAME_BYTES_MAX, |text| {
             let micros = u64::try_from(duration(text)?.as_micros()).unwrap_or(u64::MAX);
-            Precision::new(micros).ok_or_else(|| "a sub-bucket of no length".to_owned())
+            Precision::new(micros).ok_or_else(|| "a sub-bucket has a length above 0".to_owned())
         })
     }
 
@@ -315,13 +319,15 @@ impl FileReader<'_> {
     ) -> Result<Anchor, Reported> {
         let Some(at) = self.given(fields, "calendar").filter(|_| calendar) else {
             if let Some(at) = self.given(fields, "timezone") {
-                return Err(self.report(at, "timezone without calendar: true: other windows are the same everywhere"));
+                return Err(
+                    self.report(at, "timezone without calendar: true: other windows do not depend on a time zone")
+                );
             }
             return Ok(if anchor == Some("first_hit") { Anchor::FirstHit } else { Anchor::Clock });
         };
         if anchor.is_some() {
             let at = fields.key_at("anchor").unwrap_or(at);
-            return Err(self.report(at, "anchor with calendar: true, whose windows begin when the calendar says"));
+            return Err(self.report(at, "anchor with calendar: true, whose windows begin at the calendar's boundaries"));
         }
         let unit = match period.unit {
             Some(Unit::Day) => CalendarUnit::Day,
@@ -341,7 +347,7 @@ impl FileReader<'_> {
         Ok(Anchor::Calendar(unit))
     }
 
-    /// The time zone of a calendar as the database spells it; none for UTC, the default.
+    /// The time zone of a calendar as the database spells it. None for UTC, the default.
     fn zone(&mut self, fields: &Fields) -> Read<String> {
         let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
             return Ok(None);
@@ -350,7 +356,7 @@ impl FileReader<'_> {
         if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
             return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
         }
-        // Comparing with all zones is slow, and this problem will not be shown.
+        // A comparison with all zones is slow, and this problem will not be shown.
         let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
         Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", quoted(&name))))
     }

@@ -26,7 +26,7 @@ const COMPARISONS_MAX: usize = 4_000_000;
 /// The most steps of walks through patterns, in all policies together and for one question. See [`classes`].
 const STEPS_MAX: u64 = 10_000_000;
 const STEPS_OF_ONE_MAX: u64 = 2_000_000;
-/// A missing name is compared with so many names of limits, and so many missing names are compared.
+/// The most limit names that one missing name is compared with, and the most missing names.
 const NAMES_MAX: usize = 1_000;
 
 /// Adds warnings about probable mistakes.
@@ -69,16 +69,16 @@ struct Findings<'l> {
     is_compatible: bool,
     allowed: &'l mut Allowed,
     warnings: Vec<Warning>,
-    /// How many more were not kept.
+    /// The number of warnings that were not kept.
     more: usize,
     comparisons_left: usize,
     steps_left: u64,
-    /// Whether all searches were completed within their bounds.
+    /// Whether all searches finished within their bounds.
     is_whole: bool,
 }
 
 impl<'l> Findings<'l> {
-    /// Adds a warning unless the policies allow it: what was found, then the advice.
+    /// Adds a warning unless the policies allow it: the finding, then the advice.
     fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
         if self.allowed.has(place, code) {
             return;
@@ -95,7 +95,7 @@ impl<'l> Findings<'l> {
         outline.rule.and_then(|id| self.policies.rules().get(id as usize))
     }
 
-    /// Answers a question about patterns; none if it takes too many steps.
+    /// Searches patterns with a budget. None if the search takes too many steps.
     fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, classes::GivenUp>) -> Option<T> {
         let most = STEPS_OF_ONE_MAX.min(self.steps_left);
         let mut budget = Budget::of(most);
@@ -105,12 +105,12 @@ impl<'l> Findings<'l> {
         answer
     }
 
-    /// Which matchers take the values of one of them; none past the budget.
+    /// Which matchers match values of another matcher first. None if the budget is used up.
     fn taken(&mut self, matchers: &[&Matcher], which: usize) -> Option<Taken> {
         self.within(|budget| classes::taken(matchers, which, budget))
     }
 
-    /// Uses up some of the comparisons that are left; false if there are fewer.
+    /// Subtracts from the remaining comparisons. False if there are too few.
     fn compare(&mut self, count: usize) -> bool {
         let left = self.comparisons_left.checked_sub(count);
         self.comparisons_left = left.unwrap_or(0);
@@ -144,8 +144,9 @@ impl<'l> Findings<'l> {
             if let Some(rule) = self.rule(outline) {
                 self.reason(outline, rule);
                 self.term_gap(outline, rule);
-                // The other limits do not count a request that one limit denies.
-                if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
+                self.same_plans(outline, rule);
+                // The other limits do not count a request that one limit denies. A row can have any numbers.
+                if rule.rows.is_none() && mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);
                 }
             }
@@ -155,7 +156,7 @@ impl<'l> Findings<'l> {
         }
     }
 
-    /// Compares the descriptors of a level, and of the levels below.
+    /// Compares the descriptors of a level and of its nested levels.
     fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
         self.never_met(descriptors, place);
         self.hides_below(descriptors, place);
@@ -217,7 +218,7 @@ impl<'l> Findings<'l> {
         }
         if key.contains('*') && !self.is_compatible {
             self.add(&outline.place(), Code::StarInKey, || {
-                format!("the * in the key {key:?} is compared as it is, and is a pattern to envoyproxy/ratelimit only")
+                format!("the * in the key {key:?} is compared as it is, and is a pattern only in envoyproxy/ratelimit")
             });
         }
     }
@@ -232,7 +233,7 @@ impl<'l> Findings<'l> {
             let longer = example.as_ref().map(|example| texts::longer(example));
             if let (Some(example), Some(longer)) = (example, longer.filter(|longer| !regex.matches(longer))) {
                 self.add(&outline.place(), Code::LooksLikePrefix, || {
-                    format!("the whole value must match, so that {example:?} is met and {longer:?} is not")
+                    format!("the whole value must match, so {example:?} matches and {longer:?} does not")
                 });
             }
         }
@@ -247,12 +248,12 @@ impl<'l> Findings<'l> {
         let network = texts.iter().find(|text| texts::looks_like_network(text));
         if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {
             self.add(&outline.place(), Code::LooksLikeNetwork, || {
-                format!("{text:?} is compared as text, which no address equals")
+                format!("{text:?} is compared as text, and no address equals it")
             });
         }
         if let Some(text) = texts.iter().find(|text| texts::looks_like_regex(text)) {
             self.add(&outline.place(), Code::LooksLikeRegex, || {
-                format!("{text:?} is compared as text, in which a * alone stands for any text")
+                format!("{text:?} is compared as text, in which only a * matches any text")
             });
         }
     }
@@ -276,6 +277,15 @@ impl<'l> Findings<'l> {
         }
     }
 
+    fn same_plans(&mut self, outline: &Outline, rule: &Rule) {
+        let Some(plans) = rule.rows.as_deref() else { return };
+        for (plan, _) in plans.iter().skip(1).filter(|(_, limits)| *limits == plans.default_limits()) {
+            self.add(&outline.place(), Code::SamePlan, || {
+                format!("the plan {plan:?} has the numbers of the default plan {:?}", plans.default_plan())
+            });
+        }
+    }
+
     fn never_denies(&mut self, outline: &Outline, rule: &Rule, replaced: &HashSet<&str>) {
         for (number, limit) in (1..).zip(&rule.limits) {
             let mut others = (1..).zip(&rule.limits).filter(|(other, _)| *other != number);
@@ -285,7 +295,7 @@ impl<'l> Findings<'l> {
             if let Some((by, _)) = by {
                 self.add(&outline.place(), Code::NeverDenies, || {
                     format!(
-                        "limit {number} never denies, since limit {by} beside it admits no more than that in its time"
+                        "limit {number} never denies, because limit {by} of the rule admits no more in the same time"
                     )
                 });
             }

@@ -1,4 +1,5 @@
-//! Which values a descriptor matches: `value`, `values`, `cidr` and `regex`. Reports two descriptors of the same values.
+//! The values that a descriptor matches: `value`, `values`, `cidr` and `regex`. Reports two descriptors of the same
+//! values.
 //!
 //! Not here: how values are matched (engine/branch.rs).
 
@@ -15,10 +16,10 @@ use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
 use super::{Outline, Position, REGEXES_MAX, VALUES_MAX};
 
-/// The keys of values. A descriptor has one of them at most.
+/// The keys for values. A descriptor has at most one of them.
 pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
 
-/// A value or values that only one descriptor of a key can have at one level.
+/// A value, or a name of values, that must be unique for a key at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Claim {
     Alone,
@@ -37,7 +38,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The values that no other descriptor of the key can have.
+/// The values that no other descriptor of the key may have.
 pub(super) fn taken(value: Option<&Matcher>) -> Vec<Claim> {
     let mut all = Vec::new();
     match value {
@@ -52,7 +53,7 @@ pub(super) fn taken(value: Option<&Matcher>) -> Vec<Claim> {
 }
 
 impl FileReader<'_> {
-    /// The values that a descriptor matches; none for the key alone.
+    /// The values that a descriptor matches. None: the key alone.
     pub(super) fn matcher(&mut self, fields: &Fields) -> Read<Matcher> {
         let mut given = FORMS.into_iter().filter(|form| self.given(fields, form).is_some());
         if let (Some(one), Some(other)) = (given.next(), given.next()) {
@@ -76,7 +77,7 @@ impl FileReader<'_> {
         }
         let Some(at) = self.given(fields, "regex") else { return Ok(None) };
         let Some(text) = self.text(fields, "regex", self.bounds().value_bytes)? else {
-            return Err(self.report(at, "regex is empty: it would match the empty value only"));
+            return Err(self.report(at, "regex is empty: it would match only the empty value"));
         };
         self.all.regexes += 1;
         if self.all.regexes > REGEXES_MAX {
@@ -107,7 +108,7 @@ impl FileReader<'_> {
             _ if text.contains('*') => {
                 let text = quoted(text);
                 Err(format!(
-                    "{text} has a *, and values are compared as they are: write value for it, in a descriptor of its own"
+                    "{text} has a *, and values are compared as text: write value for it, in its own descriptor"
                 ))
             }
             _ => Ok(text.into()),
@@ -127,7 +128,7 @@ impl FileReader<'_> {
                     NetworkError::NoAddress if text.contains('*') => ", a * goes under value",
                     _ => "",
                 };
-                format!("{} is no network: {error}{hint}", quoted(text))
+                format!("{} is not a network: {error}{hint}", quoted(text))
             })
         };
         self.items("cidr", at, items, read)
@@ -185,15 +186,15 @@ impl FileReader<'_> {
                 let what = taken.to_string();
                 if let Some(first) = first.insert((&outline.key, taken), outline.position) {
                     let (key, first) = (quoted(&outline.key), self.spelled(first));
-                    self.report(outline.position, format!("key {key} {what} is here twice, first at {first}"));
+                    self.report(outline.position, format!("key {key} {what} appears twice, first at {first}"));
                     break;
                 }
             }
         }
     }
 
-    /// Reports more wildcards and regular expressions of a key than an automaton can have. A compatible reading accepts any number
-    /// of wildcards if the key has no regular expression.
+    /// Reports a key with more wildcards and regular expressions than an automaton can have. A compatible reading
+    /// accepts any number of wildcards if the key has no regular expression.
     pub(super) fn check_patterns<'o>(&mut self, level: impl Iterator<Item = &'o Outline>) {
         let mut counts: HashMap<&str, (usize, bool)> = HashMap::new();
         for outline in level {

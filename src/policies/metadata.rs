@@ -1,4 +1,4 @@
-//! The values under `metadata`, which weir returns and does not interpret.
+//! The values under `metadata`. weir returns them and does not interpret them.
 //!
 //! Unquoted scalars are read as in envoyproxy/ratelimit: `y` is true and `010` is 8. Not here: their form in the engine
 //! (metadata.rs there).
@@ -16,7 +16,7 @@ use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX};
 
-/// How much of the metadata has been read.
+/// The size of the metadata read so far.
 #[derive(Default)]
 struct Size {
     values: usize,
@@ -24,7 +24,7 @@ struct Size {
 }
 
 impl FileReader<'_> {
-    /// The value of `metadata`; none if it is absent, null or empty.
+    /// The value of `metadata`. None if it is absent, null or empty.
     pub(super) fn metadata(&mut self, fields: &Fields) -> Read<Arc<metadata::Fields>> {
         let (Some((at, node)), Some((_, id))) = (self.value(fields, "metadata"), fields.get("metadata")) else {
             return Ok(None);
@@ -66,7 +66,7 @@ impl FileReader<'_> {
                     self.add_bytes(key, text, size)?;
                     let value = self.metadata_value(value, size)?;
                     if map.insert((**text).into(), value).is_some() {
-                        return Err(self.report(document.node(key).position, format!("{} is here twice", quoted(text))));
+                        return Err(self.report(document.node(key).position, format!("{} appears twice", quoted(text))));
                     }
                 }
                 Ok(metadata::Value::Map(map))
@@ -89,13 +89,13 @@ impl FileReader<'_> {
             Plain::Null => metadata::Value::Null,
             Plain::Bool(truth) => {
                 if !text.eq_ignore_ascii_case("true") && !text.eq_ignore_ascii_case("false") {
-                    self.warn(at, Code::BareBoolean, format!("{text} means {truth}: quote it where the text is meant"));
+                    self.warn(at, Code::BareBoolean, format!("{text} means {truth}: quote it to get the text"));
                 }
                 metadata::Value::Bool(truth)
             }
             Plain::Whole(number, odd) => {
                 if odd == IsOdd::Yes {
-                    let message = format!("{} is the number {number}: quote it where the text is meant", quoted(text));
+                    let message = format!("{} is the number {number}: quote it to get the text", quoted(text));
                     self.warn(at, Code::OddNumber, message);
                 }
                 metadata::Value::Number(number.to_string().into())

@@ -1,4 +1,4 @@
-//! Plans and rows: the numbers of limits under names, and whether the descriptors of a rule have rows. [rw-1]
+//! Plans and rows: the named numbers of limits, and whether the descriptors of a rule have rows. [rw-1]
 
 use weir_engine::plans::{PLANS_MAX, PlanNumbers, Plans, PlansError};
 use weir_engine::policy::RuleKind;
@@ -11,11 +11,11 @@ use super::rate;
 use super::state::{FileReader, PlanAt, Reported};
 use super::{NAME_BYTES_MAX, Position};
 
-/// What stands for no limit under a plan.
+/// The word for no limit under a plan.
 const UNLIMITED: &str = "unlimited";
 
 impl FileReader<'_> {
-    /// The numbers of one limit under plans: a mapping of names to rates.
+    /// The numbers of one limit under its plans: a mapping from plan names to rates.
     pub(super) fn plans(&mut self, fields: &Fields) -> Result<Vec<PlanAt>, Reported> {
         const EXAMPLE: &str = "such as plans: {gold: 1000/min, partner: unlimited}";
         let Some((at, node)) = self.value(fields, "plans") else { return Ok(Vec::new()) };
@@ -37,7 +37,7 @@ impl FileReader<'_> {
                 continue;
             }
             if plans.iter().any(|(_, known)| *known.plan == **name) {
-                result = Err(self.report(at, format!("the plan {} is here twice", quoted(name))));
+                result = Err(self.report(at, format!("the plan {} appears twice", quoted(name))));
                 continue;
             }
             let value_at = self.value_position(at, value);
@@ -54,7 +54,8 @@ impl FileReader<'_> {
         result.map(|()| plans)
     }
 
-    /// The plans of a rule with rows. `plans` has those of each limit, `hold` the place and the word of a limit that holds.
+    /// The plans of a rule with rows. `plans` has the plans of each limit; `hold` has the place and the key of a limit
+    /// with holds.
     pub(super) fn rows(
         &mut self,
         fields: &Fields,
@@ -66,7 +67,7 @@ impl FileReader<'_> {
         let Some(at) = self.given(fields, "rows") else {
             return match first_plan.filter(|_| fields.lacks("rows")) {
                 Some(at) => {
-                    let message = "plans without rows: write rows: {default: NAME} beside the rate limit";
+                    let message = "plans without rows: write rows: {default: NAME} next to the rate limit";
                     Err(self.report(at, message))
                 }
                 None => Ok(None),
@@ -89,15 +90,14 @@ impl FileReader<'_> {
             Some((RuleKind::Unlimited { .. }, _)) => {
                 return Err(self.report(at, "rows with unlimited: true: there are no numbers that rows could replace"));
             }
-            None => return Err(self.report(at, "rows without a rate limit beside it: there are no numbers to replace")),
+            None => return Err(self.report(at, "rows without a rate limit: there are no numbers to replace")),
         };
         if let Some((at, word)) = hold {
-            let message =
-                format!("{word} beside rows: a settle would have to look at the row again, write a rule of its own");
+            let message = format!("{word} with rows: a settle would need the row again, write a separate rule");
             return Err(self.report(at, message));
         }
         if limits.iter().any(|limit| limit.lease.is_some()) {
-            return Err(self.report(at, "rows with a lease: only the store knows the row that is in force"));
+            return Err(self.report(at, "rows with a lease: only the store has the current row"));
         }
         let places: Vec<PlanAt> = plans.iter().flatten().cloned().collect();
         let numbers: Vec<Vec<PlanNumbers>> =

@@ -27,7 +27,7 @@ pub const SHORT_UNITS: [(&str, Unit); 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Period {
     pub(super) window: Window,
-    /// The unit if it was written as one. `1d` is as long as `day`, but calendar windows need a unit.
+    /// The unit, if it was written as one. `1d` is as long as `day`, but calendar windows need a unit.
     pub(super) unit: Option<Unit>,
 }
 
@@ -40,8 +40,7 @@ impl From<Unit> for Period {
 impl Period {
     /// The period of a length such as `1m30s`.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors With the reason.
     pub(super) fn of_length(text: &str) -> Result<Self, String> {
         let length = duration(text)?;
         let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
@@ -52,24 +51,21 @@ impl Period {
 
 /// Reads hits and a period, such as `10/s`.
 ///
-/// # Errors
-/// What is wrong with the text, which the message quotes.
+/// # Errors With the reason, which quotes the text.
 pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
     parse(text).map(|(requests, period)| (requests, period.window))
 }
 
 /// [`parse_rate`] with the period as it was written.
 ///
-/// # Errors
-/// What is wrong with the text, which the message quotes.
+/// # Errors With the reason, which quotes the text.
 pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
     read(text).map_err(|reason| format!("rate {}: {reason}", quoted(text)))
 }
 
 /// [`parse`] with a message that does not quote the text.
 ///
-/// # Errors
-/// What is wrong with the text.
+/// # Errors With the reason.
 pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());
@@ -104,7 +100,7 @@ fn unit(word: &str) -> Option<Unit> {
 
 fn no_unit(word: &str) -> String {
     let names = Unit::ALL.map(Unit::name);
-    // Every short word is near to every other one.
+    // All short words are similar to each other.
     match nearest(word, names) {
         Some(_) => format!("no unit {word:?}{}", instead(word, &names)),
         None => format!("no unit {word:?}: it is one of s, m, h, d, w, month, y, or a length such as 90s"),

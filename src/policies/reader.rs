@@ -1,7 +1,7 @@
-//! What the keys of a policy file and of its descriptors mean: trees in, rules and problems out.
+//! Reads the keys of a policy file and of its descriptors: trees in, rules and problems out.
 //!
-//! Reading continues after a problem, so all problems are reported at once. A wrong value is reported and then ignored, so
-//! one mistake does not cause others. Not here: one limit (limit.rs), and which keys there are (keys.rs).
+//! Reading continues after a problem, so all problems are reported at once. An invalid value is reported and then
+//! ignored, so one mistake does not cause others. Not here: one limit (limit.rs), and the list of keys (keys.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use super::{
 
 /// Why quotas cannot be holds. [hd-1] [cc-7]
 const QUOTA_WITH_HOLD: &str =
-    "with quota_mode: true: a request can pass although its quota is over, and then nothing is held for it";
+    "with quota_mode: true: a request can pass although its quota is over, and then it has no hold";
 /// Why independent limits cannot be holds. [hd-1] [cc-7]
 const INDEPENDENT_WITH_HOLD: &str =
-    "with charging: independent: a denied request has no receipt for what it was charged, take charging: atomic";
+    "with charging: independent: a denied request is charged and has no receipt, use charging: atomic";
 
 impl Reader {
-    /// Adds the problem of a file that cannot be read.
+    /// Adds a problem for a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
         self.files += 1;
         self.problems.push(problem);
@@ -58,7 +58,7 @@ impl Reader {
         }
     }
 
-    /// Reads policies that did not come as text.
+    /// Reads policies that were not read from text.
     pub(super) fn tree(&mut self, name: &Arc<str>, planted: &Planted<'_>) {
         self.files += 1;
         for (at, message) in self.document(name, &planted.document, Some(&planted.paths)) {
@@ -77,10 +77,10 @@ impl Reader {
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
-                    of_file.warn(*at, Code::KeyTwice, format!("{} is here twice: later values win", quoted(key)));
+                    of_file.warn(*at, Code::KeyTwice, format!("{} appears twice: later values win", quoted(key)));
                 }
                 Oddity::SecondDocument => {
-                    let message = "what follows the first document is not read: a file holds one domain";
+                    let message = "only the first document is read: a file has one domain";
                     of_file.warn(*at, Code::SecondDocument, message);
                 }
             }
@@ -188,7 +188,7 @@ impl FileReader<'_> {
             let twin = taken(outline.value.as_ref()).into_iter().map(|taken| (&*outline.key, taken));
             let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
             if let Some((place, (key, taken))) = found {
-                let message = format!("key {} {taken} is here twice, first at {place}", quoted(key));
+                let message = format!("key {} {taken} appears twice, first at {place}", quoted(key));
                 self.report(outline.position, message);
             }
         }
@@ -215,7 +215,7 @@ impl FileReader<'_> {
         Ok((at, name))
     }
 
-    /// The list under `descriptors`, which may be absent or empty, without wrong entries.
+    /// The list under `descriptors`, without invalid entries. It may be absent or empty.
     fn descriptors(&mut self, fields: &Fields, level: usize) -> (Vec<NodeSpec>, Vec<Outline>) {
         let mut specs = Vec::new();
         let mut outlines = Vec::new();
@@ -314,7 +314,8 @@ impl FileReader<'_> {
         if let Ok(Some((RuleKind::Limits(limits), _))) = &rule {
             self.check_leases(&fields, limits, role);
         }
-        // A wrong rule is left out. The descriptor stays, so a second one with its values is reported in the same run.
+        // An invalid rule is left out. The descriptor stays, so a second one with its values is reported in the same
+        // run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {
             key: key.as_str().into(),
@@ -376,10 +377,10 @@ impl FileReader<'_> {
             let has_reason =
                 matches!(&document.node(value).value, Value::Scalar { text, .. } if !text.trim().is_empty());
             if !has_reason || document.node(value).is_null() {
-                let message = format!("{} in allow_warnings has no reason: write why it is no mistake", code.name());
+                let message = format!("{} in allow_warnings has no reason: write why it is not a mistake", code.name());
                 self.report(at, message);
             } else if allowed.iter().any(|(known, _)| *known == code) {
-                self.report(at, format!("{} in allow_warnings is here twice", code.name()));
+                self.report(at, format!("{} in allow_warnings appears twice", code.name()));
             } else {
                 allowed.push((code, self.place(at)));
             }
@@ -394,28 +395,28 @@ impl FileReader<'_> {
         self.paths.is_some() || self.document.has_comment(first, last.unwrap_or(first))
     }
 
-    /// The `on_error` of a mapping; none if the domain or the server decides that.
+    /// The `on_error` of a mapping. None: the domain or the server sets it.
     fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
         Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
     }
 
-    /// Reports an `on_error` without a limit beside it, because it would have no effect.
+    /// Reports an `on_error` without a rate limit, because it has no effect.
     fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
         let Some(at) = self.given(fields, "on_error") else {
             return;
         };
         match rule {
             Ok(None) if fields.lacks("rate_limit") && fields.lacks("rate_limits") => {
-                self.report(at, "on_error without a rate limit beside it: descriptors further down do not inherit it");
+                self.report(at, "on_error without a rate limit: nested descriptors do not inherit it");
             }
             Ok(Some((RuleKind::Unlimited { .. }, _))) => {
-                self.report(at, "on_error with unlimited: true, which passes without asking a store");
+                self.report(at, "on_error with unlimited: true, which uses no store");
             }
             _ => {}
         }
     }
 
-    /// Warns of keys that have no effect without a rate limit beside them.
+    /// Warns about keys that have no effect without a rate limit.
     fn check_effect(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
         let Ok(None) = rule else {
             return;
@@ -427,7 +428,7 @@ impl FileReader<'_> {
             if let Some(at) = self.given(fields, key)
                 && !matches!(self.flag_given(fields, key), Some(false))
             {
-                self.warn(at, Code::NoEffect, format!("{key} changes nothing without a rate limit beside it"));
+                self.warn(at, Code::NoEffect, format!("{key} has no effect without a rate limit"));
             }
         }
     }
@@ -483,10 +484,7 @@ impl FileReader<'_> {
             }
             match self.limit(of_item.position, item) {
                 Ok(ReadLimit { limit: None, at, .. }) => {
-                    self.report(
-                        at,
-                        "unlimited in a list: the other limits would still apply, write rate_limit instead",
-                    );
+                    self.report(at, "unlimited in a list: the other limits would still apply, use rate_limit");
                     is_wrong = true;
                 }
                 Ok(limit) => all.push(limit),
@@ -510,8 +508,8 @@ impl FileReader<'_> {
         Ok((RuleKind::Limits(limits), replaces))
     }
 
-    /// Which limits of a list have the algorithm and window of another one, so their keys need their names. A limit on trial does
-    /// not change the keys of enforced limits. [tr-2]
+    /// The limits of a list with the algorithm and window of another limit: their keys need their names. A limit on
+    /// trial does not change the keys of enforced limits. [tr-2]
     fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
         let mut twins = vec![false; all.len()];
         let mut told = Ok(());
@@ -531,16 +529,16 @@ impl FileReader<'_> {
                 }
                 let line = other.at.line;
                 let what_to_do = match (&limit.name, &other.name) {
-                    _ if here != there => "give the one with shadow: true a name of its own".to_owned(),
-                    // Perhaps a trial ends: the state of the limit without a name has counted all admitted hits. [tr-2]
+                    _ if here != there => "give the one with shadow: true its own name".to_owned(),
+                    // A trial may end: the state of the limit without a name has counted all admitted hits. [tr-2]
                     (Some(name), None) | (None, Some(name)) if !here => format!(
-                        "to enforce {} after its trial, replace the other; to keep both, give each a name of its own",
+                        "to enforce {} after its trial, replace the other; to keep both, give each its own name",
                         quoted(name)
                     ),
-                    _ => "give each a name of its own".to_owned(),
+                    _ => "give each its own name".to_owned(),
                 };
                 let message = format!(
-                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, so that they count apart"
+                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, so that they count separately"
                 );
                 told = Err(self.report(limit.at, message));
                 break;
@@ -549,19 +547,19 @@ impl FileReader<'_> {
         told.map(|()| twins)
     }
 
-    /// Reports limits that replace a limit of their own rule: the rule would never apply.
+    /// Reports limits that replace a limit of their own rule, because the rule would never apply.
     fn check_replaces(&mut self, replaces: &[(Position, String)], own: &[Option<&str>]) -> Result<(), Reported> {
         let mut result = Ok(());
         for (at, name) in replaces {
             if own.contains(&Some(name)) {
-                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", quoted(name))));
+                result = Err(self.report(*at, format!("replaces {}, which is one of its own names", quoted(name))));
             }
         }
         result
     }
 }
 
-/// The place of a descriptor by its path, which begins with the domain.
+/// The place of a descriptor, by its path including the domain.
 fn place_of(domains: &[DomainOutline], path: &str) -> Option<Location> {
     fn below(outlines: &[Outline], above: &str, path: &str) -> Option<Location> {
         outlines.iter().find_map(|outline| {

@@ -1,9 +1,11 @@
-//! Files of rows: CSV with a head line. A line is a row. [rw-6]
+//! Files of rows: CSV with a header line. Each other line is a row. [rw-6]
 //!
-//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`. Any other name is the key of an entry, whose values are
-//! in the column: `tenant` is the same as a column `descriptor` with `tenant=acme`. Not here: whether a row fits the policies.
+//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`. Any other name is the key of an entry, and
+//! the column has its values: `acme` in a column `tenant` is the same as `tenant=acme` in a column `descriptor`. Not
+//! here: whether a row fits the policies.
 
 use std::fmt;
+use std::io::{self, BufRead};
 use std::time::Duration;
 
 use weir_engine::descriptor::{parse_entries, spell_pairs};
@@ -17,17 +19,17 @@ use super::rate::parse_rate;
 pub const ROW_LINE_BYTES_MAX: usize = 8 * 1_024;
 /// The most columns.
 pub const ROW_COLUMNS_MAX: usize = 64;
-/// The ending of the names of files of rows.
+/// The suffix of row file names.
 pub const ROW_FILE_ENDING: &str = ".rows.csv";
-/// The head of a file that [`row_line`] makes.
+/// The header of a file that [`row_line`] writes.
 pub const ROW_HEAD: &str = "domain,descriptor,plan,limits,until,note";
 
-/// What is wrong in a line.
+/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLineError {
-    /// The column of the first byte of the wrong field, from 1.
+    /// The byte position of the invalid field in its line, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
 }
 
@@ -37,7 +39,7 @@ impl fmt::Display for RowLineError {
     }
 }
 
-/// What a column has.
+/// The content of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Column {
     Domain,
@@ -61,10 +63,9 @@ struct Field {
 }
 
 impl RowHead {
-    /// Reads the first line of a file.
+    /// Reads the header line of a file.
     ///
-    /// # Errors
-    /// When a column is there twice, or a needed one is not there.
+    /// # Errors When a column appears twice or a required column is missing.
     pub fn parse(line: &str) -> Result<Self, RowLineError> {
         let mut columns = Vec::new();
         for Field { column, text } in fields(line)? {
@@ -77,12 +78,12 @@ impl RowHead {
                 "limits" => Column::Limits,
                 "until" => Column::Until,
                 "note" => Column::Note,
-                // A descriptor in one text could not have it.
+                // A descriptor written as one text cannot have such a key.
                 key if key.contains('=') => return refuse(format!("the key {} has a \"=\"", quoted(key))),
                 key => Column::Key(key.into()),
             };
             if columns.contains(&kind) {
-                return refuse(format!("the column {} is here twice", quoted(text.trim())));
+                return refuse(format!("the column {} appears twice", quoted(text.trim())));
             }
             columns.push(kind);
         }
@@ -103,8 +104,7 @@ impl RowHead {
 
     /// Reads a line.
     ///
-    /// # Errors
-    /// When it is no row.
+    /// # Errors When the line is not a row.
     pub fn row(&self, line: &str) -> Result<Row, RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
@@ -164,8 +164,7 @@ fn entries_of(text: &str) -> Result<Entries, String> {
 
 /// The numbers of limits, such as `rpm=500/min burst 10; rpd=9000/day`. The only limit of a rule needs no name.
 ///
-/// # Errors
-/// What is wrong with the text.
+/// # Errors With the reason.
 pub fn numbers(text: &str) -> Result<Box<[Numbers]>, String> {
     text.split(';').map(|one| number(one.trim())).collect()
 }
@@ -174,7 +173,7 @@ fn number(text: &str) -> Result<Numbers, String> {
     let (rate, burst) = match text.split_once(" burst ") {
         None => (text, None),
         Some((rate, burst)) => {
-            let burst = burst.trim().parse().map_err(|_| format!("{} is no whole number", quoted(burst.trim())))?;
+            let burst = burst.trim().parse().map_err(|_| format!("{} is not a whole number", quoted(burst.trim())))?;
             (rate, Some(burst))
         }
     };
@@ -188,7 +187,7 @@ fn number(text: &str) -> Result<Numbers, String> {
     Ok(Numbers { name, requests, window, burst })
 }
 
-/// Numbers as [`numbers`] reads them.
+/// Formats numbers as [`numbers`] reads them.
 #[must_use]
 pub fn numbers_text(numbers: &[Numbers]) -> String {
     let one = |Numbers { name, requests, window, burst }: &Numbers| {
@@ -201,7 +200,7 @@ pub fn numbers_text(numbers: &[Numbers]) -> String {
     numbers.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// A row as a line of a file with the head [`ROW_HEAD`].
+/// Formats a row as a line of a file with the header [`ROW_HEAD`].
 #[must_use]
 pub fn row_line(row: &Row) -> String {
     let pairs: Vec<(String, String)> =
@@ -220,7 +219,8 @@ fn quoted_field(text: &str) -> String {
     if is_plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
-/// The fields of a line: between commas, in double quotes where a field has a comma or a quote. A quote is doubled.
+/// The fields of a line, separated by commas. A field with a comma or a quote is in double quotes. A quote in it is
+/// doubled.
 fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     let refuse = |at: usize, message: &str| RowLineError { column: at + 1, message: message.to_owned() };
     let line = line.strip_suffix('\r').unwrap_or(line);
@@ -235,7 +235,7 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
             at += 1;
             loop {
                 let Some(length) = line[at..].find('"') else {
-                    return Err(refuse(begin, "a quote without an end on its line"));
+                    return Err(refuse(begin, "a quote without an end in its line"));
                 };
                 text.push_str(&line[at..at + length]);
                 at += length + 1;
@@ -246,14 +246,14 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
                 at += 1;
             }
             if at < line.len() && !line[at..].starts_with(',') {
-                return Err(refuse(at, "text behind a quoted field"));
+                return Err(refuse(at, "text after a quoted field"));
             }
         } else {
             let length = line[at..].find(',').unwrap_or(line.len() - at);
             text.push_str(line[at..at + length].trim());
             at += length;
             if text.contains('"') {
-                return Err(refuse(begin, "a quote inside of a field that does not begin with one"));
+                return Err(refuse(begin, "a quote inside a field that does not begin with one"));
             }
         }
         if fields.len() == ROW_COLUMNS_MAX {
@@ -267,16 +267,147 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     }
 }
 
-/// The first line of a file of rows, and the others.
+/// What is wrong in a file of rows.
+#[derive(Debug)]
+pub enum RowFileError {
+    /// It cannot be read.
+    Read(io::Error),
+    /// A line is wrong. It has the number of the line, from 1.
+    Line(usize, RowLineError),
+}
+
+impl RowFileError {
+    /// The error with the name of the file.
+    #[must_use]
+    pub fn in_file(&self, name: &dyn fmt::Display) -> String {
+        match self {
+            Self::Read(error) => format!("{name}: {error}"),
+            Self::Line(line, error) => format!("{name}:{line}: {error}"),
+        }
+    }
+}
+
+/// The rows of a file with the numbers of their lines, and its wrong lines. Never holds more than a line, whatever the file has. Ends
+/// after a wrong first line.
+pub struct RowReader<R> {
+    reader: R,
+    head: Option<RowHead>,
+    line: usize,
+    bytes: u64,
+    buffer: Vec<u8>,
+    is_at_end: bool,
+}
+
+/// How a text ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextEnd {
+    Line,
+    File,
+    /// It was longer than the bound, and is not whole.
+    TooLong,
+}
+
+impl<R: BufRead> RowReader<R> {
+    /// The rows of these bytes.
+    pub fn new(reader: R) -> Self {
+        Self { reader, head: None, line: 0, bytes: 0, buffer: Vec::new(), is_at_end: false }
+    }
+
+    /// The number of the last line that was read; 0 before the first.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The bytes that were read.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads a line without its end, at most [`ROW_LINE_BYTES_MAX`] bytes of it.
+    fn read_line(&mut self) -> io::Result<TextEnd> {
+        self.buffer.clear();
+        let mut is_too_long = false;
+        loop {
+            let available = self.reader.fill_buf()?;
+            if available.is_empty() {
+                return Ok(if is_too_long { TextEnd::TooLong } else { TextEnd::File });
+            }
+            let end = available.iter().position(|byte| *byte == b'\n');
+            let part = &available[..end.unwrap_or(available.len())];
+            let room = ROW_LINE_BYTES_MAX - self.buffer.len();
+            is_too_long |= part.len() > room;
+            self.buffer.extend_from_slice(&part[..part.len().min(room)]);
+            let used = end.map_or(part.len(), |end| end + 1);
+            self.reader.consume(used);
+            self.bytes += used as u64;
+            if end.is_some() {
+                return Ok(if is_too_long { TextEnd::TooLong } else { TextEnd::Line });
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for RowReader<R> {
+    type Item = Result<(usize, Row), RowFileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.is_at_end {
+            let end = match self.read_line() {
+                Ok(end) => end,
+                Err(error) => {
+                    self.is_at_end = true;
+                    return Some(Err(RowFileError::Read(error)));
+                }
+            };
+            let wrong =
+                |line, column, message: String| Some(Err(RowFileError::Line(line, RowLineError { column, message })));
+            if self.buffer.is_empty() && end == TextEnd::File {
+                self.is_at_end = true;
+                let has_head = self.head.is_some();
+                let message = "empty: the first line has the names of the columns".to_owned();
+                return if has_head { None } else { wrong(1, 1, message) };
+            }
+            self.line += 1;
+            let line = self.line;
+            let text = match (end, std::str::from_utf8(&self.buffer)) {
+                (TextEnd::TooLong, _) => Err((1, format!("a line has at most {ROW_LINE_BYTES_MAX} bytes"))),
+                (_, Ok(text)) => Ok(text),
+                (_, Err(error)) => Err((error.valid_up_to() + 1, "not UTF-8".to_owned())),
+            };
+            // Without columns no line has a meaning.
+            self.is_at_end = self.head.is_none() && text.is_err();
+            let text = match text {
+                Ok(text) => text,
+                Err((column, message)) => return wrong(line, column, message),
+            };
+            match &self.head {
+                None => match RowHead::parse(text.trim_start_matches('\u{feff}')) {
+                    Ok(head) => self.head = Some(head),
+                    Err(error) => {
+                        self.is_at_end = true;
+                        return Some(Err(RowFileError::Line(line, error)));
+                    }
+                },
+                Some(_) if text.trim().is_empty() => {}
+                Some(head) => {
+                    let row = head.row(text).map_err(|error| RowFileError::Line(line, error));
+                    return Some(row.map(|row| (line, row)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The bytes of a file of rows.
 ///
 /// # Panics
-/// When a row that was read is not written so that it is read again.
+/// When a row changes after writing and reading it.
 pub fn fuzz(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let mut lines = text.lines();
-    let Some(Ok(head)) = lines.next().map(RowHead::parse) else { return };
     let own = RowHead::parse(ROW_HEAD).expect("the head that weir writes");
-    for row in lines.filter_map(|line| head.row(line).ok()) {
+    for (_, row) in RowReader::new(data).flatten() {
         let line = row_line(&row);
         if line.len() <= ROW_LINE_BYTES_MAX && !line.contains(['\n', '\r']) {
             assert_eq!(own.row(&line).as_ref(), Ok(&row), "{line}");
@@ -312,15 +443,15 @@ mod tests {
             ("tenant,plan", "", "column 1: no column domain"),
             ("domain,plan", "", "column 1: either a column descriptor, or columns with the keys of entries"),
             ("domain,tenant", "", "column 1: no column plan, and no column limits"),
-            ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" is here twice"),
+            ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" appears twice"),
             ("domain,a=b,plan", "", "column 8: the key \"a=b\" has a \"=\""),
             ("domain,tenant,plan", "api,acme", "column 1: 2 fields, and the head has 3 columns"),
             ("domain,tenant,plan", "api,acme,", "column 1: no plan, and no limits"),
             ("domain,tenant,plan", ",acme,gold", "column 1: no domain"),
             ("domain,tenant,plan", "api,,gold", "column 1: no descriptor"),
-            ("domain,tenant,plan", "api,a\"b,gold", "column 5: a quote inside of a field that does not begin with one"),
-            ("domain,tenant,plan", "api,\"acme,gold", "column 5: a quote without an end on its line"),
-            ("domain,tenant,plan", "api,\"a\"b,gold", "column 8: text behind a quoted field"),
+            ("domain,tenant,plan", "api,a\"b,gold", "column 5: a quote inside a field that does not begin with one"),
+            ("domain,tenant,plan", "api,\"acme,gold", "column 5: a quote without an end in its line"),
+            ("domain,tenant,plan", "api,\"a\"b,gold", "column 8: text after a quoted field"),
         ] {
             assert_eq!(read(head, line), Err(refused.to_owned()), "{head} {line}");
         }
@@ -328,5 +459,47 @@ mod tests {
         assert!(refused.starts_with("column 10: limits: "), "{refused}");
         let refused = read("domain,tenant,plan,until", "api,acme,gold,soon").unwrap_err();
         assert!(refused.starts_with("column 15: until: "), "{refused}");
+    }
+
+    #[test]
+    fn a_file_is_read_with_the_memory_of_one_line() {
+        /// Bytes without end, and without a line break unless it is one of them.
+        struct Endless<'b>(&'b [u8]);
+        impl io::Read for Endless<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                let length = into.len() / self.0.len() * self.0.len();
+                into[..length].chunks_exact_mut(self.0.len()).for_each(|part| part.copy_from_slice(self.0));
+                Ok(length)
+            }
+        }
+        const BYTES: u64 = 16 * 1_024 * 1_024;
+        let head = "domain,tenant,plan\n";
+        for (endless, lines) in [("x", 1), ("a,b,c\n", BYTES / 6 + 1), ("\"\n", BYTES / 2), ("\n", 0)] {
+            let bytes = io::Read::take(Endless(endless.as_bytes()), BYTES);
+            let mut rows = RowReader::new(io::BufReader::new(io::Read::chain(head.as_bytes(), bytes)));
+            let read = rows.by_ref().count() as u64;
+            assert_eq!((read, rows.bytes()), (lines, BYTES + head.len() as u64), "{endless:?}");
+            assert!(rows.buffer.capacity() <= 2 * ROW_LINE_BYTES_MAX, "{endless:?}: {}", rows.buffer.capacity());
+        }
+    }
+
+    #[test]
+    fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
+        let read = |bytes: &[u8]| -> Vec<String> {
+            let shown = |line: Result<(usize, Row), RowFileError>| match line {
+                Ok((line, row)) => format!("{line} {}", row.terms),
+                Err(error) => error.in_file(&"f"),
+            };
+            RowReader::new(bytes).map(shown).collect()
+        };
+        assert_eq!(read(b""), ["f:1: column 1: empty: the first line has the names of the columns"]);
+        assert_eq!(read(b"tenant\na\n"), ["f:1: column 1: no column domain"]);
+        assert_eq!(read(b"a\xff\na\n"), ["f:1: column 2: not UTF-8"]);
+        let long = format!("d,{},p", "x".repeat(ROW_LINE_BYTES_MAX));
+        let bytes = [b"\xef\xbb\xbfdomain,k,plan\r\nd,a,p\r\n\nd,\xff\n", long.as_bytes(), b"\nd,b,q"].concat();
+        assert_eq!(
+            read(&bytes),
+            ["2 plan p", "f:4: column 3: not UTF-8", "f:5: column 1: a line has at most 8192 bytes", "6 plan q"]
+        );
     }
 }

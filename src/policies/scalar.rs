@@ -15,7 +15,7 @@ pub(super) enum Plain {
     Text,
 }
 
-/// Whether YAML 1.2, or a person, could read a number as another one.
+/// Whether YAML 1.2 or a person could read it as a different number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IsOdd {
     No,
@@ -34,8 +34,8 @@ pub(super) fn plain(text: &str) -> Plain {
     whole(text).or_else(|| float(text)).unwrap_or(Plain::Text)
 }
 
-/// Decimal digits, octal ones after `0` or `0o`, hexadecimal ones after `0x`, binary ones after `0b`; `_` anywhere after
-/// the first character.
+/// Decimal digits, octal digits after `0` or `0o`, hexadecimal digits after `0x`, binary digits after `0b`. `_` is
+/// allowed after the first character.
 fn whole(text: &str) -> Option<Plain> {
     let first = text.chars().next()?;
     if !(first.is_ascii_digit() || matches!(first, '+' | '-')) {
@@ -99,7 +99,7 @@ pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
     let is_octal = digits.starts_with('0') && digits != "0";
     let starts_or_ends = text.starts_with('_') || text.ends_with('_');
     match digits.parse() {
-        Ok(_) if is_decimal && is_octal => Err(": a leading 0 would mean octal to others"),
+        Ok(_) if is_decimal && is_octal => Err(": other programs read a leading 0 as octal"),
         Ok(number) if is_decimal && !starts_or_ends => Ok(number),
         _ => Err(""),
     }

@@ -1,7 +1,7 @@
-//! JSON Schemas (2020-12) of what operators write, so that editors complete and check it.
+//! JSON Schemas (2020-12) of files that operators write. Editors use them to complete and check.
 //!
-//! They are made from the tables of keys that the readers use. A schema accepts everything that weir accepts; weir finds more
-//! mistakes.
+//! The schemas are generated from the readers' tables of keys. A schema accepts everything that weir accepts; weir
+//! finds more mistakes.
 
 mod fragments;
 mod policies;
@@ -14,36 +14,22 @@ use serde_json::{Map, Value, json};
 
 use crate::Kind;
 
-/// The files that have a schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schema {
-    /// Policy files.
-    Policies,
-    /// Settings files.
-    Settings,
-    /// Files of tests.
-    Tests,
-    /// Files of traffic.
-    Traffic,
+weir_engine::named! {
+    /// The files that have a schema.
+    pub enum Schema {
+        /// Policy files.
+        Policies = "policies",
+        /// Settings files.
+        Settings = "settings",
+        /// Files of tests.
+        Tests = "tests",
+        /// Files of traffic.
+        Traffic = "traffic",
+    }
 }
 
 impl Schema {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Policies, Self::Settings, Self::Tests, Self::Traffic];
-
-    /// The name of its file without the extension.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policies => "policies",
-            Self::Settings => "settings",
-            Self::Tests => "tests",
-            Self::Traffic => "traffic",
-        }
-    }
-
     /// The schema itself.
-    #[must_use]
     pub fn document(self) -> Value {
         match self {
             Self::Policies => policies::schema(),
@@ -56,7 +42,7 @@ impl Schema {
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// A whole schema: the top-level value, and the definitions that it refers to.
+/// A whole schema: the top-level value, and the definitions that it references.
 fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value {
     let mut document = root.clone();
     document["$schema"] = DIALECT.into();
@@ -65,10 +51,9 @@ fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value
     document
 }
 
-/// A mapping with the keys of a kind, each with its schema and description. A value may be null.
+/// The schema of a mapping: the keys of its kind, each with schema and description. A value may be null.
 ///
-/// # Panics
-/// If `of_key` has no schema of a key.
+/// # Panics If `of_key` returns no schema for a key.
 fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
     let mut properties = Map::new();
     for key in kind.keys {

@@ -1,4 +1,4 @@
-//! Reads one file of tests or of traffic: its text, and its problems in the order of their places.
+//! Reads one file of tests or traffic: its text, and its problems sorted by place.
 //!
 //! Not here: the content of such a file (test_file.rs, traffic_file.rs).
 
@@ -12,7 +12,7 @@ use super::state::{FileReader, Reader, Reported};
 use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
 
-/// The largest file of tests or of traffic, in bytes.
+/// The largest file of tests or traffic, in bytes.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// The name and the text of a file.
@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
     Ok((name, text))
 }
 
-/// Reads a text whose mappings are of these kinds by `content`.
+/// Reads a text with mappings of these kinds, using `content`.
 pub(super) fn parse<T>(
     name: &Arc<str>,
     text: &str,

@@ -1,4 +1,4 @@
-//! The state of a load: what has been read so far, and the file that is being read.
+//! The state of a load: the results so far, and the file that is being read.
 //!
 //! Not here: what the keys of a file mean (reader.rs, limit.rs), and the values of keys (fields.rs).
 
@@ -19,7 +19,7 @@ use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Pr
 /// The numbers of a limit under a plan, with their place.
 pub(super) type PlanAt = (Position, PlanNumbers);
 
-/// The problem of the current value has been reported.
+/// The problem of the current value was reported.
 pub(super) struct Reported;
 
 /// Reads files one after the other into one policy set.
@@ -42,13 +42,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// A reader that has read nothing yet.
+    /// A reader before its first file.
     pub(super) fn new(dialect: Dialect) -> Self {
         Self { dialect, ..Self::default() }
     }
 }
 
-/// A place for messages and outlines. For policies that did not come as text, the name of the file gets the path of the place.
+/// A place for messages and outlines. For policies that were not read from text, the path of the place is appended to
+/// the file's name.
 pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
     let file = match paths.map(|paths| paths.path(position)) {
         Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
@@ -57,22 +58,22 @@ pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) 
     Location { file, position }
 }
 
-/// Reads one file. `all` holds what the files share.
+/// Reads one file. `all` has the state that the files share.
 pub(super) struct FileReader<'r> {
-    /// How requests of the domain are charged, if the file says.
+    /// How requests of the domain are charged, if the file sets it.
     pub(super) mode: Option<Mode>,
     pub(super) file: &'r Arc<str>,
     pub(super) document: &'r Document<'r>,
-    /// The path of each place, for a document that did not come as text.
+    /// The path of each place, for a document that was not read from text.
     pub(super) paths: Option<&'r Paths>,
     /// All kinds of mappings in files of this sort.
     pub(super) kinds: &'static [&'static Kind],
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,
-    /// Where each limit is that holds what it charges, and the word in the policy that makes it one.
+    /// The place of each limit with holds, and its key in the policy.
     pub(super) holds: Vec<(Position, &'static str)>,
-    /// The numbers under plans of each limit that was read, with their places.
+    /// The numbers under plans of each limit, with their places.
     pub(super) plans: Vec<Vec<PlanAt>>,
 }
 
@@ -82,14 +83,14 @@ impl FileReader<'_> {
         self.all.dialect.compatible
     }
 
-    /// The bounds of this reading.
+    /// The bounds of this dialect.
     pub(super) fn bounds(&self) -> &'static Bounds {
         if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
     }
 
     /// Adds a warning about a probable mistake.
     pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
-        // A warning past the bound is only counted, in the warnings of all files.
+        // A warning beyond the bound is only counted, in the warnings of all files.
         let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
         self.warnings.push((at, code, message));
     }

@@ -12,7 +12,7 @@ use super::state::FileReader;
 use super::warning::Code;
 
 impl FileReader<'_> {
-    /// The term of a limit; none if it always applies.
+    /// The term of a limit. None if it always applies.
     pub(super) fn term(&mut self, fields: &Fields) -> Read<Term> {
         let (from, until) = (self.instant(fields, "from"), self.instant(fields, "until"));
         let (from, until) = (from?, until?);

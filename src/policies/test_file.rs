@@ -1,7 +1,7 @@
-//! Tests of policies, `*.test.yaml`: cases of requests, times and expected answers, read as strictly as policies.
+//! Tests of policies, `*.test.yaml`: cases with requests, times and expected answers, read as strictly as policies.
 //!
-//! docs/testing.md is the reference of the format. All times are computed here, so a case past the clock's range, or with too
-//! many requests, is refused before it runs. Not here: running the cases (lab).
+//! docs/testing.md is the reference of the format. This module computes all times, so a case beyond the clock's range,
+//! or with too many requests, is refused before it runs. Not here: running the cases (lab).
 
 mod case;
 mod descriptors;
@@ -22,7 +22,7 @@ use weir_engine::{Micros, Unit, Window, metadata};
 use weir_settings::Settings;
 
 pub use super::single::FILE_BYTES_MAX;
-use super::{Position, Problems, single};
+use super::{GivenRows, Position, Problems, single};
 
 /// The most cases in one file.
 pub const CASES_MAX: usize = 1_000;
@@ -30,6 +30,8 @@ pub const CASES_MAX: usize = 1_000;
 pub const STEPS_MAX: usize = 1_000;
 /// The most requests that all cases of one file send.
 pub const ASKS_MAX: u64 = 1_000_000;
+/// The most rows of a case or a step.
+pub const ROWS_MAX: usize = 10_000;
 /// The most callers of one step.
 pub const CALLERS_MAX: u32 = 100_000;
 /// The default start of a case: Monday, 2040-01-02T00:00:00Z. Redis expires keys by its own clock, so a start in the future
@@ -45,65 +47,69 @@ pub struct TestFile {
     pub cases: Vec<Case>,
 }
 
-/// One case: steps that begin with an empty store.
+/// One case: steps that start with an empty store.
 #[derive(Debug)]
 pub struct Case {
-    /// Its name, which no other case of the file has.
+    /// The case's name, unique in the file.
     pub name: String,
-    /// Where it stands.
+    /// The case's position.
     pub position: Position,
     /// The policies at its start.
     pub policies: Policies,
-    /// The settings that its decisions depend on.
+    /// The settings that affect its decisions.
     pub settings: Arc<Settings>,
+    /// The rows at its start; none if it has no rows.
+    pub rows: Option<Arc<GivenRows>>,
     /// The steps, with at least one request.
     pub steps: Vec<Step>,
-    /// How many requests it sends.
+    /// How many requests the case sends.
     pub asks: u64,
 }
 
 impl Case {
-    /// When it begins.
+    /// When the case begins.
     #[must_use]
     pub fn starts_at(&self) -> Micros {
         self.steps.first().map_or(START_US, |step| step.now)
     }
 }
 
-/// Where policies are.
+/// The source of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Policies {
-    /// In a directory or a file.
+    /// A directory or a file.
     At(PathBuf),
-    /// In the test itself: names of files, and their texts.
+    /// Texts in the test itself, with their file names.
     Texts(Vec<(String, String)>),
 }
 
 /// One step of a case.
 #[derive(Debug)]
 pub struct Step {
-    /// Where it stands.
+    /// The step's position.
     pub position: Position,
-    /// The clock when it begins.
+    /// The clock at the beginning of the step.
     pub now: Micros,
-    /// What happens.
+    /// The action of the step.
     pub action: Action,
 }
 
-/// What happens in a step.
+/// The action of a step.
 #[derive(Debug)]
 pub enum Action {
     /// Requests.
     Ask(Box<Ask>),
     /// Advances the clock to the time of the next step.
     Wait,
-    /// Other policies are put in force.
+    /// Sets these rows. Other rows stay.
+    Rows(Arc<GivenRows>),
+    /// Loads other policies.
     Swap {
         /// The new policies.
         policies: Policies,
         /// What happens to the states.
         state: StateOnSwap,
-        /// Whether the policies must be refused, and the previous ones stay in force.
+        /// Whether the policies must be refused, so the previous ones stay in force.
         refused: bool,
     },
 }
@@ -120,23 +126,23 @@ pub enum StateOnSwap {
 /// A request, and how many times it is sent.
 #[derive(Debug)]
 pub struct Ask {
-    /// The domain; it can be empty.
+    /// The domain. It can be empty.
     pub domain: String,
     /// The descriptors.
     pub descriptors: Vec<Descriptor>,
-    /// The hits of descriptors without their own; none if the request has no hits.
+    /// The hits of descriptors without their own hits. None if the request sends none.
     pub hits: Option<u32>,
     /// How many callers send it, one after the other. `<n>` in keys and values is the number of the caller, from 1.
     pub callers: u32,
     /// How many times each caller sends it, one right after the other.
     pub times: u32,
-    /// How many times all callers do that.
+    /// How many rounds there are. In each round, all callers send.
     pub rounds: u64,
     /// The time from the start of one round to the start of the next, in microseconds.
     pub every: Micros,
-    /// When an admitted request settles its holds, after so many microseconds; none where it never does.
+    /// After how many microseconds an admitted request settles its holds. None: never.
     pub lasts: Option<Micros>,
-    /// The hits that it has used by then; none where these are its own hits.
+    /// The hits that it has used by then. None: the request's own hits.
     pub used: Option<u32>,
     /// What the answers must be.
     pub expect: Expect,
@@ -155,15 +161,15 @@ impl Ask {
 pub struct Descriptor {
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
-    /// Its hits; none for those of the request. 0 looks.
+    /// The descriptor's hits. None: those of the request. 0 peeks.
     pub hits: Option<u32>,
-    /// Its hits are given back.
+    /// Whether its hits are given back.
     pub refund: bool,
-    /// The limit that it brings along.
+    /// The limit that the request sends with it.
     pub limit: Option<(u32, Unit)>,
 }
 
-/// A value with the place where it is written.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positioned<T> {
     /// The place.
@@ -172,10 +178,10 @@ pub struct Positioned<T> {
     pub value: T,
 }
 
-/// The name of a header and its value; none for one that must not be there.
+/// The name of a header and its value. None: the header must be absent.
 pub type ExpectedHeader = (String, Positioned<Option<String>>);
 
-/// The expectations of a step: of each answer, and of all together. None accepts anything.
+/// The expectations of a step, for each answer and for all answers in total. None accepts anything.
 #[derive(Debug, Default)]
 pub struct Expect {
     /// Whether the request passes.
@@ -186,24 +192,26 @@ pub struct Expect {
     pub passed: Option<Positioned<Range>>,
     /// How many requests of the step are denied.
     pub denied: Option<Positioned<Range>>,
-    /// When a denied request would pass, in microseconds; `none` if no wait helps, or if the request passes.
+    /// When a denied request would pass, in microseconds. The inner None: no wait helps, or the request passes.
     pub retry_after: Option<Positioned<Option<Range>>>,
     /// The wait until the turn of an admitted request, in microseconds.
     pub delay: Option<Positioned<Range>>,
-    /// Headers for the caller's client by name; none for one that must not be there.
+    /// Headers for the caller's client, by name. None: the header must be absent.
     pub headers: Vec<ExpectedHeader>,
-    /// Headers for the request by name; none for one that must not be there.
+    /// Headers for the request, by name. None: the header must be absent.
     pub request_headers: Vec<ExpectedHeader>,
-    /// Whether the limits on trial would have admitted the request; none if it meets no such limit. [tr-1]
+    /// Whether the limits on trial would have admitted the request. The inner None: the request meets no such limit.
+    /// [tr-1]
     pub trial: Option<Positioned<Option<Verdict>>>,
     /// The dynamic metadata of the response.
     pub metadata: Option<Positioned<Arc<metadata::Fields>>>,
-    /// One for each descriptor, in order, or empty.
+    /// One status for each descriptor, in order; or empty.
     pub statuses: Vec<ExpectedStatus>,
 }
 
 impl Expect {
-    /// Whether a request that meets no rule would satisfy it by mistake: a request with a misspelled key or domain passes.
+    /// Whether a request that meets no rule would pass this expectation by mistake. A misspelled key or domain has this
+    /// effect.
     #[must_use]
     pub fn holds_without_rule(&self) -> bool {
         let is_ok =
@@ -222,7 +230,7 @@ impl Expect {
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
     pub answer: Option<Positioned<Verdict>>,
-    /// The path of the rule, as in `weir check` and metrics; none for a descriptor that meets no rule.
+    /// The path of the rule, as in `weir check` and metrics. The inner None: the descriptor meets no rule.
     pub rule: Option<Positioned<Option<String>>>,
     /// The limit of the status: its hits and window.
     pub limit: Option<Positioned<Option<(u32, Window)>>>,
@@ -246,17 +254,17 @@ impl ExpectedStatus {
 /// Whether a request, or a descriptor of it, may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// The request may pass.
     Ok,
-    /// It is over a limit.
+    /// The request is over a limit.
     Over,
 }
 
 impl Verdict {
-    /// Their names in tests.
+    /// The verdicts' names in tests.
     pub const NAMES: [&'static str; 2] = ["ok", "over"];
 
-    /// The word for it.
+    /// The verdict as a word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -265,7 +273,7 @@ impl Verdict {
         }
     }
 
-    /// The one of that name.
+    /// The verdict with this name.
     fn named(name: &str) -> Self {
         if name == Self::NAMES[0] { Self::Ok } else { Self::Over }
     }

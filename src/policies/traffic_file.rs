@@ -1,6 +1,6 @@
-//! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and what its fields mean.
+//! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and the meaning of its fields.
 //!
-//! docs/simulation.md is the reference of the format. Not here: making the requests (lab).
+//! docs/simulation.md is the reference of the format. Not here: generating the requests (lab).
 
 mod access_log;
 mod keys;
@@ -19,12 +19,14 @@ use super::fields::Fields;
 pub use super::single::FILE_BYTES_MAX;
 use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
-use super::{Position, Problems, single};
+use super::{GivenRows, Position, Problems, single};
 
 /// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
-/// The most keys of all sources of one file together.
+/// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
+/// The most rows of one file.
+pub const ROWS_MAX: usize = 1_000_000;
 /// The largest exponent of `zipf`.
 pub const ZIPF_MAX: f64 = 10.0;
 /// The longest time that sources send, in microseconds: 366 days.
@@ -41,13 +43,15 @@ pub const HOURS: usize = 24;
 pub struct TrafficFile {
     /// Its name in messages.
     pub name: Arc<str>,
-    /// The settings that decisions depend on.
+    /// The settings that affect decisions.
     pub settings: Arc<Settings>,
-    /// Where requests come from.
+    /// The rows for all policies; none if the file has no rows.
+    pub rows: Option<Arc<GivenRows>>,
+    /// The origin of the requests.
     pub origin: Origin,
 }
 
-/// Where requests come from.
+/// The origin of the requests.
 #[derive(Debug)]
 pub enum Origin {
     /// Generated requests.
@@ -72,24 +76,24 @@ pub struct Sources {
 /// One source of requests.
 #[derive(Debug)]
 pub struct Source {
-    /// Where it stands.
+    /// The source's position.
     pub position: Position,
-    /// The domain of its requests; it can be empty.
+    /// The domain of its requests. It can be empty.
     pub domain: String,
     /// The descriptors. `<n>` in keys and values is the number of the key, from 1.
     pub descriptors: Vec<Descriptor>,
-    /// The hits of descriptors without their own; none if the request has no hits.
+    /// The hits of descriptors without their own hits. None if the request sends none.
     pub hits: Option<u32>,
     /// The requests of a period; 1 or more.
     pub requests: u32,
     /// The period, in microseconds.
     pub period: Micros,
-    /// How requests follow each other.
+    /// The pattern of arrivals.
     pub arrivals: Arrivals,
-    /// When an admitted request settles its holds: after a time between these two, in microseconds, all equally likely; none
-    /// where it never does.
+    /// After how many microseconds an admitted request settles its holds: uniformly distributed between these two.
+    /// None: never.
     pub lasts: Option<(Micros, Micros)>,
-    /// The lengths of its sending and pausing phases, which alternate; none if it always sends.
+    /// The lengths of its sending and pausing phases, which alternate. None: it always sends.
     pub phases: Option<(Micros, Micros)>,
     /// When it begins, after the start of the traffic.
     pub from: Micros,
@@ -97,25 +101,25 @@ pub struct Source {
     pub until: Micros,
     /// How many keys it has; 1 or more.
     pub keys: u32,
-    /// The exponent of Zipf's law, which makes the first keys the most frequent; none if all are equally frequent.
+    /// The exponent of Zipf's law, which makes the first keys the most frequent. None: all are equally frequent.
     pub zipf: Option<f64>,
-    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly; none if it is always 100.
+    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly. None: always 100.
     pub daily: Option<[u32; HOURS]>,
 }
 
-/// How requests follow each other.
+/// The pattern of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// At equal intervals.
     Constant,
     /// Independently of each other.
     Poisson,
-    /// Groups of so many at once, at equal distances.
+    /// Groups of this many at once, at equal intervals.
     Bursts(u32),
 }
 
 impl Arrivals {
-    /// Their names in files.
+    /// The patterns' names in files.
     pub const NAMES: [&'static str; 3] = ["constant", "poisson", "bursts"];
 }
 
@@ -139,36 +143,23 @@ pub struct AccessLog {
 /// The hits of a request in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoggedHits {
-    /// The same for each line; none if the request has no hits.
+    /// The same for each line. None if the request sends no hits.
     Same(Option<u32>),
     /// The value of this field, such as the tokens of an answer.
     Field(String),
 }
 
-/// How a log writes times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeFormat {
-    /// `2026-12-01T10:00:00.123Z`.
-    Rfc3339,
-    /// Seconds since 1970, with or without a fraction.
-    Seconds,
-    /// Milliseconds since 1970.
-    Millis,
-    /// Microseconds since 1970.
-    Micros,
-}
-
-impl TimeFormat {
-    /// Their names in files.
-    pub const NAMES: [&'static str; 4] = ["rfc3339", "unix_s", "unix_ms", "unix_us"];
-
-    fn named(name: &str) -> Self {
-        match name {
-            "unix_s" => Self::Seconds,
-            "unix_ms" => Self::Millis,
-            "unix_us" => Self::Micros,
-            _ => Self::Rfc3339,
-        }
+weir_engine::named! {
+    /// How a log writes times.
+    pub enum TimeFormat {
+        /// `2026-12-01T10:00:00.123Z`.
+        Rfc3339 = "rfc3339",
+        /// Seconds since 1970, with or without a fraction.
+        Seconds = "unix_s",
+        /// Milliseconds since 1970.
+        Millis = "unix_ms",
+        /// Microseconds since 1970.
+        Micros = "unix_us",
     }
 }
 
@@ -197,12 +188,12 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
-    let (settings, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
-    Ok(TrafficFile { name: name.clone(), settings, origin })
+    let (settings, rows, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
+    Ok(TrafficFile { name: name.clone(), settings, rows, origin })
 }
 
 impl FileReader<'_> {
-    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Origin), Reported> {
+    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Option<Arc<GivenRows>>, Origin), Reported> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
@@ -212,6 +203,7 @@ impl FileReader<'_> {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
+        let rows = self.given_rows(&fields, directory, ROWS_MAX);
         let origin = match (self.given(&fields, "sources"), self.given(&fields, "access_log")) {
             (Some(_), Some(at)) => Err(self.report(at, "sources and access_log: give one of them")),
             (None, Some(_)) => self.access_log(&fields, directory).map(Origin::AccessLog),
@@ -222,7 +214,7 @@ impl FileReader<'_> {
             }
             (None, None) => Err(self.report(fields.at, "a file of traffic has sources or an access_log")),
         };
-        Ok((settings?, origin?))
+        Ok((settings?, rows?, origin?))
     }
 
     fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {

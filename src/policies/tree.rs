@@ -1,7 +1,8 @@
-//! Policies that did not come as text, such as those of a control plane. They have the keys and values of a policy file.
+//! Policies that were not read from text, for example from a control plane. They have the keys and values of a policy
+//! file.
 //!
-//! In place of line and column, a problem has the path to its place: `descriptors[2].rate_limit (path=/pay)`. Not here: what
-//! the keys mean (reader.rs, limit.rs), and where such policies come from (xds).
+//! A problem has the path to its place instead of line and column: `descriptors[2].rate_limit (path=/pay)`. Not here:
+//! what the keys mean (reader.rs, limit.rs), and the source of such policies (xds).
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -22,7 +23,7 @@ pub enum Tree<'a> {
     Plain(Cow<'a, str>),
     /// A list.
     List(Vec<Tree<'a>>),
-    /// Keys with their values. No key is there twice.
+    /// Keys with their values. Each key is unique.
     Mapping(Vec<(Cow<'a, str>, Tree<'a>)>),
 }
 
@@ -37,9 +38,9 @@ pub(super) struct Paths(Vec<Step>);
 
 /// The last step of a path.
 struct Step {
-    /// The number of the place above.
+    /// The number of the parent place.
     above: u32,
-    /// The key of this place in the place above, and the index in its list.
+    /// The key of this place in its parent, and the index in a list.
     key: Box<str>,
     item: Option<usize>,
     /// The key and value of a descriptor at this place, for messages.
@@ -84,7 +85,7 @@ impl<'a> Planter<'a> {
         self.add(value, place)
     }
 
-    /// Adds the value of a key. A mapping gets a place of its own, also in a list.
+    /// Adds the value of a key. A mapping gets its own place, also in a list.
     fn value(&mut self, key: &str, value: Tree<'a>, place: u32) -> Result<NodeId, String> {
         match value {
             Tree::List(items) => {
@@ -125,7 +126,7 @@ impl Paths {
     pub(super) fn path(&self, position: Position) -> String {
         let mut steps = Vec::new();
         let mut place = position.line;
-        // The number of the place above is smaller, so this ends.
+        // The number of the parent is smaller, so the loop ends.
         while let Some(step) = (place as usize).checked_sub(1).and_then(|index| self.0.get(index)) {
             steps.push(step);
             place = step.above;
@@ -226,7 +227,7 @@ mod tests {
             [
                 "r0: descriptors[0].descriptors[0].rate_limit (b): requests_per_unit must be a whole number from 0 to \
                  4294967295, not \"-1\"",
-                "r0: descriptors[2] (c): key \"c\" without a value is here twice, first at descriptors[1] (c)",
+                "r0: descriptors[2] (c): key \"c\" without a value appears twice, first at descriptors[1] (c)",
                 "r1: domain \"shop\" is defined already, at r0",
             ]
         );

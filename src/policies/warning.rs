@@ -1,6 +1,6 @@
 //! Warnings about probable mistakes in valid policies.
 //!
-//! Not here: problems, for which policies are refused (lib.rs).
+//! Not here: problems, which make the loader refuse policies (lib.rs).
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,171 +12,103 @@ use super::{Location, Position};
 /// The most warnings that are kept; more are only counted.
 pub const WARNINGS_MAX: usize = 1_000;
 
-/// The kind of a warning: first those that a load finds, then those that only `weir check` finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+/// Declares the kinds of warnings: each with its effect, its name and the advice.
+macro_rules! codes {
+    ($($(#[doc = $effect:literal])+ $Code:ident = $name:literal, $advice:literal;)+) => {
+        /// The kind of a warning. First the kinds that a load finds, then those that only `weir check` finds.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code {
+            $($(#[doc = $effect])+ $Code,)+
+        }
+
+        impl Code {
+            /// All of them.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Code),+];
+
+            /// The word for it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Code => $name,)+
+                }
+            }
+
+            /// The advice.
+            #[must_use]
+            pub const fn advice(self) -> &'static str {
+                match self {
+                    $(Self::$Code => $advice,)+
+                }
+            }
+        }
+    };
+}
+
+codes! {
     /// `rate_limit` has no value, so the descriptor limits nothing.
-    EmptyRateLimit,
+    EmptyRateLimit = "empty_rate_limit", "write the limit below rate_limit, or remove rate_limit";
     /// `requests_per_unit` is missing, so everything is denied.
-    NoRequests,
+    NoRequests = "no_requests", "write requests_per_unit, with 0 to deny everything";
     /// A key that has no effect in its place.
-    IgnoredKey,
+    IgnoredKey = "ignored_key", "remove the key, or move it to a place where it has an effect";
     /// A mapping with a key twice: later values win.
-    KeyTwice,
+    KeyTwice = "key_twice", "keep one of the two";
     /// A second YAML document, which is not read.
-    SecondDocument,
-    /// A number in octal, hexadecimal or binary, which others could read as another number.
-    OddNumber,
+    SecondDocument = "second_document", "give each document its own file";
+    /// A number in octal, hexadecimal or binary, which other programs could read as another number.
+    OddNumber = "odd_number", "write the decimal number";
     /// An unquoted word such as `y` that means true or false.
-    BareBoolean,
-    /// A key that changes nothing without a rate limit beside it.
-    NoEffect,
-    /// A rule whose decisions cost the store much.
-    Heavy,
-    /// A limit whose term is over.
-    Ended,
-    /// `replaces` of a name that no limit of the domain has.
-    ReplacesNothing,
-    /// A descriptor that no value meets, because others take all of its values.
-    NeverMet,
+    BareBoolean = "bare_boolean", "quote the word if it is a text, else write true or false";
+    /// A key that has no effect without a rate limit.
+    NoEffect = "no_effect", "add a rate limit next to the key, or remove the key";
+    /// A rule whose decisions are expensive for the store.
+    Heavy = "heavy", "use a coarser precision, fewer limits, or another algorithm";
+    /// A limit whose term has ended.
+    Ended = "ended", "remove the limit, or correct until";
+    /// A name in `replaces` that no limit of the domain has.
+    ReplacesNothing = "replaces_nothing", "correct the name, or remove replaces";
+    /// A descriptor that no value matches, because other descriptors match all of its values first.
+    NeverMet = "never_met", "remove one of the two; if both have values, move the descriptor before the other";
     /// A regular expression that no value matches.
-    MatchesNothing,
-    /// A descriptor that takes values from another one and lacks a limit that is below that one.
-    HidesBelow,
-    /// A descriptor without a limit, in itself and below.
-    NoLimit,
+    MatchesNothing = "matches_nothing", "correct the regular expression, or remove the descriptor";
+    /// A descriptor that matches values before another one, and lacks a limit that is nested in the other one.
+    HidesBelow = "hides_below",
+        "write the limits of the other descriptor below this one too, or unlimited: true for no limit";
+    /// A descriptor without a limit, itself and in nested descriptors.
+    NoLimit = "no_limit",
+        "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
     /// A value that is compared as text and looks like a regular expression.
-    LooksLikeRegex,
+    LooksLikeRegex = "looks_like_regex", "write regex in place of value";
     /// A value that is compared as text and looks like a network.
-    LooksLikeNetwork,
+    LooksLikeNetwork = "looks_like_network", "write cidr in place of value";
     /// A regular expression that is probably meant as a prefix.
-    LooksLikePrefix,
+    LooksLikePrefix = "looks_like_prefix", "end it with .* to match all values with this prefix, or write value for only this one";
     /// A key, value or domain that begins or ends with a blank.
-    OuterBlank,
+    OuterBlank = "outer_blank", "remove the blank, unless requests have it too";
     /// A key with an equal sign, which probably contains a value.
-    KeyWithValue,
+    KeyWithValue = "key_with_value", "write key and value";
     /// A key with a star, which is a pattern only in a compatible reading.
-    StarInKey,
+    StarInKey = "star_in_key", "write the whole key, or load the files with policies.compatible";
     /// A gap between two terms, in which no limit of the rule applies.
-    TermGap,
+    TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
-    NeverDenies,
+    NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A plan with the numbers of the default plan.
+    SamePlan = "same_plan", "correct the numbers, or remove the plan";
     /// A rule that never denies, without a comment that explains it.
-    NoReason,
-    /// A key that is spelled almost as another one of the domain.
-    AlikeKey,
-    /// A domain that is spelled almost as another one.
-    AlikeDomain,
+    NoReason = "no_reason", "write the reason in a comment, in a line of the descriptor or above it";
+    /// A key whose spelling is similar to another key of the domain.
+    AlikeKey = "alike_key", "use one spelling, or names that differ by more than a letter";
+    /// A domain whose spelling is similar to another domain.
+    AlikeDomain = "alike_domain", "use one spelling, or names that differ by more than a letter";
     /// An `allow_warnings` entry for a warning that does not exist.
-    AllowsNothing,
+    AllowsNothing = "allows_nothing", "remove the entry of allow_warnings";
 }
 
 impl Code {
-    /// All of them.
-    pub const ALL: [Self; 27] = [
-        Self::EmptyRateLimit,
-        Self::NoRequests,
-        Self::IgnoredKey,
-        Self::KeyTwice,
-        Self::SecondDocument,
-        Self::OddNumber,
-        Self::BareBoolean,
-        Self::NoEffect,
-        Self::Heavy,
-        Self::Ended,
-        Self::ReplacesNothing,
-        Self::NeverMet,
-        Self::MatchesNothing,
-        Self::HidesBelow,
-        Self::NoLimit,
-        Self::LooksLikeRegex,
-        Self::LooksLikeNetwork,
-        Self::LooksLikePrefix,
-        Self::OuterBlank,
-        Self::KeyWithValue,
-        Self::StarInKey,
-        Self::TermGap,
-        Self::NeverDenies,
-        Self::NoReason,
-        Self::AlikeKey,
-        Self::AlikeDomain,
-        Self::AllowsNothing,
-    ];
-
     /// The warnings that `allow_warnings` can name.
     pub fn allowable() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
-    }
-
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::EmptyRateLimit => "empty_rate_limit",
-            Self::NoRequests => "no_requests",
-            Self::IgnoredKey => "ignored_key",
-            Self::KeyTwice => "key_twice",
-            Self::SecondDocument => "second_document",
-            Self::OddNumber => "odd_number",
-            Self::BareBoolean => "bare_boolean",
-            Self::NoEffect => "no_effect",
-            Self::Heavy => "heavy",
-            Self::Ended => "ended",
-            Self::ReplacesNothing => "replaces_nothing",
-            Self::NeverMet => "never_met",
-            Self::MatchesNothing => "matches_nothing",
-            Self::HidesBelow => "hides_below",
-            Self::NoLimit => "no_limit",
-            Self::LooksLikeRegex => "looks_like_regex",
-            Self::LooksLikeNetwork => "looks_like_network",
-            Self::LooksLikePrefix => "looks_like_prefix",
-            Self::OuterBlank => "outer_blank",
-            Self::KeyWithValue => "key_with_value",
-            Self::StarInKey => "star_in_key",
-            Self::TermGap => "term_gap",
-            Self::NeverDenies => "never_denies",
-            Self::NoReason => "no_reason",
-            Self::AlikeKey => "alike_key",
-            Self::AlikeDomain => "alike_domain",
-            Self::AllowsNothing => "allows_nothing",
-        }
-    }
-
-    /// The advice.
-    #[must_use]
-    pub const fn advice(self) -> &'static str {
-        match self {
-            Self::EmptyRateLimit => "write the limit below rate_limit, or leave rate_limit out",
-            Self::NoRequests => "write requests_per_unit, 0 if everything is to be denied",
-            Self::IgnoredKey => "remove the key, or move it to where it has a meaning",
-            Self::KeyTwice => "keep one of the two",
-            Self::SecondDocument => "give each document a file of its own",
-            Self::OddNumber => "write the decimal number",
-            Self::BareBoolean => "quote the word if it is a text, else write true or false",
-            Self::NoEffect => "add a rate limit beside the key, or remove the key",
-            Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
-            Self::Ended => "remove the limit, or correct until",
-            Self::ReplacesNothing => "correct the name, or remove replaces",
-            Self::NeverMet => "remove one of the two, or, where both have values, move the descriptor before the other",
-            Self::MatchesNothing => "correct the regular expression, or remove the descriptor",
-            Self::HidesBelow => {
-                "write the limits of the other descriptor below this one too, or unlimited: true if none is meant"
-            }
-            Self::NoLimit => {
-                "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
-            }
-            Self::LooksLikeRegex => "write regex in place of value",
-            Self::LooksLikeNetwork => "write cidr in place of value",
-            Self::LooksLikePrefix => "end it with .* for all values that begin so, or write value for this one",
-            Self::OuterBlank => "remove the blank, unless requests have it too",
-            Self::KeyWithValue => "write key and value",
-            Self::StarInKey => "write the whole key, or load the files with policies.compatible",
-            Self::TermGap => "begin the later limit when the earlier one ends, or add a limit without a term",
-            Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
-            Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
-            Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
-            Self::AllowsNothing => "remove the entry of allow_warnings",
-        }
     }
 }
 
@@ -185,16 +117,16 @@ impl Code {
 pub struct Warning {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// Where in it.
+    /// The position in the file.
     pub position: Position,
-    /// The mistake and its present effect.
+    /// The mistake and its current effect.
     pub message: String,
     /// Its kind.
     pub code: Code,
 }
 
 impl Warning {
-    /// A warning about a place, such as that of a rule.
+    /// Makes a warning for a location in a policy file, for example a rule's.
     #[must_use]
     pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
         Self { file: place.file.clone(), position: place.position, message: message.into(), code }
@@ -212,7 +144,7 @@ impl fmt::Display for Warning {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
     list: Vec<Warning>,
-    /// How many more were not kept.
+    /// The number of warnings that were not kept.
     more: usize,
 }
 
@@ -223,13 +155,13 @@ impl Warnings {
         &self.list
     }
 
-    /// How many warnings there are, including those that were not kept.
+    /// The number of warnings, including those that were not kept.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Adds one.
+    /// Adds a warning.
     pub fn push(&mut self, warning: Warning) {
         if self.list.len() < WARNINGS_MAX {
             self.list.push(warning);

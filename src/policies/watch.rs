@@ -1,8 +1,9 @@
-//! Whether the policy files changed since they were last loaded.
+//! Detects changes of the policy files since the last load.
 //!
-//! Changes are found by polling, not by inotify, and a file that is written in place gets time to become complete
-//! (docs/adr/0015-edits-in-place-rest.md). Nothing here reads a clock or a policy: the caller calls [`Watch::poll`] every
-//! [`POLL_EVERY`], on a thread that may block on the file system, and loads when a change has settled.
+//! Changes are detected by polling, not by inotify. A file that is written in place gets time to become complete
+//! (docs/adr/0015-edits-in-place-rest.md). Nothing here reads a clock or a policy. The caller calls [`Watch::poll`]
+//! every [`POLL_EVERY`], on a thread that may block on the file system, and loads the policies when a change has
+//! settled.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -12,21 +13,21 @@ use std::time::{Duration, Instant};
 use super::files::{Mark, PolicyFile, walk};
 pub use super::files::{Source, policy_files};
 
-/// The interval of calls of [`Watch::poll`].
+/// The interval between calls of [`Watch::poll`].
 pub const POLL_EVERY: Duration = Duration::from_millis(200);
-/// How long a file that is written in place must be unchanged before it is loaded. After a longer pause in the middle of a
-/// write, half a file is loaded.
+/// How long a file that is written in place must be unchanged before it is loaded. If a writer pauses longer than this,
+/// an incomplete file is loaded.
 pub const REST: Duration = Duration::from_secs(2);
-/// How many polls in a row must have found no change. The time alone could have passed while the machine was suspended.
+/// How many consecutive polls must find no change. Time alone could have passed while the machine was suspended.
 const REST_POLLS: u32 = 5;
-/// The time after which an unsettled change causes a warning, and the interval of further warnings.
+/// The time after which an unsettled change causes a warning, and the interval of repeated warnings.
 pub const RESTLESS: Duration = Duration::from_secs(5);
 
 /// Reports when a policy directory has changed and settled.
 ///
-/// A change that replaces whole files settles as soon as two polls in a row find the same: a symlink with a new target, a file
-/// renamed into place. A file that is written, made or removed in place settles after [`REST`]. A file that keeps changing
-/// for [`RESTLESS`] delays only its own change.
+/// A change that replaces whole files settles when two consecutive polls find the same state: a symlink with a new
+/// target, or a file renamed into place. A file that is written, made or removed in place settles after [`REST`]. A
+/// file that keeps changing for [`RESTLESS`] delays only its own change.
 ///
 /// Make it before the first load, so it finds changes during that load.
 ///
@@ -52,19 +53,19 @@ pub const RESTLESS: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Watch {
     source: Source,
-    /// The last settled state, at first that of the start.
+    /// The last settled state. At first, the state at the start.
     settled: Snapshot,
     /// The state at the last poll.
     last: Snapshot,
-    /// How many polls in a row have found no change.
+    /// How many consecutive polls found no change.
     same: u32,
-    /// When a poll last found a change; none before the first.
+    /// When a poll last found a change. None before the first change.
     changed: Option<Instant>,
-    /// When the unsettled change began, or the last warning about it.
+    /// The start of the unsettled change, or the time of its last warning.
     unsettled: Option<Instant>,
-    /// Whether files were written in place since the last change that settled.
+    /// Whether files were written in place since the last settled change.
     in_place: bool,
-    /// The files that are not at rest, by path.
+    /// The files that have not settled, by path.
     moving: BTreeMap<PathBuf, Moving>,
     /// How many polls there were.
     polls: u64,
@@ -87,16 +88,16 @@ struct Moving {
 pub enum Change {
     /// The directory has changed and settled: load it. If it has become unreadable, the load reports that.
     Settled,
-    /// All changed files have settled except for these, which keep changing since [`RESTLESS`]: load the others, and the last
-    /// loaded texts of these.
+    /// All changed files have settled except these, which have been changing for [`RESTLESS`]: load the others, and the
+    /// last loaded texts of these.
     AtRest(BTreeSet<PathBuf>),
-    /// For another [`RESTLESS`], changes were not loaded because they do not settle: warn. Names the files that keep changing.
+    /// Changes have not been loaded for another [`RESTLESS`], because they have not settled: log a warning. Contains
+    /// the files that keep changing.
     Restless(BTreeSet<PathBuf>),
 }
 
 impl Watch {
-    /// Watches a directory, or one file, from now on; it need not exist yet.
-    #[must_use]
+    /// Watches a directory or one file from now on. It need not exist yet.
     pub fn new(source: impl Into<Source>) -> Self {
         let source = source.into();
         let seen = Snapshot::at(&source);
@@ -114,7 +115,7 @@ impl Watch {
         }
     }
 
-    /// Looks once; `now` must not go back. Blocks while the file system describes each policy file.
+    /// Polls once. `now` must not go back. Blocks while the file system returns the metadata of each policy file.
     pub fn poll(&mut self, now: Instant) -> Option<Change> {
         let seen = Snapshot::at(&self.source);
         self.polls += 1;
@@ -139,7 +140,7 @@ impl Watch {
             return Some(Change::Settled);
         }
         let restless = self.restless(now);
-        // Wait for files that have begun to change recently: they may belong to the same change.
+        // Wait for files that began to change recently: they may belong to the same change.
         if !restless.is_empty()
             && restless.len() == self.moving.len()
             && let Some(at_rest) = self.last.except(&restless, &self.settled)
@@ -174,7 +175,7 @@ impl Watch {
         self.moving.iter().filter(|(_, file)| is_restless(file)).map(|(path, _)| path.clone()).collect()
     }
 
-    /// Treats the current files as settled: the caller loads them even if they still change.
+    /// Marks the current files as settled: the caller loads them even if they still change.
     pub fn settle_now(&mut self) {
         self.last = Snapshot::at(&self.source);
         self.settled = self.last.clone();
@@ -183,8 +184,8 @@ impl Watch {
         self.settle();
     }
 
-    /// Whether the directory is as last reported, except for the files that keep changing. If not, the load may have read a part
-    /// of the next change, so the next poll that settles reports both.
+    /// Whether the directory is as last reported, except for files that keep changing. If not, the load may have read
+    /// part of the next change, so the next settled poll reports both.
     pub fn is_unchanged(&mut self, restless: &BTreeSet<PathBuf>) -> bool {
         let now = Snapshot::at(&self.source);
         let is_unchanged = now == self.settled || now.except(restless, &self.settled).as_ref() == Some(&self.settled);
@@ -215,7 +216,7 @@ impl Snapshot {
         }
     }
 
-    /// The paths that differ; none if a directory cannot be read.
+    /// The paths that differ. None if a directory cannot be read.
     fn changed_since<'s>(&'s self, before: &'s Self) -> Vec<&'s Path> {
         let (Self::Files(now), Self::Files(before)) = (self, before) else { return Vec::new() };
         if now == before {
@@ -225,7 +226,8 @@ impl Snapshot {
         new.symmetric_difference(&old).map(|file| &*file.path).collect()
     }
 
-    /// This state with the files at these paths as they were before; none if the directory is another one or cannot be read.
+    /// This state with the earlier state of the files at these paths. None if the directory is a different one or
+    /// cannot be read.
     fn except(&self, paths: &BTreeSet<PathBuf>, before: &Self) -> Option<Self> {
         let (Self::Files(now), Self::Files(before)) = (self, before) else { return None };
         if now.root != before.root {
@@ -241,7 +243,7 @@ impl Snapshot {
     /// Whether each difference is a complete file.
     fn replaces_whole_files_of(&self, before: &Self) -> bool {
         match (self, before) {
-            // An unreadable directory cannot be half-written.
+            // An unreadable directory cannot be incomplete.
             (Self::Unreadable(_), _) => true,
             (Self::Files(_), Self::Unreadable(_)) => false,
             (Self::Files(now), Self::Files(before)) => now.replaces_whole_files_of(before),
@@ -253,7 +255,7 @@ impl Snapshot {
 /// size and times of each policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// None if the directory is missing and may be.
+    /// None if the directory is missing and the source allows that.
     root: Option<PathBuf>,
     files: Vec<PolicyFile>,
 }
@@ -263,7 +265,7 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// Those of [`policy_files`]. A file that cannot be described, such as a symlink to nowhere, is no error.
+    /// As [`policy_files`]. A file without readable metadata, such as a dangling symlink, is not an error.
     pub fn of(source: &Source) -> io::Result<Self> {
         let root = match std::fs::canonicalize(&source.directory) {
             Err(error) if source.allows(&error) => None,
@@ -282,7 +284,7 @@ impl Fingerprint {
         let old: BTreeMap<&Path, &PolicyFile> = before.files.iter().map(|file| (&*file.path, file)).collect();
         let new: BTreeMap<&Path, &PolicyFile> = self.files.iter().map(|file| (&*file.path, file)).collect();
         let both = || new.iter().filter_map(|(path, file)| Some((*file, *old.get(path)?)));
-        // The old and new directories of symlinks with a new target. All files that come and go with them are whole.
+        // The old and new directories of symlinks with a new target. Files that change with them are complete.
         let mut left = BTreeSet::new();
         let mut entered = BTreeSet::new();
         for (now, before) in both() {
@@ -359,7 +361,7 @@ mod tests {
         fs::rename(&next, &path).unwrap();
     }
 
-    /// A watch and the clock that it is polled by.
+    /// A watch and the clock of its polls.
     struct Polled {
         watch: Watch,
         now: Instant,
@@ -460,7 +462,7 @@ mod tests {
         polled.assert_settles_at_once();
         rename_into_place(dir.path(), "b.yaml", "a new one");
         polled.assert_settles_at_once();
-        // It is written to afterwards.
+        // The file is written to afterwards.
         write(dir.path(), "b.yaml", "in place");
         polled.assert_settles_after_a_rest();
     }
@@ -561,11 +563,11 @@ mod tests {
         for change in 2..5 {
             write(dir.path(), "b.yaml", &"1".repeat(change));
             let end = polled.now + 2 * RESTLESS;
-            // Its last loaded text is in force.
+            // Its last loaded text is in use.
             while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {
                 assert!(polled.now < end, "b.yaml is kept out");
             }
-            // A load that has read a part of the next change is repeated.
+            // A load that has read part of the next change is repeated.
             write(dir.path(), "c.yaml", &"1".repeat(change));
             assert!(!polled.watch.is_unchanged(&restless));
             while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {
@@ -576,7 +578,7 @@ mod tests {
                 assert!(!matches!(poll(&mut polled), Some(Change::AtRest(_) | Change::Settled)), "twice");
             }
         }
-        // Its own change is reported once it rests.
+        // Its own change is reported after it settles.
         while polled.poll() != Some(Change::Settled) {}
         polled.assert_quiet();
     }

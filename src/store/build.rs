@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The kinds of state, each of which has a fragment in lua/.
+/// The kinds of state. Each has a fragment in lua/.
 #[path = "../engine/algorithm/rows.rs"]
 mod rows;
 

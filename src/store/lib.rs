@@ -1,6 +1,6 @@
-//! Stores of states: the contract that every store keeps.
+//! Stores of states: the contract of every store.
 //!
-//! Not here: what a decision is (engine) and what to do when a store cannot answer (limiter).
+//! Not here: what a decision is (engine), and what happens when a store gives no answer (limiter).
 
 pub mod memory;
 pub mod redis;
@@ -19,18 +19,18 @@ pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
 
 /// A place for states that decides atomically. [st-1]
 ///
-/// Every call is answered by its deadline, or a little after, in every state of the store.
+/// Answers every call at its deadline or a little later, in every condition of the store.
 pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
+    /// Makes one decision over all charges, in the order of [dc-2], with one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
         self.decide_after(Before::default(), charges, mode, deadline)
     }
 
-    /// The same after what comes `before`, in the same call and by the same reading of the clock. If that call fails, nothing of it
-    /// was done.
+    /// As [`Store::decide`], with checks of rows and hits to give back `before` it, in the same call and with the same reading
+    /// of the clock. A call that fails has changed nothing.
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -39,13 +39,13 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// The rows at these keys, which may be in any parts of the store.
+    /// Reads the rows at these keys. The keys may be in different parts of the store.
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         let _ = deadline;
         Reply::Ready(Ok(vec![RowRead::Absent; keys.len()]))
     }
 
-    /// Writes rows, each by itself; deletes those that are none. Answers how each ended.
+    /// Writes each row separately; None deletes the row. Returns the result of each write.
     fn write_rows<'a>(
         &'a self,
         rows: &'a [(&'a str, Option<&'a StoredRow>)],
@@ -55,34 +55,34 @@ pub trait Store: Send + Sync {
         Reply::Ready(Ok(vec![Ok(()); rows.len()]))
     }
 
-    /// Takes back the charges that the receipts prove, each only as far as it still stands. A charge that fails does not
-    /// keep the others from being taken back.
+    /// Takes back the charges of the receipts, each as far as it still counts. If one fails, the others are still taken
+    /// back.
     ///
-    /// The answer is [`StoreError::StaleBounds`] where the boundaries of a calendar charge do not hold the store's clock.
-    /// That charge was not taken back, and others of the call may have been. A caller that is to try again with other
-    /// boundaries gives each calendar charge a call of its own. [cl-3]
+    /// Returns [`StoreError::StaleBounds`] if the boundaries of a calendar charge do not contain the store's clock.
+    /// That charge was not taken back; other charges of the call may have been. A caller that retries with other
+    /// boundaries must send each calendar charge in a separate call. [cl-3]
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
 
-    /// Forgets the states of these keys. Answers how many there were.
+    /// Deletes the states of these keys. Returns how many existed.
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
 
-    /// The states of these keys as stored, without touching them.
+    /// The states of these keys as stored, unchanged.
     fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead>;
 
-    /// Keys that begin with `prefix`: a small step from this position on, so that decisions hardly wait for it. A key that is
-    /// there throughout all steps is in one of them at least.
+    /// Returns some keys that begin with `prefix`, from this position on. Each step is small, so decisions hardly wait
+    /// for it. A key that exists during all steps is in at least one of them.
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
         let _ = (prefix, from, deadline);
         Reply::Ready(Ok(Scanned::default()))
     }
 
-    /// The overrides that all who share the store see, if their version is not the one that is `known`. [ov-3]
+    /// The overrides of all replicas that share the store. None if their version is still `known`. [ov-3]
     fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
         let _ = (known, deadline);
         Reply::Ready(Ok(None))
     }
 
-    /// Replaces the overrides and their version, if the version is still the one that is `known`. Answers whether it was.
+    /// Replaces the overrides and their version if the version is still `known`. Returns whether it replaced them.
     fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
         let _ = (known, with, deadline);
         Reply::Ready(Ok(false))
@@ -91,13 +91,13 @@ pub trait Store: Send + Sync {
     /// Whether the store answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
 
-    /// Prepares the store for its first decision, and ends when it answers a ping.
+    /// Prepares the store for its first decision. Returns when the store answers a ping.
     fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
         self.ping(deadline)
     }
 
-    /// The part of the store that this key is in. A decision is about the keys of one part: split the charges by part, decide each
-    /// part, and undo them if one denies. [st-3]
+    /// The part of the store that has this key. A decision can use only keys of one part: split the charges by part,
+    /// decide each part, and undo them if one denies. [st-3]
     fn part_of(&self, key: &str) -> u16 {
         let _ = key;
         0
@@ -105,32 +105,32 @@ pub trait Store: Send + Sync {
 
     /// Whether the store can hold this limit.
     ///
-    /// # Errors
-    /// With the reason, when it cannot.
+    /// # Errors When it cannot hold the limit; the error states why.
     fn supports(&self, limit: &Limit) -> Result<(), String>;
 
-    /// Ends, with the reason, when a task of the store's own has died, without which it gives no more answers.
+    /// Returns the reason when a background task of the store has died. The store gives no answers after that.
     fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(std::future::pending())
     }
 
-    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one. Such a store is a
-    /// part of this process: no other stands in for it, and no cache saves the way to it.
+    /// Whether decisions are always [`Reply::Ready`], so callers never wait. Such a store is part of this process. No
+    /// other store replaces it on a failure, and no cache is needed in front of it.
     fn is_immediate(&self) -> bool {
         false
     }
 
-    /// Hints about the store's configuration for the operator, a sentence each. Called once, at the start.
+    /// Hints for the operator about the store's configuration, one sentence each. Called once, at the start.
     fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Ready(Ok(Vec::new()))
     }
 
-    /// What the store needs for decisions and does not have, as an error for people. Called once the store answers.
+    /// The features that decisions need and the store lacks, as an error message. Called once, when the store answers.
     fn lacks(&self, _deadline: Instant) -> Reply<'_, Option<String>> {
         Reply::Ready(Ok(None))
     }
 
-    /// The address of the store, `HOST:PORT` or the path of a socket, if it is one place outside of this process.
+    /// The address of the store, `HOST:PORT` or the path of a socket. None if it is in this process or at several
+    /// addresses.
     fn place(&self) -> Option<&str> {
         None
     }
@@ -141,22 +141,23 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// What a call does before the decision that it makes.
+/// What a call does before its decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Before<'a> {
-    /// The rows that must have these versions. Else the call changes nothing and answers [`StoreError::StaleRow`]. A store of this
-    /// process checks nothing: the process itself has the rows. [rw-2]
+    /// The rows that must have these versions. If one differs, the call changes nothing and returns
+    /// [`StoreError::StaleRow`]. A store in this process stores no rows and checks nothing: the process keeps them itself.
+    /// [rw-2]
     pub checks: &'a [Check<'a>],
-    /// What is given back, also if the decision denies. [hd-5]
+    /// The hits to give back, also if the decision denies. [hd-5]
     pub given_back: &'a [GivenBack],
 }
 
-/// Hits of an earlier charge that go back before a decision on the same key and limit.
+/// Hits of an earlier charge on the key and limit of a charge of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenBack {
-    /// The place of a charge of the decision that is on the key.
+    /// The position of a charge of the decision on the key.
     pub charge: u16,
-    /// The proof of the earlier charge, with the hits that go back. It is not of a log. [un-2]
+    /// The proof of the earlier charge, with the hits to give back. Not of a log. [un-2]
     pub receipt: Receipt,
 }
 
@@ -165,11 +166,12 @@ pub struct GivenBack {
 pub struct Undo<'a> {
     /// The key that was charged.
     pub key: &'a str,
-    /// The limit that it was charged under.
+    /// The limit of the charge.
     pub limit: &'a Limit,
-    /// The proof of the charge. With fewer hits than were charged it takes back that part, of charges on windows. [un-2]
+    /// The receipt of the charge. If it has fewer hits than the charge, only these are taken back, which windows
+    /// support. [un-2]
     pub receipt: Receipt,
-    /// The boundaries of a calendar window around now; none for every other limit.
+    /// The boundaries of a calendar window around now; None for every other limit.
     pub bounds: Option<Bounds>,
 }
 
@@ -178,41 +180,41 @@ pub struct Undo<'a> {
 pub struct Check<'a> {
     /// The key of the row.
     pub key: &'a str,
-    /// The version that the charges of the decision were made by; 0 for no row.
+    /// The version with which the charges were made; 0 for no row.
     pub version: u64,
 }
 
-/// A row as a store keeps it. The store knows nothing of the text.
+/// A row as a store keeps it. The store does not read the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRow {
     /// A number of the text, below 2^53 and never 0.
     pub version: u64,
-    /// From this instant of its clock on, the store takes it for no row.
+    /// From this instant of its clock on, the store treats the row as absent.
     pub until: Option<Micros>,
-    /// What it is; not empty.
+    /// The content of the row; not empty.
     pub text: Box<str>,
 }
 
-/// What is at the key of a row.
+/// The value at the key of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowRead {
-    /// Nothing.
+    /// There is no value.
     Absent,
-    /// A row, which may have ended by the store's clock.
+    /// A row. It may have expired by the store's clock.
     Row(StoredRow),
-    /// A value that weir has not written.
+    /// A value that weir did not write.
     Foreign {
-        /// The version that a check finds there.
+        /// The version that a check reads from it.
         version: u64,
     },
 }
 
-/// How far [`Store::scan`] has come; the default begins.
+/// The position of [`Store::scan`]. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanPosition {
-    /// Which part of the store.
+    /// The part of the store.
     pub part: u32,
-    /// Where in that part; 0 begins it.
+    /// The position in that part; 0 is its start.
     pub at: u64,
 }
 
@@ -221,16 +223,17 @@ pub struct ScanPosition {
 pub struct Scanned {
     /// The keys that were found.
     pub keys: Vec<String>,
-    /// Where the next step begins; none behind the last.
+    /// Where the next step begins. None after the last step.
     pub next: Option<ScanPosition>,
 }
 
-/// The overrides as a store keeps them. It knows nothing of their form. At first both are empty.
+/// The overrides as a store keeps them. The store does not read the text. Both fields are empty at first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredOverrides {
-    /// Another one after each change.
+    /// Changes with every write.
     pub version: String,
-    /// All of them, at most [`OVERRIDES_BYTES_MAX`]. None where the store has more, or no text.
+    /// All overrides, at most [`OVERRIDES_BYTES_MAX`]. None if the store has a larger value, or a value that is not
+    /// text.
     pub text: Option<String>,
 }
 
@@ -239,33 +242,33 @@ pub struct StoredOverrides {
 pub struct StatesRead {
     /// The store's clock.
     pub now: Micros,
-    /// One for each key asked for: its state as stored, if there is one.
+    /// The state of each requested key as stored. None if the key has no state.
     pub states: Vec<Option<State>>,
 }
 
 /// Why a store gave no answer. [st-2]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// Nothing was charged, for certain: the call was not sent, or it was refused before it ran.
+    /// Certainly nothing was charged: the call was not sent, or the store refused it before it ran.
     NotSent(Failure),
-    /// The call was sent and not answered: whether it was charged cannot be known.
+    /// The call was sent and not answered. It may have been charged.
     Unknown(Failure),
-    /// Some row has another version than the given one; nothing was charged. [rw-2]
+    /// A row does not have the given version. Nothing was charged. [rw-2]
     StaleRow {
-        /// The version that each check has found; 0 for no row, or one that has ended.
+        /// The version that each check found; 0 for no row or an expired one.
         found: Vec<u64>,
     },
-    /// None of a calendar window's boundaries held the store's own clock; nothing was charged or taken back. [cl-3]
+    /// The boundaries of a calendar charge do not contain the store's clock. Nothing was charged or taken back. [cl-3]
     StaleBounds {
         /// The store's clock.
         now: Micros,
     },
 }
 
-/// The reason of a failure: one word for metrics, and a sentence for people.
+/// The reason of a failure: one word for metrics, and one sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One lower-case word, out of a small fixed set.
+    /// One lower-case word from a small fixed set.
     pub kind: &'static str,
     /// What happened, without secrets.
     pub message: String,
@@ -284,7 +287,7 @@ impl StoreError {
 }
 
 impl StoreError {
-    /// Whether the call reached the store or its queue. If not, its duration means nothing.
+    /// Whether the call reached the store or its queue. If not, its duration is meaningless.
     #[must_use]
     pub fn was_asked(&self) -> bool {
         const REFUSED_AT_ONCE: [&str; 4] = ["circuit_open", "queue_full", "no_node", TOO_HEAVY];
@@ -296,9 +299,9 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSent(failure) => write!(f, "{} (nothing was charged)", failure.message),
-            Self::Unknown(failure) => write!(f, "{} (the charge may stand)", failure.message),
+            Self::Unknown(failure) => write!(f, "{} (it may have been charged)", failure.message),
             Self::StaleBounds { now } => {
-                write!(f, "no calendar window held the store's clock, {now} us")
+                write!(f, "the store's clock, {now} us, is outside of the calendar windows sent")
             }
             Self::StaleRow { .. } => f.write_str("a row has changed (nothing was charged)"),
         }
@@ -307,20 +310,19 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// A store's answer: at hand, or still to come. A store that computes its answers need not allocate a future.
+/// A store's answer: ready or pending. A store that computes its answers at once allocates no future.
 pub enum Reply<'a, T> {
     /// The answer.
     Ready(Result<T, StoreError>),
-    /// The answer to come.
+    /// A future of the answer.
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
 }
 
 impl<'a, T: Send + 'a> Reply<'a, T> {
-    /// Waits for the answer, if it is not there yet. The future is small: the answer is stored once.
+    /// Waits for a pending answer. The future is small: the answer is stored once.
     ///
-    /// # Errors
-    /// When the store gave none.
-    #[must_use = "nothing is waited for before it is polled"]
+    /// # Errors When the store gave no answer.
+    #[must_use = "only a poll puts a future in this state"]
     pub fn get(self) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>> {
         match self {
             Self::Ready(answer) => Box::pin(std::future::ready(answer)),
@@ -331,7 +333,7 @@ impl<'a, T: Send + 'a> Reply<'a, T> {
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
-    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-2]
+    /// Microseconds since the Unix epoch. The clock may step back; decisions allow for that. [tm-2]
     fn now(&self) -> Micros;
 }
 

@@ -1,8 +1,8 @@
-//! The embedded store: sharded, bounded, all-or-nothing across keys. [me-1]
+//! The memory store: sharded, bounded, and atomic across keys. [me-1]
 //!
-//! A key lives in one shard; a decision locks the shards of all its keys, always in ascending order, and calls the
-//! engine under those locks. A plain mutex is right: nothing is awaited while it is held. Expired states are not swept
-//! in one go: an insertion looks at two entries, and eviction at a small sample.
+//! A key belongs to one shard. A decision locks the shards of all its keys in ascending order, and calls the engine
+//! under those locks. A plain mutex is right: nothing is awaited while it is held. Expired states are not removed all
+//! at once: an insertion checks two entries, and an eviction a small sample.
 
 use std::hash::BuildHasher;
 use std::slice;
@@ -20,22 +20,22 @@ use super::{
     Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
 };
 
-/// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
+/// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
 const SHARDS_MAX: usize = 64;
-/// The fewest keys a shard is made for: below that, a sample of one shard would not represent the store.
+/// The fewest keys per shard. In a smaller shard, a sample would not represent the store.
 const SHARD_KEYS_MIN: usize = 128;
 /// How many states an eviction compares.
 const EVICTION_SAMPLE: usize = 16;
-/// How many entries an eviction reads at most to find its sample.
+/// The most entries that an eviction reads to find its sample.
 const EVICTION_SCAN: usize = 64;
 /// How many entries each insertion checks for expiry.
 const SWEEP: usize = 2;
-/// How many entries one step of a scan looks at while it holds a shard.
+/// How many entries one step of a scan reads while it holds a shard's lock.
 const SCAN_STEP: usize = 256;
-/// A shard's list gives memory back when it is larger than this and three quarters empty.
+/// A shard shrinks its list when the list is larger than this and three quarters empty.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// States in this process's memory: lost when it ends, not shared with other replicas. [ex-2]
+/// States in this process's memory. They are lost when the process ends, and not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     overrides: Mutex<StoredOverrides>,
@@ -61,7 +61,7 @@ impl Memory {
     }
 
     fn hash(&self, key: &str) -> u32 {
-        // Half of the bits tell keys apart well enough; equal hashes only cost a comparison.
+        // Half of the bits distinguish keys well enough; equal hashes cost only a comparison.
         (self.hasher.hash_one(key) >> 32) as u32
     }
 
@@ -71,7 +71,7 @@ impl Memory {
 
     /// Locks the shards of these hashes, in ascending order. [me-1]
     fn lock(&self, hashes: &[u32]) -> Locked<'_> {
-        // One needs no order.
+        // One lock needs no order.
         if let [hash] = hashes {
             let number = self.shard_of(*hash);
             let mut locked = Locked::new();
@@ -93,7 +93,7 @@ impl Memory {
         let hashes: SmallVec<[u32; 4]> =
             firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
         let mut locked = self.lock(&hashes);
-        // Read under the locks, so that the decisions on one key see time in the order in which they are made.
+        // Read under the locks, so the times of one key's decisions are in the order of the decisions.
         let now = self.clock.now();
 
         if !given_back.is_empty() {
@@ -111,7 +111,7 @@ impl Memory {
             let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
             shard.live_at(found[place]?, now)
         };
-        // Matched in place: both are large.
+        // Matched without a move, because both are large.
         let (decision, effects) = match decision::decide(charges, &places, read, mode, now) {
             Ok(decided) => decided,
             Err(decision::StaleBounds) => return Err(StoreError::StaleBounds { now }),
@@ -124,7 +124,7 @@ impl Memory {
                 }
             }
         }
-        // Entries keep their numbers until one is added or removed.
+        // Entries keep their numbers until an entry is added or removed.
         let mut renumbered = false;
         for ((charge, &place), effect) in charges.iter().zip(&places).zip(effects) {
             if effect == Effect::Nothing {
@@ -142,7 +142,7 @@ impl Memory {
         Ok(decision)
     }
 
-    /// The same for one charge, without the lists.
+    /// As `decide_now`, for one charge, without the lists.
     fn decide_one(&self, charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
         let hash = self.hash(charge.key);
         let mut shard = self.shards[self.shard_of(hash)].lock();
@@ -170,13 +170,13 @@ impl Memory {
         Ok(decision)
     }
 
-    /// Looks at a few entries of one shard, from its end on: an entry that moves takes the place of an earlier one.
+    /// Reads a few entries of one shard, from its end on: an entry that moves takes an earlier place.
     fn scan_now(&self, prefix: &str, from: ScanPosition) -> Scanned {
         let number = from.part as usize;
         let Some(shard) = self.shards.get(number) else { return Scanned::default() };
         let shard = shard.lock();
         let now = self.clock.now();
-        // 0 begins a shard, so what is left of it is counted from 1.
+        // 0 is the start of a shard, so the remaining entries are counted from 1.
         let left = usize::try_from(from.at).unwrap_or(usize::MAX).checked_sub(1).unwrap_or(usize::MAX);
         let end = left.min(shard.entries.len());
         let start = end.saturating_sub(SCAN_STEP);
@@ -215,8 +215,7 @@ impl Memory {
 
     /// Takes one charge back.
     ///
-    /// # Errors
-    /// When no window of a calendar holds the clock, and nothing was taken back.
+    /// # Errors When no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
         let mut locked = self.lock(&[self.hash(undo.key)]);
         let now = self.clock.now();
@@ -337,29 +336,29 @@ fn shard<'l>(locked: &'l mut Locked<'_>, number: usize) -> &'l mut Shard {
     shard
 }
 
-/// One stored state. Its limit is not kept: what eviction needs of it is.
+/// One stored state. It has the properties of the limit that eviction needs, not the limit itself.
 struct MemoryEntry {
     key: Box<str>,
-    /// Never none: the engine changes it in its place.
+    /// Always `Some`; an option only because the engine changes it in place.
     state: Option<State>,
-    /// When the state equals an empty one, by the store's clock, and the flags [`FULL`] and [`DENIED`].
+    /// The time when the state equals an empty one, by the store's clock, and the flags [`FULL`] and [`DENIED`].
     ends: u64,
-    /// The hits in the state when it was written, below the capacity. Of a full state, which has as many as the capacity,
+    /// The hits in the state when it was written, below the capacity. A full state has `capacity` hits; then this is
     /// the number of the fill: see [`Shard::fills`].
     used_or_fill: u32,
     /// The most hits that its limit can hold.
     capacity: Hits,
-    /// The rule whose portion of the store it uses.
+    /// The rule whose portion of the store the entry uses.
     owner: u32,
     hash: u32,
 }
 
-/// The state had no room for another hit when it was written.
+/// The state had no capacity for another hit when it was written.
 const FULL: u64 = 1 << 63;
-/// A full state has denied a request since it filled.
+/// A full state has denied a request since it became full.
 const DENIED: u64 = 1 << 62;
 
-const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "a state that may be none takes no more room");
+const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "the option takes no extra memory");
 const _: () = assert!(size_of::<MemoryEntry>() == 64, "an entry fills one cache line");
 
 impl MemoryEntry {
@@ -373,15 +372,16 @@ impl MemoryEntry {
         if self.ends & FULL == 0 { self.used_or_fill } else { self.capacity }
     }
 
-    /// Remembers that the state has denied a request, if it is full.
+    /// Marks that the state has denied a request, if it is full.
     const fn mark_denied(&mut self) {
         if self.ends & FULL != 0 {
             self.ends |= DENIED;
         }
     }
 
-    /// What eviction prefers, smallest first: expired; not full, then little used, then soon reset; full without having
-    /// denied anybody since, the latest fill first; full and in use, all alike. [me-3]
+    /// The order of eviction, smallest first: expired states; then states that are not full, by used hits and then by
+    /// reset; then full states that have not denied a request since, the latest fill first; then full states that have,
+    /// all equal. [me-3]
     fn rank(&self, now: Micros, fills: u32) -> (u8, u64, Micros) {
         let expires_at = self.expires_at();
         if expires_at <= now {
@@ -406,18 +406,18 @@ struct StateSlot<'a> {
     bounds: Option<Bounds>,
 }
 
-/// A list of entries and an index into it, so that a sample is a run of the list.
+/// A list of entries and an index into it. A sample is a run of the list.
 struct Shard {
     index: HashTable<u32>,
     entries: Vec<MemoryEntry>,
     keys_max: usize,
-    /// How many entries each rule has here.
+    /// How many entries of the shard each rule has.
     owned: HashMap<u32, usize>,
-    /// Where the next look for expired entries starts.
+    /// Where the next check for expired entries starts.
     sweep_at: usize,
     /// How many states have become full, modulo 2^32.
     fills: u32,
-    /// The state of a small generator (splitmix64), which picks where samples start.
+    /// The state of a small generator (splitmix64), which selects where samples start.
     random: u64,
 }
 
@@ -448,14 +448,14 @@ impl Shard {
         self.live_at(self.find(key, hash)?, now)
     }
 
-    /// The same by the entry's number.
+    /// The state of an entry by its number, unless it has expired.
     fn live_at(&self, at: usize, now: Micros) -> Option<&State> {
         let entry = &self.entries[at];
         if entry.expires_at() > now { entry.state.as_ref() } else { None }
     }
 
-    /// Changes the state of a key, whose entry is `at` if it has one. The state stays in its entry meanwhile: it may be
-    /// long, and a panic must not lose it. Returns whether entries have other numbers now.
+    /// Changes the state of a key; `at` is its entry, if it has one. The state stays in its entry during the change: it
+    /// may be long, and a panic must not lose it. Returns whether entries were renumbered.
     fn change(
         &mut self,
         at: Option<usize>,
@@ -481,7 +481,7 @@ impl Shard {
         match (at, change(&mut state)) {
             (Some(at), Change::Put) => {
                 let entry = &mut self.entries[at];
-                // What has expired is not full any more.
+                // An expired state is no longer full.
                 (entry.state, entry.ends) = (state, 0);
                 self.written(at, slot, now);
                 false
@@ -499,7 +499,7 @@ impl Shard {
         }
     }
 
-    /// Makes an entry, which has expired until [`Shard::written`] tells how long it lasts.
+    /// Adds an entry. It counts as expired until [`Shard::written`] sets its end.
     #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
     fn insert(&mut self, slot: &StateSlot<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
@@ -515,7 +515,7 @@ impl Shard {
         at
     }
 
-    /// Notes what eviction has to know of a state that was just written.
+    /// Stores what eviction needs about a state that was just written.
     fn written(&mut self, at: usize, slot: &StateSlot<'_>, now: Micros) {
         let entry = &mut self.entries[at];
         let Some(state) = &entry.state else { return };
@@ -529,7 +529,7 @@ impl Shard {
             self.fills = self.fills.wrapping_add(1);
             (entry.ends, entry.used_or_fill) = (expires_at | FULL, self.fills);
         } else {
-            // It goes on being full, and has denied whom it had denied.
+            // The state stays full, and keeps the flag of its denials.
             entry.ends = expires_at | (entry.ends & (FULL | DENIED));
         }
         entry.capacity = capacity;
@@ -546,7 +546,7 @@ impl Shard {
         }
     }
 
-    /// Removes an entry; the last one takes its number.
+    /// Removes an entry. The last entry takes its number.
     #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
@@ -578,7 +578,7 @@ impl Shard {
         }
     }
 
-    /// Drops the next few entries that have expired, so that keys without further requests are dropped too.
+    /// Drops the next few expired entries, so keys without further requests are dropped too.
     fn sweep(&mut self, now: Micros) {
         for _ in 0..SWEEP {
             if self.sweep_at >= self.entries.len() {
@@ -592,15 +592,15 @@ impl Shard {
         }
     }
 
-    /// Makes room for one entry of `share`. [me-3] [me-4]
+    /// Makes space for one entry of `owner`. [me-3] [me-4]
     ///
-    /// Only rules that hold at least their portion of the shard give entries up, so that a flood on one rule costs the
-    /// others nothing; among the sample, the least valuable entry goes.
+    /// Evicts only entries of rules that use at least their portion of the shard, so a flood on one rule costs the
+    /// others nothing. Drops the least valuable entry of the sample.
     fn evict(&mut self, owner: u32, now: Micros, observer: &dyn Observer) {
         let newcomer = usize::from(!self.owned.contains_key(&owner));
         let portion = self.keys_max / (self.owned.len() + newcomer);
-        // Spread over the whole shard, one look somewhere in each stretch of it: the keys of a rule that came together lie
-        // side by side, and may all be within their portion.
+        // The sample is spread over the whole shard, with one entry from each stretch. Keys of one rule that arrived
+        // together are neighbours, and may all be within their portion.
         let stretch = (self.entries.len() / EVICTION_SCAN).max(1);
         let start = self.next_random(self.entries.len());
         let mut chosen = start;
@@ -638,7 +638,7 @@ impl Shard {
     }
 }
 
-/// The 64 bits that the index wants, of the 32 that an entry keeps.
+/// The 64 bits that the index needs, from the 32 that an entry stores.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

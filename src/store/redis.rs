@@ -1,8 +1,8 @@
-//! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
+//! Redis: states that replicas share. They outlive a process until they expire. [rd-1] [rd-2]
 //!
-//! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. This file holds only the implementation of `Store`. Its folders, each of which uses only
-//! those after it: checks, routing and scripts (which do not know each other), transport, dial, base.
+//! Each decision is one call of one script: it is atomic, and costs one round trip, which it shares with the other
+//! decisions in flight. This file implements only `Store`. Each of its folders uses only those after it: checks,
+//! routing and scripts (independent of each other), transport, dial, base.
 
 mod base;
 mod checks;
@@ -48,23 +48,23 @@ use super::{
     Before, Reply, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, StoredRow, Undo,
 };
 
-/// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
+/// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
 pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
     observer: Arc<dyn RedisObserver>,
-    /// Replaces the server's clock in tests of weir and of policies; 0 for the server's.
+    /// Replaces the server's clock in tests of weir and of policies; 0: the server's clock.
     now: AtomicU64,
 }
 
-/// What the calls go through.
+/// The path of the calls.
 enum Link {
     One(Node),
     Cluster(Cluster),
 }
 
 impl Redis {
-    /// Starts its tasks on the current runtime. Nothing is dialled before the first call.
+    /// Starts the store's tasks on the current runtime. Dials nothing before the first call.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
@@ -74,8 +74,8 @@ impl Redis {
         Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
     }
 
-    /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
-    /// holds slots has a pipeline of these `options` (whose target is not used), made when the map first names the node.
+    /// As [`Redis::start`], for a Redis Cluster. Any of the `seeds` can return the map; they share their login. Each
+    /// node with slots has a pipeline with these `options` (except the target), made when the map first has the node.
     ///
     /// # Panics
     /// As [`Redis::start`], and without seeds.
@@ -90,7 +90,7 @@ impl Redis {
         }
     }
 
-    /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
+    /// The same store with a time that the caller sets. Tests use a time in the future, so no key expires.
     #[must_use]
     pub fn at(self, now: Micros) -> Self {
         self.set_now(now);
@@ -102,12 +102,12 @@ impl Redis {
         self.now.store(now, Ordering::Relaxed);
     }
 
-    /// The time that the caller has set, if it has.
+    /// The time that the caller has set; None: the server's clock.
     fn now(&self) -> Option<Micros> {
         Some(self.now.load(Ordering::Relaxed)).filter(|now| *now > 0)
     }
 
-    /// Runs the call that `call` makes, on the server of `key`. It may be made more than once, and runs at most once.
+    /// Runs the call that `call` makes, on the server of `key`. May make it several times, but runs it at most once.
     async fn call(&self, key: &str, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
         let answer = match &self.link {
             Link::One(node) => node.call(call(), deadline).await,
@@ -116,7 +116,8 @@ impl Redis {
         answer.map_err(store_error)
     }
 
-    /// Runs a call about overrides. Past the circuit breaker of one server: no decision waits for it.
+    /// Runs a call about overrides. The circuit breaker of one server is bypassed, because no decision waits for the
+    /// call.
     async fn question(&self, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
         match &self.link {
             Link::One(node) => node.ask(call(), deadline).await.map_err(store_error),
@@ -124,13 +125,13 @@ impl Redis {
         }
     }
 
-    /// A key as it stands in Redis.
+    /// A key with the operator's prefix, as in Redis.
     fn prefixed(&self, key: &str) -> String {
         format!("{}{key}", self.key_prefix)
     }
 
-    /// Loads the scripts on each server, before a call needs one. If that fails, as for a user without the right,
-    /// nothing is lost: a call whose script is missing brings it along.
+    /// Loads the scripts on each server, before a call needs one. A failure, for example of a user without the right,
+    /// does not matter: a call whose script is missing sends it.
     async fn load_scripts(&self, deadline: Instant) {
         let loads = library::all().map(|script| async move {
             match &self.link {
@@ -141,8 +142,8 @@ impl Redis {
         join_all(loads).await;
     }
 
-    /// What each server answers to one of the trials. A connection can break for any reason, so the trial is made again on a
-    /// new one, up to [`commands::BREAKS`] times in all.
+    /// Sends the command to each server, and returns each answer. A connection can break for any reason, so a broken
+    /// one is retried, up to [`commands::BREAKS`] attempts in total.
     async fn tried(&self, command: &redis::Cmd, deadline: Instant) -> Vec<(String, Result<Value, CallError>)> {
         let mut answers = Vec::new();
         for _ in 0..commands::BREAKS {
@@ -171,8 +172,8 @@ impl Redis {
         decode::integer(&reply).ok_or_else(malformed_reply)
     }
 
-    /// Takes back charges that one call reaches, in their order; those of a log by a call each, one after the other: a receipt
-    /// may count on those before it. One that fails is no reason to let the others stand.
+    /// Takes back charges of one server, in their order. A charge of a log needs a separate call, one after the other,
+    /// because a receipt may depend on the undos before it. If one fails, the others are still taken back.
     async fn undo_part(&self, undos: &[Undo<'_>], deadline: Instant) -> Result<(), StoreError> {
         let is_log = undos.iter().any(|undo| encode::is_undone_alone(undo.limit));
         let mut ends = Vec::new();
@@ -194,7 +195,7 @@ impl Redis {
         decode::read_stored(limit, &value).map_err(|decode::ForeignValue| foreign_state(key))
     }
 
-    /// The clock of the Redis where `key` lies.
+    /// The clock of the Redis that has `key`.
     async fn time(&self, key: &str, deadline: Instant) -> Result<Micros, StoreError> {
         let reply = self.call(key, || Call::command(redis::cmd("TIME")), deadline).await?;
         let parts = match &reply {
@@ -282,7 +283,8 @@ impl Store for Redis {
             return Reply::Ready(Ok(()));
         }
         Reply::Pending(Box::pin(async move {
-            // On a cluster by key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
+            // On a cluster, one call for each key and not for each slot: while a slot is migrating, a call with several
+            // of its keys may be refused.
             let has_own_call =
                 |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || matches!(self.link, Link::Cluster(_));
             let (alone, together): (Vec<_>, Vec<_>) = charges.iter().copied().partition(has_own_call);
@@ -312,7 +314,7 @@ impl Store for Redis {
         }))
     }
 
-    /// Of a cluster, the clock is that of the first key's node.
+    /// On a cluster, the clock is that of the first key's node.
     fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
         Reply::Pending(Box::pin(async move {
             let now = match self.now() {
@@ -327,7 +329,8 @@ impl Store for Redis {
         }))
     }
 
-    /// The parts are the nodes of a cluster. Past the circuit breaker: no caller of weir waits for it.
+    /// The parts are the nodes of a cluster. The circuit breaker is bypassed, because no caller of weir waits for this
+    /// call.
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
         Reply::Pending(Box::pin(async move {
             let step = || scan::call(&self.prefixed(prefix), from.at);
@@ -363,7 +366,7 @@ impl Store for Redis {
         }))
     }
 
-    /// A cluster answers when every slot has a master and every master answers.
+    /// A cluster answers if every slot has a master and every master answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
         Reply::Pending(Box::pin(async move {
             match &self.link {
@@ -374,8 +377,8 @@ impl Store for Redis {
         }))
     }
 
-    /// Afterwards there is a connection to each server, and each has the scripts: the first decision costs one round
-    /// trip, as those after it.
+    /// Afterwards each server has a connection and the scripts. So the first decision costs one round trip, like later
+    /// ones.
     fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
         Reply::Pending(Box::pin(async move {
             self.ping(deadline).get().await?;
@@ -396,7 +399,7 @@ impl Store for Redis {
                     Ok(Value::BulkString(info)) => {
                         sentences.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
                     }
-                    // A user without the right to ask is no error.
+                    // A user without the right to this command is not an error.
                     Ok(_) | Err(CallError::Refused(_)) => {}
                     Err(error) => return Err(store_error(error)),
                 }
@@ -458,7 +461,7 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
     keys
 }
 
-/// How several calls ended together: an unknown outcome outranks a call that charged nothing.
+/// The combined result of several calls. An unknown outcome outranks a call that charged nothing.
 fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
     let mut worst = Ok(());
     for end in ends {

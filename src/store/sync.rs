@@ -1,5 +1,5 @@
-//! The mutex of what several cores change: parking_lot's. In tests it is the same mutex with a place for another thread to
-//! run before each lock and after each unlock, so that shuttle can try schedules of the code that uses it.
+//! The mutex for data that several cores change: parking_lot's. In tests, another thread can run before each lock and
+//! after each unlock, so that shuttle can try different schedules.
 
 #[cfg(not(test))]
 pub(super) use parking_lot::{Mutex, MutexGuard};
@@ -13,14 +13,14 @@ mod scheduled {
     use std::ops::{Deref, DerefMut};
 
     thread_local! {
-        /// Whether shuttle decides what runs on this thread; its own threads run there too.
+        /// Whether shuttle schedules this thread. It runs its own threads here too.
         static EXPLORING: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Schedules that a test tries.
+    /// The number of schedules that a test tries.
     const SCHEDULES: usize = 1_000;
 
-    /// Runs a test under random schedules. A schedule that fails is printed.
+    /// Runs a test under random schedules. Prints a schedule that fails.
     pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
         EXPLORING.set(true);
         shuttle::check_random(test, SCHEDULES);
@@ -44,7 +44,7 @@ mod scheduled {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             let_others_run();
             let guard = if EXPLORING.get() {
-                // A thread that waited in the mutex would keep shuttle from running the one that holds it.
+                // A thread that blocks in the mutex would prevent shuttle from running the thread that holds it.
                 loop {
                     match self.0.try_lock() {
                         Some(guard) => break guard,

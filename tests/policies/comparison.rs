@@ -188,10 +188,86 @@ fn stricter_is_told_from_looser() {
         ("rate_limit: 5/h", "metadata: {a: b}, rate_limit: 5/h", "changed a > a: otherwise"),
         ("metadata: {a: c}, rate_limit: 5/h", "metadata: {a: b}, rate_limit: 5/h", "changed a > a: otherwise"),
         ("rate_limit: 5/h", "detailed_metric: true, rate_limit: 5/h", "changed a > a: otherwise"),
+        // Plans: a row whose plan a rule lacks has the default.
+        (&*planned("gold: 9/h"), &*planned("gold: 8/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h"), &planned("gold: 10/h"), "changed a > a: looser"),
+        (&planned("gold: 9/h"), &planned("gold: unlimited"), "changed a > a: looser"),
+        (&planned("gold: unlimited"), &planned("gold: 900/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h, lead: 1/h"), &planned("lead: 1/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h"), &planned("gold: 9/h, lead: 1/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h, lead: 1/h"), &planned("gold: 8/h, lead: 2/h"), "changed a > a: stricter and looser"),
+        (&planned("gold: 9/h"), &planned("gold: 9/min"), "changed a > a: looser"),
+        (
+            &planned("gold: 9/h"),
+            "rows: {default: basic}, rate_limit: {rate: 5/h, plans: {gold: 9/h}}",
+            "changed a > a: otherwise",
+        ),
+        (
+            &planned("gold: 9/h"),
+            "rows: {default: free}, rate_limit: {rate: 4/h, plans: {gold: 9/h}}",
+            "changed a > a: stricter",
+        ),
+        // Before, no customer had numbers of its own; when rows end, some may have had any.
+        ("rate_limit: 5/h", "rows: {default: free}, rate_limit: 5/h", "changed a > a: otherwise"),
+        ("rows: {default: free}, rate_limit: 5/h", "rate_limit: 5/h", "changed a > a: stricter and looser"),
+        (
+            &format!("quota_mode: true, {}", planned("gold: 9/h")),
+            &format!("quota_mode: true, {}", planned("gold: unlimited")),
+            "changed a > a: looser",
+        ),
+        (
+            &format!("shadow_mode: true, {}", planned("gold: 9/h")),
+            &format!("shadow_mode: true, {}", planned("gold: 1/h")),
+            "changed a > a: otherwise",
+        ),
     ] {
         let of = |rest: &str| format!("{{key: a, {rest}}}");
         assert_eq!(changes(&of(old), &of(new)), [expected], "{old} {new}");
     }
+}
+
+/// A rule with 5 hits an hour and plans.
+fn planned(plans: &str) -> String {
+    format!("rows: {{default: free}}, rate_limit: {{rate: 5/h, plans: {{{plans}}}}}")
+}
+
+#[test]
+fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
+    let of = |default: u32, gold: &str| {
+        policy(&format!(
+            "{{key: a, rows: {{default: free}}, rate_limits: [{{rate: {default}/h, plans: {{gold: {gold}}}}}, 50/day]}}"
+        ))
+    };
+    let (_, text) = diff(&of(5, "9/h"), &of(5, "90/min"), DiffFormat::Text, &[]);
+    insta::assert_snapshot!(text, @"
+    domain shop
+      changed   a   looser   new.yaml:2:15
+        - plan gold: 9 per hour, fixed_window
+        + plan gold: 90 per minute, fixed_window
+          for example a=x
+          state of 5 per hour: kept: what was used counts
+          state of 50 per day: kept: what was used counts
+          state of plan gold: 9 per hour: forgotten (window)
+          state of plan gold: 90 per minute: begins empty
+
+    1 changed, 1 looser, states of 1 change forgotten; 0 rules as before
+    ");
+    // What a plan takes from the default is said once.
+    let (_, text) = diff(&of(5, "9/h"), &of(4, "9/h"), DiffFormat::Text, &[]);
+    assert!(text.contains("4 per hour") && !text.contains("plan gold"), "{text}");
+    let (_, json) = diff(&of(5, "9/h"), &of(5, "unlimited"), DiffFormat::Json, &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rule = &json["rules"][0];
+    assert_eq!(
+        (&rule["tend"], &rule["effects"][0]["what"], &rule["effects"][0]["plan"]),
+        (&"looser".into(), &"plan".into(), &"gold".into())
+    );
+    assert!(rule["effects"][0]["new"].is_null(), "{json}");
+    assert_eq!(
+        (&rule["states"][0]["plan"], &rule["states"][0]["fate"]),
+        (&serde_json::Value::Null, &"kept".into()),
+        "{json}"
+    );
 }
 
 #[test]
@@ -281,18 +357,18 @@ fn the_text_is_for_people() {
       added     user=staff   looser   new.yaml:6:5
         - 10 per second, fixed_window
         + 50 per second, fixed_window
-          before, user was for these descriptors
+          before, these descriptors matched user
           for example user=staff: 10 per second -> 50 per second
-          state of 10 per second: kept: what was used counts
+          state of 10 per second: kept: used hits count
       changed   path=/pay/*   looser   new.yaml:9:5
         - 100 per hour, gcra burst 100
         + 200 per hour, gcra burst 200
           for example path=/pay/: 100 per hour and 5 per second -> 200 per hour and 5 per second
-          state of 100 per hour: rescaled: what was used counts, and drains at the new rate
-          state of 5 per second: kept: what was used counts
+          state of 100 per hour: rescaled: used hits count, and drain at the new rate
+          state of 5 per second: kept: used hits count
       removed   card   looser   old.yaml:5:5
         - 5 per hour, fixed_window
-          now no rule is for these descriptors: they pass
+          now these descriptors match no rule and pass
           for example card=x: 5 per hour -> no limit
           state of 5 per hour: forgotten (no rule)
 
@@ -329,9 +405,9 @@ fn the_markdown_is_for_a_pull_request() {
     | domain | rule | | change | states |
     | --- | --- | --- | --- | --- |
     | <code>shop</code> | <code>user</code><br>new.yaml&#58;4&#58;5 | changed, **stricter** | <del>10 per second, fixed&#95;window</del><br><ins>10 per minute, fixed&#95;window</ins><br>for example user=x&#58; 10 per second -&#62; 10 per minute | 10 per second&#58; forgotten &#40;window&#41;<br>10 per minute&#58; begins empty |
-    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, user was for these descriptors<br>for example user=staff&#58; 10 per second -&#62; 50 per second | 10 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins><br>for example path=/pay/&#58; 100 per hour and 5 per second -&#62; 200 per hour and 5 per second | 100 per hour&#58; rescaled&#58; what was used counts, and drains at the new rate<br>5 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now no rule is for these descriptors&#58; they pass<br>for example card=x&#58; 5 per hour -&#62; no limit | 5 per hour&#58; forgotten &#40;no rule&#41; |
+    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, these descriptors matched user<br>for example user=staff&#58; 10 per second -&#62; 50 per second | 10 per second&#58; kept&#58; used hits count |
+    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins><br>for example path=/pay/&#58; 100 per hour and 5 per second -&#62; 200 per hour and 5 per second | 100 per hour&#58; rescaled&#58; used hits count, and drain at the new rate<br>5 per second&#58; kept&#58; used hits count |
+    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now these descriptors match no rule and pass<br>for example card=x&#58; 5 per hour -&#62; no limit | 5 per hour&#58; forgotten &#40;no rule&#41; |
     ");
 }
 

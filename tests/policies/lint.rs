@@ -57,55 +57,55 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverMet,
         "  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/*/y, rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, regex: x+, rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: '**', rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the wildcard at p:4:5 takes all values before the key alone",
+        "never met, because the wildcard at p:4:5 takes all values before the key alone",
     ),
     (
         Code::NeverMet,
         "  - key: top\n    descriptors:\n      - {key: a, value: a*, rate_limit: 1/s}\n      - {key: a, value: ab*, rate_limit: 2/s}\n",
         "6:9",
-        "never met, since the wildcard at p:5:9 stands before it and takes all of its values",
+        "never met, because the wildcard at p:5:9 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
         "4:5",
-        "met by no value without control characters, since the regular expression at p:3:5 stands before it and takes all of its values",
+        "only values with control characters match it, since the regular expression at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: '/v[0-9]', rate_limit: 1/s}\n  - {key: a, regex: '/v(1|2)', rate_limit: 2/s}\n",
         "4:5",
-        "never met, since the regular expression at p:3:5 stands before it and takes all of its values",
+        "never met, because the regular expression at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, value: /v1*, rate_limit: 1/s}\n  - {key: a, value: /v2*, rate_limit: 1/s}\n  - {key: a, regex: '/v[12]', rate_limit: 2/s}\n",
         "5:5",
-        "never met, since the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
+        "never met, because the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: 'gold|silver', rate_limit: 1/s}\n  - {key: a, values: [gold, silver], rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the list at p:4:5 takes all of its values",
+        "never met, because the list at p:4:5 takes all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: '10\\.0\\.0\\.1[0-9]', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 2/s}\n",
         "3:5",
-        "never met, since the networks at p:4:5 take all of its values",
+        "never met, because the networks at p:4:5 take all of its values",
     ),
     (
         Code::MatchesNothing,
@@ -117,25 +117,25 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::HidesBelow,
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 10/min}]\n  - {key: plan, value: gold, rate_limit: 1000/h}\n",
         "5:5",
-        "(plan=gold, op=x) has no limit here, since the limit at p:4:19 is below the key alone at p:3:5",
+        "(plan=gold, op=x) has no limit here, because the limit at p:4:19 is below the key alone at p:3:5",
     ),
     (
         Code::HidesBelow,
         "  - {key: path, value: /v*, rate_limit: 1/s}\n  - key: path\n    value: '*/pay'\n    descriptors: [{key: op, value: buy, descriptors: [{key: user, rate_limit: 1/s}]}]\n",
         "3:5",
-        "(path=/v/pay, op=buy, user=x) has no limit here, since the limit at p:6:55 is below the wildcard at p:4:5",
+        "(path=/v/pay, op=buy, user=x) has no limit here, because the limit at p:6:55 is below the wildcard at p:4:5",
     ),
     (
         Code::LooksLikePrefix,
         "  - {key: path, regex: /v1/, rate_limit: 1/s}\n",
         "3:5",
-        "the whole value must match, so that \"/v1/\" is met and \"/v1/x\" is not",
+        "the whole value must match, so \"/v1/\" matches and \"/v1/x\" does not",
     ),
     (
         Code::LooksLikePrefix,
         "  - {key: path, regex: ^/v1, rate_limit: 1/s}\n",
         "3:5",
-        "the whole value must match, so that \"/v1\" is met and \"/v1/x\" is not",
+        "the whole value must match, so \"/v1\" matches and \"/v1/x\" does not",
     ),
     (Code::OuterBlank, "  - {key: 'user ', rate_limit: 1/s}\n", "3:5", "the key \"user \" begins or ends with a blank"),
     (
@@ -154,7 +154,7 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::StarInKey,
         "  - {key: pa*, rate_limit: 1/s}\n",
         "3:5",
-        "the * in the key \"pa*\" is compared as it is, and is a pattern to envoyproxy/ratelimit only",
+        "the * in the key \"pa*\" is compared as it is, and is a pattern only in envoyproxy/ratelimit",
     ),
     (
         Code::TermGap,
@@ -184,25 +184,31 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::LooksLikeRegex,
         "  - {key: path, value: '/v[0-9]+/pay', rate_limit: 1/s}\n",
         "3:5",
-        "\"/v[0-9]+/pay\" is compared as text, in which a * alone stands for any text",
+        "\"/v[0-9]+/pay\" is compared as text, in which only a * matches any text",
     ),
     (
         Code::LooksLikeRegex,
         "  - {key: path, values: [/pay, ^/buy], rate_limit: 1/s}\n",
         "3:5",
-        "\"^/buy\" is compared as text, in which a * alone stands for any text",
+        "\"^/buy\" is compared as text, in which only a * matches any text",
     ),
     (
         Code::LooksLikeNetwork,
         "  - {key: client, values: [a, 10.0.0.0/8], rate_limit: 1/s}\n",
         "3:5",
-        "\"10.0.0.0/8\" is compared as text, which no address equals",
+        "\"10.0.0.0/8\" is compared as text, and no address equals it",
     ),
     (
         Code::NeverDenies,
         "  - {key: a, rate_limits: [10/s, 100_000/h]}\n",
         "3:5",
-        "limit 2 never denies, since limit 1 beside it admits no more than that in its time",
+        "limit 2 never denies, because limit 1 of the rule admits no more in the same time",
+    ),
+    (
+        Code::SamePlan,
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 9/s, plans: {gold: 9/s}}, {rate: 900/h, plans: {lead: 90/h}}]}\n",
+        "3:5",
+        "the plan \"gold\" has the numbers of the default plan \"free\"",
     ),
     (Code::NoReason, "  - {key: a, rate_limit: {unlimited: true}}\n", "3:5", "unlimited, and no comment says why"),
     (
@@ -314,9 +320,9 @@ fn a_warning_is_allowed_in_its_place_only() {
 fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
     for (allow, expected) in [
         ("{no_limt: x}", "no warning \"no_limt\" in allow_warnings, did you mean \"no_limit\"?"),
-        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is no mistake"),
-        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
-        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
+        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
+        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is not a mistake"),
         ("[no_limit]", "allow_warnings must be a mapping of warnings and reasons, not a list"),
         ("{allows_nothing: x}", "no warning \"allows_nothing\" in allow_warnings"),
     ] {
@@ -343,7 +349,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     assert_eq!(
         of("  - {key: pa*, rate_limit: 1/s}\n  - {key: path*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n"),
         [format!(
-            "p:4:5 never met, since the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
+            "p:4:5 never met, because the key with a * at p:3:5 comes before it and matches all of its values: {never} [never_met]"
         )]
     );
     assert_eq!(
@@ -351,7 +357,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
             "  - {key: us*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n  - {key: user, value: x, rate_limit: 1/s}\n"
         ),
         [format!(
-            "p:4:5 never met, since the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
+            "p:4:5 never met, because the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
         )]
     );
 }
@@ -371,6 +377,8 @@ fn what_is_meant_so_is_left_alone() {
         // A peak and a volume.
         "  - {key: a, rate_limits: [50/s, 100_000/day]}\n",
         "  - {key: a, rate_limits: [{rate: 50/s, algorithm: gcra, burst: 100}, 200_000/day]}\n",
+        // Rows can have numbers under which the second limit denies first.
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 10/s, plans: {gold: 90/s}}, 100_000/h]}\n",
         // Comments in every place.
         "  # closed on Sundays\n  - {key: a, rate_limit: {unlimited: true}}\n",
         "  - {key: a, rate_limit: {unlimited: true}} # staff\n",
@@ -399,7 +407,7 @@ fn what_is_meant_so_is_left_alone() {
 /// Which of two limits never denies, by limits of which the first is always the stricter one where there is one.
 #[test]
 fn limits_that_never_deny_are_told_from_those_that_can() {
-    let never = "limit 2 never denies, since limit 1 beside it";
+    let never = "limit 2 never denies, because limit 1 of the rule";
     for (first, second, is_never) in [
         ("10/s", "600/min", true),
         ("10/s", "599/min", false),

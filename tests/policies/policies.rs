@@ -374,9 +374,9 @@ fn a_directory_without_policies_is_told() {
     let dir = directory(&[("notes.txt", "domain: shop")]);
     let name = dir.path().display();
     let told = |dir: &Path| load_dir(dir).unwrap_err().to_string();
-    assert_eq!(told(dir.path()), format!("{name}: no policy files: none here is named *.yaml or *.yml"));
+    assert_eq!(told(dir.path()), format!("{name}: no policy files: no file is named *.yaml or *.yml"));
     std::fs::write(dir.path().join("shop.test.yaml"), "").unwrap();
-    let besides = "no policy files: none here is named *.yaml or *.yml, besides tests and traffic";
+    let besides = "no policy files: no file is named *.yaml or *.yml, besides tests and traffic";
     assert_eq!(told(dir.path()), format!("{name}: {besides}"));
     std::fs::remove_file(dir.path().join("shop.test.yaml")).unwrap();
     let missing = dir.path().join("missing");
@@ -397,7 +397,7 @@ fn files_that_are_no_text_are_told() {
     latin1.yaml:2:24: not UTF-8: the byte 0xe9
     lost.yaml: No such file or directory (os error 2)
     nul.yaml:1:13: not valid YAML: found unprintable character
-    utf16.yaml: UTF-16 by its byte order mark: save it as UTF-8
+    utf16.yaml: it has the byte order mark of UTF-16: save it as UTF-8
     ");
 }
 

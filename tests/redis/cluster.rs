@@ -442,7 +442,7 @@ async fn a_cluster_is_found_by_any_seed_that_lives() {
     let store = open(vec![Endpoint::parse(&single.url()).unwrap()], |options| options.observer = said.clone());
     let error = hit(&store, "w1:{shop}", &limit, PATIENCE).await.unwrap_err();
     assert_eq!(error.kind(), "no_node");
-    assert!(error.to_string().contains("a node refused to tell: ERR"), "{error}");
+    assert!(error.to_string().contains("a node refused the command: ERR"), "{error}");
     let logged = said.0.lock().unwrap();
     assert!(logged.iter().any(|text| text.contains("cluster support disabled")), "{logged:?}");
 }

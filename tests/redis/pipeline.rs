@@ -571,7 +571,7 @@ async fn a_redis_that_dies_and_comes_back_is_found_again() {
     let reason = not_sent(setup.call(incr("n"), SHORT).await);
     assert!(reason.to_string().contains("Connection refused"), "{reason}");
     assert!(begun.elapsed() >= SHORT, "it was tried until the deadline");
-    assert_eq!(setup.tally.dropped(), ["redis closed it while it was idle"]);
+    assert_eq!(setup.tally.dropped(), ["redis closed the idle connection"]);
     server.restart();
     setup.recovered().await;
     assert_eq!(setup.answer(incr("n")).await, Value::Int(1));

@@ -111,8 +111,8 @@ async fn a_server_that_is_no_master_is_refused_until_another_sentinel_knows_bett
     let stale = FakeSentinel::naming(Some(replica.port()));
     let pipeline = start(behind(&[stale.port()], None), |_| {});
     let expected = format!(
-        "no connection to redis at limits (sentinels 127.0.0.1:{sentinel}): 127.0.0.1:{}, which the sentinel at \
-         127.0.0.1:{sentinel} names: it is no master, but a slave",
+        "no connection to redis at limits (sentinels 127.0.0.1:{sentinel}): 127.0.0.1:{}, named by the sentinel at \
+         127.0.0.1:{sentinel}: it is not a master but a slave",
         replica.port(),
         sentinel = stale.port(),
     );
@@ -193,7 +193,7 @@ async fn what_sentinels_say_in_place_of_a_master_is_told() {
     let [unknowing, server, nobody] = ports;
     let expected = format!(
         "no connection to redis at limits (sentinels 127.0.0.1:{unknowing},127.0.0.1:{server},127.0.0.1:{nobody}): \
-         no sentinel names it: 127.0.0.1:{unknowing}: it knows no master of this name; 127.0.0.1:{server}: \
+         no sentinel returned its address: 127.0.0.1:{unknowing}: it has no master with this name; 127.0.0.1:{server}: \
          ERR unknown command 'SENTINEL'; \
          127.0.0.1:{nobody}: Connection refused (os error 111)"
     );

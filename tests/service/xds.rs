@@ -236,7 +236,7 @@ fn everything_that_cannot_be_in_force_is_refused() {
         (of(vec![shop(1), strange]), "resource 1: the type is \"type.googleapis.com/envoy.config.cluster.v3.Cluster\""),
         (of(vec![broken]), "resource 0: not a RateLimitConfig"),
         (of(vec![ads::config("shop", vec![unnamed])]), "descriptors[0]: key is empty"),
-        (of(vec![ads::config("shop", twice)]), "key \"user\" without a value is here twice, first at descriptors[0]"),
+        (of(vec![ads::config("shop", twice)]), "key \"user\" without a value appears twice, first at descriptors[0]"),
         (of(vec![shop(1), shop(2)]), "domain \"shop\" is defined already, at rules-of-shop"),
         (of(vec![ads::config("shop", vec![own])]), "burst on fixed_window"),
         (other_type, "a response of the type \"type.googleapis.com/envoy.Listener\""),
@@ -345,7 +345,7 @@ fn a_server_that_starts_again_is_asked_from_the_beginning() {
 
     let address = ads.stop();
     wait_for_trouble(&weir, "onnection refused");
-    assert!(weir.wait_for_log(0, PATIENCE, is_message("no stream of policies: those in force stay")));
+    assert!(weir.wait_for_log(0, PATIENCE, is_message("policy stream failed: the current policies stay in force")));
     assert_eq!(limit(&mut client, "shop"), Some(7), "without a server the policies stay");
     assert_eq!(policies(&weir)["server"]["version"], "7");
     assert_eq!(metric(&weir, "weir_xds_connected"), 0);
@@ -415,7 +415,7 @@ fn a_server_that_comes_later_is_found() {
     drop(listener);
     let weir = at_once(&address.to_string(), &[]);
     wait_for_trouble(&weir, "onnection refused");
-    let none_yet = is_message("no stream of policies: none are in force yet");
+    let none_yet = is_message("policy stream failed: no policies are in force yet");
     assert!(weir.wait_for_log(0, PATIENCE, none_yet));
     let ads = Ads::start_with(address, None);
     ads.set("1", vec![shop(5)]);
@@ -588,7 +588,7 @@ mod tls {
             let refused = Client::connect(weir.grpc).ask(rls::request("shop", &[("user", "ann")]));
             assert_eq!(refused.expect_err("no policies").message(), NO_POLICIES);
         };
-        check(&foreign, None, &[], "its certificate is signed by no authority that is trusted here");
+        check(&foreign, None, &[], "no trusted authority has signed its certificate");
         check(&elsewhere, None, &[], "its certificate is for other.internal, and not for 127.0.0.1");
         check(&good, None, &["policies.xds.tls.server_name=xds.example"], "and not for xds.example");
         check(&old, None, &[], "expired");
@@ -607,7 +607,7 @@ mod tls {
         let authority = Authority::new("weir test");
         let plain = Ads::start();
         let weir = at_once(&plain.server(), &with_tls(&authority.file(), &[]).each());
-        wait_for_trouble(&weir, "it does not speak tls");
+        wait_for_trouble(&weir, "its answer is not tls");
         drop(weir);
         let server = authority.server("server", &["127.0.0.1"]);
         let secure = Ads::start_with(ads::any_port(), Some(ads::secured(&server, None)));

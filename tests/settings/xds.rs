@@ -20,7 +20,7 @@ fn policies_by_xds_need_a_server_and_no_directory() {
     let with = |more: &str| problems(&[flags(&xds), flags(&[more])]);
     assert_eq!(
         with("policies.xds.tls.ca_file=ca.pem"),
-        "--set: policies.xds.tls.ca_file: means nothing without policies.xds.tls.enabled = on"
+        "--set: policies.xds.tls.ca_file: has no effect without policies.xds.tls.enabled = on"
     );
     assert_eq!(
         with("policies.xds.backoff.max=500ms"),

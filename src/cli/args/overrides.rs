@@ -15,7 +15,7 @@ use crate::numbers::number;
 /// The arguments of `weir override`.
 #[derive(Args, Debug)]
 pub struct OverrideArguments {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub action: OverrideAction,
 }
@@ -23,7 +23,7 @@ pub struct OverrideArguments {
 /// The actions of `weir override`.
 #[derive(Subcommand, Debug)]
 pub enum OverrideAction {
-    /// Set the numbers of one descriptor, in place of those that it has
+    /// Set numbers for one descriptor, in place of the current ones
     Set(SetArguments),
     /// List the overrides of a server
     List(ListArguments),
@@ -45,7 +45,7 @@ pub struct SetArguments {
     /// Hits per unit or length, such as 1000/h; with a name if the rule has several limits
     #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = named_rate)]
     pub limit: Vec<NamedRate>,
-    /// The most hits at one instant, of a limit that has a burst; without it the burst keeps its ratio to the hits
+    /// The most hits at one instant, for a limit with a burst; without it, the burst keeps its ratio to the hits
     #[arg(long, value_name = "N", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub burst: Option<u32>,
     /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
@@ -54,7 +54,7 @@ pub struct SetArguments {
     /// How long it lasts, such as 2h
     #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = weir_text::duration, group = "end")]
     pub lasts: Option<Duration>,
-    /// Why, for the log and the list
+    /// The reason, for the log and the list
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
     /// Where the server is.

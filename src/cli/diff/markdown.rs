@@ -89,7 +89,7 @@ fn of_rule(row: &Row) -> String {
     format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.direction)
 }
 
-/// Writes the rows that fit, and the number of the others.
+/// Writes the rows that fit, and the number of the rest.
 fn write_rows(
     rows: impl ExactSizeIterator<Item = String>,
     noun: &str,
@@ -121,7 +121,7 @@ fn code(text: &str) -> String {
     format!("<code>{}</code>", escaped(text))
 }
 
-/// Replaces each character that Markdown, HTML or a forge could interpret by a character reference.
+/// Replaces each character that Markdown, HTML or a forge could interpret with a character reference.
 fn escaped(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, ' ' | ',' | ';' | '.' | '/' | '=' | '-');
     let printable = printable(text);

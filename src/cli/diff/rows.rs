@@ -92,7 +92,7 @@ pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
     side.places.get(rule.id as usize)
 }
 
-/// The path of a rule, or both paths if it was renamed or its descriptors meet another rule.
+/// The path of a rule. Both paths if it was renamed, or if its descriptors match another rule now.
 fn named(change: &RuleChange<'_>) -> String {
     let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
     match change.kind {
@@ -102,9 +102,10 @@ fn named(change: &RuleChange<'_>) -> String {
     }
 }
 
-/// A descriptor with its old and new limits: `for example a=/c: 10 per minute -> 100 per minute`.
+/// A descriptor with its old and new limits, if they differ: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
-    format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
+    let (old, new) = (rule_in_words(old), rule_in_words(new));
+    if old == new { format!("for example {example}") } else { format!("for example {example}: {old} -> {new}") }
 }
 
 pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
@@ -115,15 +116,15 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
     }
 }
 
-/// The rule that the descriptors of a new rule met before, or those of a removed rule meet now.
+/// The rule that the descriptors of a new rule matched before, or that those of a removed rule match now.
 fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
     let text = match (change.kind, change.old, change.new) {
         (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
         (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
-        (Kind::Added, Some(old), _) => format!("before, {} was for these descriptors", old.path),
-        (Kind::Added, None, _) => "before, no rule was for these descriptors: they passed".to_owned(),
-        (Kind::Removed, _, Some(new)) => format!("now {} is for these descriptors", new.path),
-        (Kind::Removed, _, None) => "now no rule is for these descriptors: they pass".to_owned(),
+        (Kind::Added, Some(old), _) => format!("before, these descriptors matched {}", old.path),
+        (Kind::Added, None, _) => "before, these descriptors matched no rule and passed".to_owned(),
+        (Kind::Removed, _, Some(new)) => format!("now these descriptors match {}", new.path),
+        (Kind::Removed, _, None) => "now these descriptors match no rule and pass".to_owned(),
         _ => return None,
     };
     Some(ChangeLine::Note(text))
@@ -134,6 +135,11 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
     match &effect.subject {
         Subject::Limit(old, new) => {
             limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()
+        }
+        Subject::Plan(plan, old, new) => {
+            let of_plan = |limit: String| format!("plan {plan}: {limit}");
+            let gone = limit(old).map(of_plan).map(ChangeLine::Gone);
+            gone.into_iter().chain(limit(new).map(of_plan).map(ChangeLine::New)).collect()
         }
         Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
         Subject::Values(added, gone) => {
@@ -162,15 +168,16 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
 /// Whether the states of a limit are kept or forgotten.
 fn state(change: &StateChange<'_>) -> String {
     let what = match &change.fate {
-        Fate::Kept => "kept: what was used counts".to_owned(),
-        Fate::Rescaled => "rescaled: what was used counts, and drains at the new rate".to_owned(),
+        Fate::Kept => "kept: used hits count".to_owned(),
+        Fate::Rescaled => "rescaled: used hits count, and drain at the new rate".to_owned(),
         Fate::Forgotten(causes) => {
             let causes: Vec<_> = causes.iter().map(|cause| cause.name()).collect();
             format!("forgotten ({})", causes.join(", "))
         }
         Fate::Empty => "begins empty".to_owned(),
     };
-    format!("{}: {what}", amount(change.limit))
+    let plan = change.plan.map(|plan| format!("plan {plan}: ")).unwrap_or_default();
+    format!("{plan}{}: {what}", amount(change.limit))
 }
 
 /// An unknown effect: the domain, the rule, its place, and the reason.

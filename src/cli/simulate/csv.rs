@@ -1,7 +1,7 @@
 //! Results of a simulation as CSV (RFC 4180), for spreadsheets: one record a line, of one of a few kinds.
 //!
-//! Texts are in quotes, without control characters. Keys come from callers, so a text that a spreadsheet could read as a
-//! formula gets an apostrophe before it.
+//! Texts are quoted, without control characters. Keys come from callers, so a text that a spreadsheet could read as a
+//! formula gets a leading apostrophe.
 
 use weir_engine::words::printable;
 use weir_lab::simulation::report::{Count, OverTime, PolicyReport, Report};
@@ -12,7 +12,7 @@ const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passe
 /// The characters that begin a formula.
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
 
-/// The subject of a record. None is written as an empty cell.
+/// The subject of a record. None gives an empty cell.
 #[derive(Clone, Copy, Default)]
 struct Subject<'a> {
     policies: &'a str,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::SimulateError;
 
-/// A place for results.
+/// A destination for results.
 pub(super) struct Target {
     /// The path as it was typed.
     path: PathBuf,
@@ -28,10 +28,9 @@ enum Place {
     Stdout(Option<PathBuf>),
 }
 
-/// The targets of these options, in their order; none for an option without a path. Each was checked.
+/// The targets of these options, in order. None for an option without a path. Each was checked.
 ///
-/// # Errors
-/// If two options name one file, if a file would replace an input, or if it cannot be written.
+/// # Errors When two options name one file, when a file would replace an input, or when it cannot be written.
 pub(super) fn targets<const N: usize>(
     options: [(&str, Option<&Path>); N],
     inputs: &Inputs,
@@ -43,7 +42,7 @@ pub(super) fn targets<const N: usize>(
         let is_same = |other: &Option<Target>| other.as_ref().is_some_and(|other| other.is_same(&target));
         if let Some(other) = found[..number].iter().position(is_same) {
             let other = options[other].0;
-            let message = format!("{other} and {option} name one file: give each a name of its own");
+            let message = format!("{other} and {option} name one file: give each its own name");
             return Err(SimulateError::Input(message));
         }
         if target.real().is_some_and(|real| inputs.0.iter().any(|input| input == real)) {
@@ -145,10 +144,10 @@ impl Results {
 pub(super) struct Streams(Vec<(Target, String)>);
 
 impl Streams {
-    /// Writes them, as fast as their readers read.
+    /// Writes them as fast as their readers read.
     ///
     /// # Errors
-    /// If one cannot be written. A closed pipe is no error.
+    /// If one cannot be written. A closed pipe is not an error.
     pub(super) fn write(&self) -> Result<(), SimulateError> {
         self.0.iter().try_for_each(|(Target { path, .. }, text)| {
             let opened = OpenOptions::new().write(true).open(path);
@@ -196,7 +195,7 @@ impl Target {
         }
     }
 
-    /// Whether one would replace the other, or both would go to standard output.
+    /// Whether one would replace the other, or both are standard output.
     fn is_same(&self, other: &Self) -> bool {
         match (&self.place, &other.place) {
             (Place::Stdout(_), Place::Stdout(_)) => true,
@@ -204,7 +203,7 @@ impl Target {
         }
     }
 
-    /// Tries to write it. Leaves no file behind.
+    /// Tries to write the target. Leaves no file behind.
     fn try_out(&self) -> io::Result<()> {
         if let Place::File { beside, .. } = &self.place {
             File::create(beside)?;
@@ -214,7 +213,7 @@ impl Target {
     }
 }
 
-/// The path that a new file will have: a symlink to nowhere names it.
+/// The path of a new file. A dangling symlink leads to it.
 fn new_file(path: &Path) -> io::Result<PathBuf> {
     let directory = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -228,7 +227,8 @@ fn new_file(path: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(directory(&path))?.join(name))
 }
 
-/// Whether this is the pipe or the regular file of standard output. A device can be opened twice without loss.
+/// Whether the metadata is of standard output, and it is a pipe or a regular file. A device can be opened twice without
+/// loss.
 fn is_stdout(metadata: &Metadata) -> bool {
     let kind = metadata.file_type();
     if kind.is_char_device() || kind.is_block_device() {

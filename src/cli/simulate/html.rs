@@ -17,7 +17,7 @@ const SMALL_COLUMNS_MAX: usize = 60;
 /// The coordinates of a plot.
 const WIDTH: u64 = 9_000;
 const HEIGHT: u64 = 1_400;
-/// Vertical lines divide a plot into so many parts. Each line has its time below.
+/// The number of parts of a plot between vertical lines. Each line has its time below.
 const TICKS: u64 = 4;
 /// The coordinates of a plot in the row of a limit.
 const SMALL_WIDTH: u64 = 1_800;

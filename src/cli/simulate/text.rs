@@ -13,42 +13,11 @@ const BARS: [char; 8] =
 const NAME_CHARS_MAX: usize = 40;
 /// The most limits that are shown for each set of policies.
 const LIMITS_MAX: usize = 20;
-/// Round lengths of columns, in milliseconds.
-const COLUMNS_MS: [u64; 34] = [
-    1,
-    2,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    15_000,
-    20_000,
-    30_000,
-    60_000,
-    120_000,
-    300_000,
-    600_000,
-    900_000,
-    1_200_000,
-    1_800_000,
-    3_600_000,
-    7_200_000,
-    10_800_000,
-    21_600_000,
-    43_200_000,
-    86_400_000,
-    172_800_000,
-    432_000_000,
-    864_000_000,
-    1_728_000_000,
-    8_640_000_000,
+/// Round lengths of columns: those below a second, and those in seconds.
+const COLUMNS_MS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+const COLUMNS_S: [u64; 25] = [
+    1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400,
+    172_800, 432_000, 864_000, 1_728_000, 8_640_000,
 ];
 const GREEN: &str = "32";
 const RED: &str = "31";
@@ -108,7 +77,7 @@ fn totals(report: &Report, names: &[String], text: &mut String) {
             (policies.failed, "requests with an error"),
             (policies.unknown_domain, "requests for a domain that the policies do not have"),
             (policies.unmatched_descriptors, "descriptors without a rule"),
-            (policies.evicted, "states without room in memory (memory.max_keys)"),
+            (policies.evicted, "states that did not fit in memory (memory.max_keys)"),
         ] {
             if count > 0 {
                 text.push_str(&format!("{name}: {what}: {}\n", grouped(count)));
@@ -157,7 +126,8 @@ pub(super) fn columns_of(slots: &[u64], joined: usize) -> Vec<u64> {
 /// The number of slots in a column: all columns fit, and a column has a round length if possible.
 pub(super) fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
     let least = slots.div_ceil(columns).max(1);
-    let joined = COLUMNS_MS.iter().map(|ms| ms * 1_000).filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
+    let all_us = COLUMNS_MS.iter().map(|ms| ms * 1_000).chain(COLUMNS_S.iter().map(|s| s * 1_000_000));
+    let joined = all_us.filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
     joined.filter_map(|joined| usize::try_from(joined).ok()).find(|joined| *joined >= least).unwrap_or(least)
 }
 

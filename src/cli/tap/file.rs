@@ -10,13 +10,12 @@ use super::TapError;
 /// Only the owner can read the file, because it has requests of others.
 const MODE: u32 = 0o600;
 
-/// There is already a file of that name.
+/// A file with that name exists.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: is there already: give another name, or --force to replace it", .0.display())]
+#[error("{}: already exists: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
 
-/// # Errors
-/// If there is already a file.
+/// # Errors When the file exists.
 pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
@@ -32,8 +31,7 @@ pub(super) struct RecordFile {
 impl RecordFile {
     /// A file that begins with the header.
     ///
-    /// # Errors
-    /// If it exists and may not be replaced, or cannot be written.
+    /// # Errors When it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);

@@ -11,7 +11,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) enum TapLine {
     /// The first one.
     Header(Header),
-    /// The domain is unknown, the tap is still open, or why it ends.
+    /// A note: the domain is unknown, the tap is still open, or the reason of its end.
     Note(Note),
     /// One request.
     Record(Record),
@@ -32,7 +32,7 @@ pub(super) struct Header {
     pub(super) version: u32,
 }
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) note: String,
@@ -57,7 +57,7 @@ pub(super) struct Record {
     pub(super) lost: u64,
 }
 
-/// One descriptor of it.
+/// One descriptor of a request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Descriptor {
     pub(super) entries: Vec<(String, String)>,
@@ -76,7 +76,7 @@ pub(super) struct Descriptor {
     pub(super) remaining: Option<u32>,
 }
 
-/// A limit that came with the request.
+/// A limit that the request sent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Limit {
     pub(super) requests: u32,

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
 
-use super::report::{Name, Report};
+use super::report::{KeyRow, Name, Report};
 use super::view::{Table, View};
 
 /// The lines above the tables.
@@ -20,7 +20,7 @@ const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Draws the whole terminal. If it is too small, the table of keys is left out first, then the table of limits.
+/// Draws the whole terminal. If it is too small, leaves out the table of keys first, then the table of limits.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, now: Instant) {
     let area = frame.area();
     let help_rows = u16::from(area.height > HEAD_ROWS);
@@ -102,7 +102,7 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
         Row::new([
             number(&denials, Style::new()),
             number(&ago(row.last_ms), Style::new()),
-            Cell::from(row.descriptor.as_str()),
+            Cell::from(who(row)),
             Cell::from(name(&row.name, row.is_shadow)),
         ])
     });
@@ -110,6 +110,12 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let head = [right("denials"), right("last"), left("who"), left("by")];
     let widths = [9, 7].map(Constraint::Length).into_iter().chain([1, 1].map(Constraint::Fill));
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
+}
+
+/// A key, and the row that counted for it.
+fn who(row: &KeyRow) -> String {
+    let KeyRow { descriptor, row, .. } = row;
+    if row.is_empty() { descriptor.clone() } else { format!("{descriptor} ({row})") }
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, title: Line<'_>, table: Widget<'_>) {
@@ -145,7 +151,7 @@ fn ago(ms: u64) -> String {
     }
 }
 
-/// The name of a limit, with a mark if it only watches.
+/// The name of a limit, with a mark for shadow mode.
 fn name(name: &Name, is_shadow: bool) -> String {
     format!("{name}{}", if is_shadow { " shadow" } else { "" })
 }

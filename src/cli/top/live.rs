@@ -29,12 +29,12 @@ const EVENTS_MAX: usize = 64;
 struct Screen(DefaultTerminal);
 
 impl Screen {
-    /// A panic restores it too.
+    /// A panic restores the terminal too.
     fn enter() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self(terminal)),
             Err(error) => {
-                // It may be half initialised.
+                // The terminal may be partly initialised.
                 let _ = ratatui::try_restore();
                 Err(error)
             }
@@ -59,7 +59,7 @@ type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 
 /// Shows reports until the user ends it.
 pub(super) async fn run(question: &Question) -> Result<(), TopError> {
-    // Before the terminal is initialised: a wrong address is a plain error.
+    // Before the terminal is initialised, so a wrong address prints a plain error.
     let report = report::ask(&question.server, "").await?.without_rates();
     let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;

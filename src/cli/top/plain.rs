@@ -1,7 +1,7 @@
 //! Reports as lines, for files and for other programs.
 //!
-//! A line is a record. Fields are separated by tabs, and tabs in fields are escaped. The first field is the time of the server in
-//! seconds since 1970, the second is the kind of record. docs/admin.md has the columns.
+//! Each line is a record. Fields are separated by tabs, and tabs in fields are escaped. The first field is the server's
+//! time in seconds since 1970, the second the kind of record. docs/admin.md has the columns.
 
 use std::io::Write;
 
@@ -62,13 +62,14 @@ fn lines(report: &Report) -> String {
     for row in &report.keys {
         let (name, [at_least, at_most]) = (&row.name, row.denials);
         text.push_str(&format!(
-            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\n",
+            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
             row.last_ms / 1_000,
             name.domain,
             name.rule,
             name.limit,
             row.descriptor,
-            role(row.is_shadow)
+            role(row.is_shadow),
+            row.row
         ));
     }
     text

@@ -1,6 +1,6 @@
 //! One report: the answers of `/top` and `/readyz` as rows.
 //!
-//! Names and values may come from anybody, so every text is escaped for the terminal here.
+//! Names and values can come from callers, so every text is escaped for the terminal here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,11 +57,11 @@ pub(super) struct LimitRow {
     pub(super) name: Name,
     /// Requested hits.
     pub(super) hits: Rate,
-    /// Hits above it.
+    /// Hits above the limit.
     pub(super) denied: Rate,
-    /// Requests over it in the last minutes.
+    /// Requests over the limit in the last minutes.
     pub(super) denials: u64,
-    /// The last of them passed: the limit only watches.
+    /// The last of them passed: the limit is in shadow mode.
     pub(super) is_shadow: bool,
 }
 
@@ -70,11 +70,13 @@ pub(super) struct LimitRow {
 pub(super) struct KeyRow {
     pub(super) name: Name,
     pub(super) descriptor: String,
+    /// The row behind its last denial; empty for the default plan and rules without rows.
+    pub(super) row: String,
     /// The lower and the upper bound of its denials.
     pub(super) denials: [u64; 2],
     /// The time since its last denial.
     pub(super) last_ms: u64,
-    /// The limit only watches.
+    /// The limit is in shadow mode.
     pub(super) is_shadow: bool,
 }
 
@@ -86,7 +88,7 @@ pub(super) struct Name {
     pub(super) limit: String,
 }
 
-/// A rate in tenths per second; none if it is unknown.
+/// A rate in tenths per second. None if it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate(pub(super) Option<u64>);
 
@@ -116,6 +118,9 @@ struct Key {
     denials_min: u64,
     denials_max: u64,
     last_ms: u64,
+    /// Older servers do not send it.
+    #[serde(default)]
+    row: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -178,7 +183,7 @@ impl Report {
     fn new(top: Top, ready: &Ready) -> Self {
         let interval_ms = top.busiest.interval_ms;
         let rate = |count| Rate::of(count, interval_ms);
-        // By full names: displayed names may be cut.
+        // By full names, because displayed names may be cut.
         let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
         for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
@@ -193,6 +198,7 @@ impl Report {
                 keys.push(KeyRow {
                     name: name.clone(),
                     descriptor: cell(&key.descriptor),
+                    row: cell(key.row.as_deref().unwrap_or_default()),
                     denials: [key.denials_min, key.denials_max],
                     last_ms: top.now_ms.saturating_sub(key.last_ms),
                     is_shadow,
@@ -296,7 +302,7 @@ pub(super) mod tests {
                   "keys": [
                     { "descriptor": format!("user={value}"), "cut": false, "denials_min": 1_200, "denials_max": 1_234,
                       "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_123_000_u64 },
-                    { "descriptor": "user=bob", "cut": false, "denials_min": 34, "denials_max": 34,
+                    { "descriptor": "user=bob", "row": format!("plan {value}"), "cut": false, "denials_min": 34, "denials_max": 34,
                       "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_058_000_u64 },
                   ] },
                 { "domain": "blog", "rule": "idle", "limit": "f60s", "role": "shadow", "denials": 7, "history": [],

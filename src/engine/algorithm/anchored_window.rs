@@ -1,8 +1,8 @@
 //! Fixed windows that begin with their first hit, or at the boundaries of a calendar. [aw-1]
 //!
 //! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
-//! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
-//! calendar itself is not here: a charge carries the boundaries.
+//! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is
+//! lua/algorithms/anchored_window.lua. Not here: the calendar. A charge carries the boundaries.
 
 use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::descriptor::Hits;
@@ -17,7 +17,8 @@ pub struct StoredWindow {
     pub count: u32,
 }
 
-/// A window as observed, with its end, which is not stored. An empty window from the first hit has not begun.
+/// A window as observed, with its end, which is not stored. A window that begins with the first hit has not begun while
+/// it is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedWindow {
     /// When it began.
@@ -28,18 +29,18 @@ pub struct ObservedWindow {
     pub count: u32,
 }
 
-/// The start and the end of the calendar window that holds `now`; none if no window of the bounds holds it. [cl-2]
-#[must_use]
+/// The start and the end of the calendar window that contains `now`. None if no window of the bounds contains it.
+/// [cl-2]
 pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
     bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
 }
 
-/// A number of hits in each window, from the first hit or by a calendar.
+/// Limits hits in each window, from the first hit or by a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnchoredWindow {
     requests: u32,
     window: time::Window,
-    /// None: from the first hit.
+    /// None: windows begin with the first hit.
     calendar: Option<CalendarUnit>,
 }
 
@@ -67,7 +68,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window with hits added. An empty window from the first hit begins now. [aw-2]
+    /// The window after adding hits. An empty window from the first hit begins now. [aw-2]
     fn added(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_add(hits);
         if before.end == before.start {
@@ -77,7 +78,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window with hits given back. A window from the first hit without hits has not begun. [aw-3]
+    /// The window after a refund. A window from the first hit without hits has not begun. [aw-3]
     fn refunded(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_sub(hits);
         if count == 0 && self.calendar.is_none() {
@@ -87,7 +88,7 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window without one charge, if it is the window of the receipt. [un-2]
+    /// The window after undoing one charge. Changes nothing if the receipt is of another window. [un-2]
     fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
         if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
@@ -104,8 +105,8 @@ fn by_calendar(stored: Option<&StoredWindow>, bounds: &Bounds, now: Micros) -> O
     match stored {
         Some(&StoredWindow { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
         Some(&StoredWindow { start: theirs, count }) if theirs > start => {
-            // The next window begins at the first later boundary. If that is not among the bounds, the window has our
-            // length.
+            // The next window begins at the first later boundary. If no boundary is later, the window has the length of
+            // ours.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
             if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
                 ObservedWindow { start: theirs, end: their_end, count }
@@ -163,12 +164,13 @@ impl Counting for AnchoredWindow {
         stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
     }
 
-    /// An ended window becomes one without hits and without length, because the end of the next one is not known here.
+    /// An ended window becomes a window without hits and without length, because the end of the next window is not
+    /// known here.
     fn later(&self, found: ObservedWindow, now: Micros) -> ObservedWindow {
         if now < found.end { found } else { ObservedWindow { start: now, end: now, count: 0 } }
     }
 
-    /// What remains of the limit as it is now: the window has the used hits. [aw-4] [aw-7]
+    /// The remaining hits of the limit; the window stores the used hits. [aw-4] [aw-7]
     fn remaining(&self, observed: &ObservedWindow, _now: Micros) -> Hits {
         self.requests.saturating_sub(observed.count)
     }

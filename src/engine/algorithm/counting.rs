@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros};
 
-/// How far a windowed state may be ahead of a clock that stepped back and still be believed, in microseconds, if its
-/// window is shorter. [tm-2]
+/// If a window is shorter than this, its state may be this far ahead of a clock that stepped back, and still be
+/// believed. In microseconds. [tm-2]
 pub const AHEAD_US_MIN: u64 = 60_000_000;
 /// The longest time that a full burst may take to drain: 2^48 us, 8.9 years. [lm-2]
 pub const DEBT_US_MAX: u64 = 1 << 48;
@@ -25,7 +25,7 @@ pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
 /// The window that a state counts in, and its hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedWindow {
-    /// When it began. Equal for all charges of one window on all replicas.
+    /// When the window began. Equal for all charges of one window on all replicas.
     pub start: Micros,
     /// When it ends.
     pub end: Micros,
@@ -36,27 +36,26 @@ pub struct CountedWindow {
 /// How one kind of state counts: the numbers of a limit, and all operations on a state with these numbers.
 ///
 /// [`State`](Self::State) is the state that a store keeps. [`Observed`](Self::Observed) is that state as one charge
-/// finds it: windows rolled, debts drained, steps of the clock applied, and small enough to copy. A state of a few
-/// numbers is observed whole, and `small_state!` makes its effects. A state that can be long is observed as a
-/// [`Summary`].
+/// finds it: windows rolled, debts drained, clock steps applied. It is small and `Copy`. A state of a few numbers is
+/// observed whole, and `small_state!` makes its effects. A state that can be long is observed as a [`Summary`].
 pub trait Counting: Copy + Debug + PartialEq + Eq {
-    /// What a store keeps.
+    /// The state that a store keeps.
     type State: Clone + Debug + PartialEq + Eq;
     /// The state as one charge finds it.
     type Observed: Copy + Debug + PartialEq + Eq;
-    /// The numbers of a limit and a charge that its scripts read: an array.
+    /// The numbers of a limit and a charge that its scripts read, as an array.
     type Numbers: ScriptNumbers;
 
     /// Whether independent charging counts denied hits too. Only windows can: under a steady flood a bucket would never
     /// admit again, and a log would grow without bound. [dc-4]
     const COUNTS_DENIED: bool = false;
-    /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
+    /// Whether an observation has the wait of only the requested hits.
     const IS_SUMMARY: bool = false;
     /// The form in which Redis stores the state.
     const FORMAT: StoredFormat;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
-    /// The script that takes a charge back.
+    /// The script that undoes a charge.
     const UNDO: UndoScript = UndoScript::List;
 
     /// Hits per window. 0 denies everything. [lm-5]
@@ -67,13 +66,14 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         self.requests()
     }
 
-    /// The same limit, with usage reported after the fact or not. Reported usage is believed above the burst. [dc-5]
+    /// The same limit with `post_paid` set. A post-paid limit believes usage above the burst. [dc-5]
     #[must_use]
     fn with_post_paid(self, _post_paid: bool) -> Self {
         self
     }
 
-    /// The id of the limit in keys: a letter for the algorithm, then all that determines the shape of the state. [ky-4]
+    /// The limit's id in keys: a letter for the algorithm, then every number that determines the shape of the state.
+    /// [ky-4]
     fn id(&self, zone: &str) -> String;
 
     /// The weight of a charge that is not a refund. [dc-11]
@@ -98,11 +98,11 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
 
     /// Whether the observed state must be stored even if nothing is charged. [tm-3]
     ///
-    /// Either the clock stepped back so far that the state is no longer believed: every charge would find it ahead
-    /// until the clock has caught up. Or another limit wrote a debt: it would still drain at the old rate.
+    /// There are two reasons. The clock stepped back so far that the state is no longer believed: every charge would
+    /// find it ahead until the clock catches up. Or another limit wrote the debt: it would still drain at the old rate.
     fn is_stale(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> bool;
 
-    /// The observation after an effect in plain hits. None for a summary, which does not have the single parts.
+    /// The observation after an effect in plain hits. None for a summary, which does not have the parts.
     fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed>;
 
     /// The state after an effect in plain hits, as a charge of `asked` hits would find it. `before` is the observation
@@ -126,7 +126,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         now: Micros,
     ) -> Written<Self::State>;
 
-    /// Takes back the charge that the receipt proves, as far as it still counts. [un-1]
+    /// Undoes the charge of the receipt, as far as it still counts. [un-1]
     fn undo(
         &self,
         stored: Option<&mut Self::State>,
@@ -136,15 +136,15 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         now: Micros,
     ) -> Written<Self::State>;
 
-    /// The observation that a charge under this limit would make, from one under another limit of the same shape.
+    /// Converts an observation under another limit of the same shape to the observation under this limit.
     fn reobserved(&self, found: Self::Observed, _now: Micros) -> Self::Observed {
         found
     }
 
-    /// An earlier observation at `now`, if no charge came since. [dn-3]
+    /// An earlier observation, moved to `now` without a charge in between. [dn-3]
     fn later(&self, found: Self::Observed, now: Micros) -> Self::Observed;
 
-    /// A state that was written at `now`, not yet cut to the most that a limit believes at the next charge.
+    /// A state written at `now`, before the next charge cuts it to the maximum that the limit believes.
     fn as_written(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> Self::Observed {
         self.observe(Some(stored), 0, bounds, now)
     }
@@ -152,11 +152,11 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The largest number of hits that would be admitted.
     fn remaining(&self, observed: &Self::Observed, now: Micros) -> Hits;
 
-    /// The wait in microseconds, rounded up, until `hits` would fit that do not fit now. `hits` is at most the
-    /// capacity. If the observation is a summary, `hits` are the hits that were asked for.
+    /// The wait in microseconds, rounded up, until `hits` fit. They do not fit now, and are at most the capacity. If
+    /// the observation is a summary, `hits` are the requested hits.
     fn retry_after(&self, observed: &Self::Observed, hits: Hits, now: Micros) -> Micros;
 
-    /// The microseconds, rounded up, until the state equals an empty one if no charge comes.
+    /// The microseconds, rounded up, until the state equals an empty one without further charges.
     fn reset_after(&self, observed: &Self::Observed, now: Micros) -> Micros;
 
     /// Whether more hits are charged than the limit holds. [dc-6]
@@ -173,7 +173,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The part of the state that a charge goes to, for its receipt. [un-1]
     fn mark(observed: &Self::Observed) -> u64;
 
-    /// The number of a receipt by which a script finds the charge.
+    /// The number from a receipt that a script searches for.
     fn proof(receipt: Receipt) -> u64 {
         receipt.mark
     }
@@ -181,8 +181,8 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The numbers of a charge, in the order in which its script reads them.
     fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Self::Numbers;
 
-    /// The numbers that a script returned for one charge: the state before it, and the state after it if that is a
-    /// summary. None if they are not of this kind.
+    /// Reads the numbers that a script returned for one charge: the state before it, and for a summary the state after
+    /// it. None if they are not of this kind.
     fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Self::Observed, Option<Self::Observed>)>;
 
     /// A state from the numbers that Redis stores. None if they are not of this kind.
@@ -199,8 +199,8 @@ impl<const N: usize> ScriptNumbers for [u64; N] {
     const COUNT: usize = N;
 }
 
-/// The effects on a state that is observed whole. The file has the functions `added`, `refunded`, `undone` and
-/// `stored`.
+/// Implements the effects on a state that is observed whole. The file provides the functions `added`, `refunded`,
+/// `undone` and `stored`.
 macro_rules! small_state {
     () => {
         fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed> {
@@ -248,8 +248,8 @@ macro_rules! small_state {
     };
 }
 
-/// The effects on a long state that is observed as a [`Summary`], and what follows from the summary. The file has the
-/// functions `summary`, `change`, `take_back` and `holds_nothing`.
+/// Implements the effects on a long state that is observed as a [`Summary`], and the values derived from the summary.
+/// The file provides the functions `summary`, `change`, `take_back` and `holds_nothing`.
 macro_rules! long_state {
     () => {
         const IS_SUMMARY: bool = true;
@@ -314,7 +314,7 @@ macro_rules! long_state {
             }
         }
 
-        /// Used hits stay until none of them counts: a summary does not have the time at which each part leaves.
+        /// Used hits stay until all of them have expired: a summary does not have the expiry of each part.
         fn later(&self, found: Summary, now: Micros) -> Summary {
             if now < found.empty_at { found } else { Summary { used: 0, fits_at: 0, empty_at: 0, mark: found.mark } }
         }
@@ -349,12 +349,12 @@ macro_rules! long_state {
     };
 }
 
-/// A summary, for a charge of some hits, of a state that keeps hits by their time.
+/// A summary, for a charge of some hits, of a state that keeps hits with their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The hits that still count, at most 2^32 - 1.
     pub used: Hits,
-    /// When the charge's hits would fit if no other request came. 0 if they fit now, and if they never fit.
+    /// When the charge's hits would fit without other requests. 0 if they fit now, and if they never fit.
     pub fits_at: Micros,
     /// When the last of the hits stops counting; 0 if none counts.
     pub empty_at: Micros,
@@ -363,7 +363,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Two summaries from the numbers of a script's reply: before the charge, and after it.
+    /// Reads two summaries from the numbers of a script's reply: before the charge, and after it.
     pub(super) fn read_reply(numbers: &[u64]) -> Option<(Self, Option<Self>)> {
         let &[used, fits_at, empty_at, mark, used_after, fits_at_after, empty_at_after, mark_after] = numbers else {
             return None;
@@ -408,13 +408,13 @@ impl Effect {
 /// The result of an algorithm on a stored state.
 #[derive(Debug)]
 pub enum Written<S> {
-    /// It stays as it was.
+    /// The state stays unchanged.
     Kept,
-    /// It was changed in place.
+    /// The state was changed in place.
     InPlace,
     /// The key has this state now.
     Put(S),
-    /// It is empty.
+    /// The state is empty.
     Gone,
 }
 
@@ -432,11 +432,11 @@ impl<S> Written<S> {
 /// The result of a change of a state in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It stays as it was, with its expiry, even if the charge saw it rolled.
+    /// The state stays unchanged, with its expiry, even if the charge observed a rolled window.
     Kept,
-    /// It was written, and expires at another time.
+    /// The state was written, and its expiry changed.
     Put,
-    /// It is empty, so the store can delete its key.
+    /// The state is empty, so the store can delete its key.
     Gone,
 }
 
@@ -466,7 +466,6 @@ pub enum StoredFormat {
 
 impl StoredFormat {
     /// Whether the state can be long.
-    #[must_use]
     pub const fn is_list(self) -> bool {
         matches!(self, Self::Counts | Self::SortedSet)
     }
@@ -475,16 +474,16 @@ impl StoredFormat {
 /// The script that takes one charge back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoScript {
-    /// The list, by the `undo` of the kind's fragment.
+    /// The `undo` of the kind's Lua fragment.
     List,
-    /// lua/undo_log.lua: it writes each later charge again, so it is a call of its own.
+    /// lua/undo_log.lua. It rewrites each later charge, so it is a separate call.
     Log,
 }
 
 /// The numbers that a script gets, each below 2^53. [ar-2]
 pub type StateNumbers = SmallVec<[u64; 8]>;
 
-/// A number of a script that is a count.
+/// Converts a script's number that is a count.
 pub(super) fn small(number: u64) -> Option<u32> {
     u32::try_from(number).ok()
 }

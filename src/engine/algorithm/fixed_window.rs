@@ -1,4 +1,4 @@
-//! Fixed windows, aligned to the clock: quotas that people understand, with the least work. [fw-1]
+//! Fixed windows, aligned to the clock: the easiest quota to understand, and the cheapest. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
@@ -23,14 +23,13 @@ pub struct Counter {
 
 impl Counter {
     /// The counter from the one integer, below 2^53, that scripts keep.
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
     pub const fn unpacked(packed: u64) -> Self {
         Self { window: ((packed >> 32) % WINDOW_NUMBERS) as u32, count: (packed % COUNTS) as u32 }
     }
 }
 
-/// A number of hits in each window of the clock.
+/// Limits hits in each window of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     requests: u32,
@@ -42,17 +41,17 @@ impl FixedWindow {
         Self { requests, window }
     }
 
-    /// The counter with hits added; it stops at 2^32 - 1. [fw-3]
+    /// The counter after adding hits; it stops at 2^32 - 1. [fw-3]
     const fn added(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
         Counter { window: before.window, count: before.count.saturating_add(hits) }
     }
 
-    /// The counter with hits given back. [fw-6]
+    /// The counter after a refund. [fw-6]
     const fn refunded(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
         Counter { window: before.window, count: before.count.saturating_sub(hits) }
     }
 
-    /// The counter without one charge, if its window is the window of the receipt. [un-2]
+    /// The counter after undoing one charge. Changes nothing if the receipt is of another window. [un-2]
     fn undone(&self, before: Counter, receipt: Receipt, now: Micros) -> Counter {
         if u64::from(before.window) == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
@@ -119,7 +118,7 @@ impl Counting for FixedWindow {
         self.observe(Some(&found), 0, None, now)
     }
 
-    /// What remains of the limit as it is now: the counter has the used hits. [fw-4] [fw-7]
+    /// The remaining hits of the limit; the counter stores the used hits. [fw-4] [fw-7]
     fn remaining(&self, observed: &Counter, _now: Micros) -> Hits {
         self.requests.saturating_sub(observed.count)
     }
@@ -128,7 +127,7 @@ impl Counting for FixedWindow {
         self.reset_after(observed, now)
     }
 
-    /// The time to the end of the window, from the clock's own now. [fw-4]
+    /// The time to the end of the window, from `now`. [fw-4]
     fn reset_after(&self, observed: &Counter, now: Micros) -> Micros {
         let window_us = self.window.us();
         let ahead = windows_ahead(observed.window, window_here(now, window_us));
@@ -167,7 +166,7 @@ fn window_here(now: Micros, window_us: u64) -> u32 {
     ((now / window_us) % WINDOW_NUMBERS) as u32
 }
 
-/// How many windows `window` lies after `here`, modulo 2^21; more than half of that means before.
+/// How many windows `window` is after `here`, modulo 2^21. A result above half of that means before.
 fn windows_ahead(window: u32, here: u32) -> u64 {
     (u64::from(window) + WINDOW_NUMBERS - u64::from(here)) % WINDOW_NUMBERS
 }

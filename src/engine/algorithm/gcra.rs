@@ -33,7 +33,7 @@ type Span = (u64, u64);
 pub(super) enum Pace {
     Gcra,
     TokenBucket,
-    /// As `Gcra`, but an admitted request waits for its turn. [lb-1]
+    /// As `Gcra`, but an admitted request waits until its turn. [lb-1]
     LeakyBucket,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum BurstError {
 }
 
 impl Pacing {
-    /// A limit of 0 holds nothing, with any burst. [lm-2]
+    /// A limit of 0 has no capacity, with any burst. [lm-2]
     pub(super) fn new(pace: Pace, requests: u32, period: Window, burst: u32) -> Result<Self, BurstError> {
         let full = full_burst(requests, period, burst)?;
         Ok(Self { requests, period, burst: if requests == 0 { 0 } else { burst }, full, post_paid: false, pace })
@@ -72,7 +72,7 @@ impl Pacing {
         mul_div(u64::from(hits), self.period.us(), u64::from(self.requests)).min((DEBT_US_MAX, 0))
     }
 
-    /// The largest debt that is believed: a full one, or for post-paid limits the largest of all. [pc-5]
+    /// The largest debt that is believed: a full burst, or 2^48 us for post-paid limits. [pc-5]
     const fn ceiling(&self) -> Span {
         if self.post_paid { (DEBT_US_MAX, 0) } else { self.full }
     }
@@ -83,12 +83,13 @@ impl Pacing {
         self.made(debt.min((DEBT_US_MAX, 0)), now)
     }
 
-    /// The debt less the cost of hits, never below zero. [pc-8]
+    /// The debt minus the cost of hits, never below zero. [pc-8]
     fn refunded(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
         self.made(self.minus(span(&before, now), self.cost(hits)), now)
     }
 
-    /// The debt without one charge: its cost less what has drained since, so an undo never saves idle time. [un-3]
+    /// The debt after undoing one charge: minus the part of its cost that has not drained since. An undo therefore
+    /// never saves idle time. [un-3]
     fn undone(&self, before: Debt, receipt: Receipt, now: Micros) -> Debt {
         let drained = (now.saturating_sub(receipt.at), 0);
         let left = self.minus(self.cost(receipt.hits), drained);
@@ -99,7 +100,8 @@ impl Pacing {
         left
     }
 
-    /// A debt under another limit's requests as the debt of the same hits under this limit's requests; exact. [pc-6]
+    /// Converts a debt under another limit's requests to the debt of the same hits under this limit's requests. Exact.
+    /// [pc-6]
     fn converted(&self, debt: Span, stored_requests: u32) -> Span {
         let (period, requests) = (self.period.us(), u64::from(self.requests));
         let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
@@ -114,7 +116,7 @@ impl Pacing {
         (us.saturating_add(rest / requests + part / requests), part % requests)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a fraction is below the requests that it is over")]
+    #[expect(clippy::cast_possible_truncation, reason = "a fraction is below its denominator")]
     fn made(&self, debt: Span, now: Micros) -> Debt {
         Debt { tat: now + debt.0, fraction: debt.1 as u32, requests: self.requests }
     }
@@ -125,7 +127,7 @@ impl Pacing {
         if fraction >= requests && requests > 0 { (a.0 + b.0 + 1, fraction - requests) } else { (a.0 + b.0, fraction) }
     }
 
-    /// `a - b`, or zero if b is more.
+    /// `a - b`, or zero if b is larger.
     fn minus(&self, a: Span, b: Span) -> Span {
         if a <= b {
             return (0, 0);
@@ -179,8 +181,8 @@ impl Counting for Pacing {
         self.made(debt.min(self.ceiling()), now)
     }
 
-    /// Whether the debt must be stored as observed. Either another limit wrote it, or it is so far past the largest
-    /// believed debt that the clock did not only jump back and forth. [tm-3]
+    /// Whether the debt must be stored as observed. Either another limit wrote it, or the clock has stepped back too
+    /// far for the debt to be believed. [tm-3]
     fn is_stale(&self, stored: &Debt, _bounds: Option<Bounds>, now: Micros) -> bool {
         let foreign = stored.requests != self.requests;
         let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
@@ -212,7 +214,7 @@ impl Counting for Pacing {
         u32::try_from(hits).unwrap_or(u32::MAX)
     }
 
-    /// The debt that the hits would make, less a full one, rounded up. [pc-4]
+    /// The debt after adding the hits, minus a full debt, rounded up. [pc-4]
     fn retry_after(&self, observed: &Debt, hits: Hits, now: Micros) -> Micros {
         let would_be = self.plus(span(observed, now), self.cost(hits));
         would_be.0.saturating_sub(self.full.0) + u64::from(would_be.1 > self.full.1)

@@ -1,4 +1,4 @@
-//! The macro that makes the enums of all kinds of state, and the dispatch over them, out of one row for each kind.
+//! The macro that makes the enums of all kinds of state, and their dispatch, from one row for each kind.
 //!
 //! Not here: the rows (algorithm.rs), and what a kind does (counting.rs).
 
@@ -52,15 +52,13 @@ macro_rules! kinds {
 
         impl Observed {
             /// Whether the state equals an empty one, so the store can delete its key.
-            #[must_use]
             pub fn is_empty(&self, now: Micros) -> bool {
                 match self {
                     $(Self::$Kind(own) => <$Counting>::is_empty(own, now),)*
                 }
             }
 
-            /// The part of the state that a charge went to, for its receipt. [un-1]
-            #[must_use]
+            /// The part of the state that a charge was added to, for its receipt. [un-1]
             pub fn mark(&self) -> u64 {
                 match self {
                     $(Self::$Kind(own) => <$Counting>::mark(own),)*
@@ -69,9 +67,8 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// How many numbers of a limit and a charge the scripts get, by the number of the kind. None for an unknown
-            /// number.
-            #[must_use]
+            /// How many numbers of a limit and a charge the scripts read, by the number of the kind. None for an
+            /// unknown number.
             pub const fn numbers_of(number: u8) -> Option<usize> {
                 match number {
                     $($number => Some(<<$Counting as Counting>::Numbers as ScriptNumbers>::COUNT),)*
@@ -80,7 +77,6 @@ macro_rules! kinds {
             }
 
             /// The number by which scripts distinguish the kinds.
-            #[must_use]
             pub const fn number(&self) -> u8 {
                 match self {
                     $(Self::$Kind(_) => $number,)*
@@ -88,7 +84,6 @@ macro_rules! kinds {
             }
 
             /// Hits per window. 0 denies everything. [lm-5]
-            #[must_use]
             pub fn requests(&self) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.requests(),)*
@@ -96,14 +91,13 @@ macro_rules! kinds {
             }
 
             /// The most hits that a state can hold at one instant. [lm-4]
-            #[must_use]
             pub fn capacity(&self) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.capacity(),)*
                 }
             }
 
-            /// The same limit, with usage reported after the fact or not. [dc-5]
+            /// The same limit with `post_paid` set. [dc-5]
             #[must_use]
             pub fn with_post_paid(self, post_paid: bool) -> Self {
                 match self {
@@ -112,7 +106,6 @@ macro_rules! kinds {
             }
 
             /// The id of the limit in keys. [ky-4]
-            #[must_use]
             pub fn id(&self, zone: &str) -> String {
                 match self {
                     $(Self::$Kind(counting) => counting.id(zone),)*
@@ -120,7 +113,6 @@ macro_rules! kinds {
             }
 
             /// The weight of a charge that is not a refund. [dc-11]
-            #[must_use]
             pub fn weight(&self) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight(),)*
@@ -128,7 +120,6 @@ macro_rules! kinds {
             }
 
             /// The weight of a refund.
-            #[must_use]
             pub fn weight_to_give(&self, hits: Hits) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight_to_give(hits),)*
@@ -136,7 +127,6 @@ macro_rules! kinds {
             }
 
             /// The weight of undoing one charge.
-            #[must_use]
             pub fn weight_to_undo(&self) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight_to_undo(),)*
@@ -144,15 +134,13 @@ macro_rules! kinds {
             }
 
             /// Whether independent charging counts denied hits. [dc-4]
-            #[must_use]
             pub const fn counts_denied(&self) -> bool {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::COUNTS_DENIED,)*
                 }
             }
 
-            /// Whether an observation has only the wait of the hits that were asked for, and not of other hits.
-            #[must_use]
+            /// Whether an observation has the wait of only the requested hits.
             pub const fn is_summary(&self) -> bool {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::IS_SUMMARY,)*
@@ -161,8 +149,7 @@ macro_rules! kinds {
 
             /// The state as a charge of `asked` hits finds it at `now`.
             ///
-            /// `bounds` are the boundaries of a calendar window that holds `now`; none for every other limit.
-            #[must_use]
+            /// `bounds` are the boundaries of a calendar window that contains `now`; None for every other limit.
             pub fn observe(
                 &self,
                 state: Option<&State>,
@@ -179,7 +166,6 @@ macro_rules! kinds {
             }
 
             /// Whether each decision about a state must store it as observed, even if it charges nothing. [tm-3]
-            #[must_use]
             pub fn is_stale(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> bool {
                 if self.is_stateless() {
                     return false;
@@ -190,7 +176,6 @@ macro_rules! kinds {
             }
 
             /// The observation after an effect. None for a summary, which does not have the single parts.
-            #[must_use]
             pub fn left(&self, before: &Observed, effect: Effect, now: Micros) -> Option<Observed> {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -201,7 +186,6 @@ macro_rules! kinds {
             }
 
             /// The state after an effect, as the same charge of `asked` hits would find it.
-            #[must_use]
             pub fn left_of(
                 &self,
                 state: Option<&State>,
@@ -220,8 +204,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// The result of an effect on a key. The state changes in place: it can be long, and a store that takes it
-            /// out first could lose it.
+            /// Applies an effect to a key. The state changes in place: it can be long, and a store that moves it out
+            /// first could lose it.
             #[must_use]
             pub fn apply_in_place(
                 &self,
@@ -238,8 +222,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The state, changed in place, without the charge that the receipt proves, as far as that still counts.
-            /// [un-1]
+            /// Undoes, in place, the charge of the receipt, as far as it still counts. [un-1]
             #[must_use]
             pub fn undo_in_place(
                 &self,
@@ -256,9 +239,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The observation that a charge under this limit would make, from one under another limit of the same
-            /// shape.
-            #[must_use]
+            /// Converts an observation under another limit of the same shape to the observation under this limit.
             pub fn reobserved(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -267,8 +248,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// An earlier observation at `now`, if no charge came since. [dn-3]
-            #[must_use]
+            /// An earlier observation, moved to `now` without a charge in between. [dn-3]
             pub fn later(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -277,8 +257,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// A state that was written at `now`, not yet cut to the most that a limit believes at the next charge.
-            #[must_use]
+            /// A state written at `now`, before the next charge cuts it to the maximum that the limit believes.
             pub fn as_written(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -288,19 +267,16 @@ macro_rules! kinds {
             }
 
             /// The largest number of hits that would be admitted at `now`.
-            #[must_use]
             pub fn remaining(&self, observed: &Observed, now: Micros) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.remaining(own_observed(counting, observed), now),)*
                 }
             }
 
-            /// The wait in microseconds, rounded up, until `hits` would fit that do not fit now, if no other request
-            /// comes.
+            /// The wait in microseconds, rounded up, until `hits` fit without other requests. They do not fit now.
             ///
-            /// `hits` is at most the capacity, because more would never fit. A summary has only the wait of the hits
-            /// that it was made for.
-            #[must_use]
+            /// `hits` is at most the capacity; more would never fit. A summary has the wait of only the hits of its
+            /// charge.
             pub fn retry_after(&self, observed: &Observed, hits: Hits, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -309,8 +285,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The microseconds, rounded up, until the state equals an empty one if no charge comes.
-            #[must_use]
+            /// The microseconds, rounded up, until the state equals an empty one without further charges.
             pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => counting.reset_after(own_observed(counting, observed), now),)*
@@ -318,7 +293,6 @@ macro_rules! kinds {
             }
 
             /// Whether more hits are charged than the limit holds: the rule for a peek of independent charging. [dc-6]
-            #[must_use]
             pub fn is_past(&self, observed: &Observed, now: Micros) -> bool {
                 match self {
                     $(Self::$Kind(counting) => counting.is_past(own_observed(counting, observed), now),)*
@@ -326,7 +300,6 @@ macro_rules! kinds {
             }
 
             /// The wait of an admitted request until its turn, in microseconds. [lb-2]
-            #[must_use]
             pub fn turn_after(&self, before: &Observed, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => counting.turn_after(own_observed(counting, before), now),)*
@@ -334,7 +307,6 @@ macro_rules! kinds {
             }
 
             /// The form in which Redis stores the state.
-            #[must_use]
             pub const fn format(&self) -> StoredFormat {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
@@ -342,7 +314,6 @@ macro_rules! kinds {
             }
 
             /// How many numbers a script returns for one charge.
-            #[must_use]
             pub const fn reply_count(&self) -> usize {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::REPLY,)*
@@ -350,15 +321,13 @@ macro_rules! kinds {
             }
 
             /// The script that takes a charge back.
-            #[must_use]
             pub const fn undo_script(&self) -> UndoScript {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::UNDO,)*
                 }
             }
 
-            /// The number of a receipt by which a script finds the charge.
-            #[must_use]
+            /// The number from a receipt that a script searches for.
             pub fn proof(&self, receipt: Receipt) -> u64 {
                 match self {
                     $(Self::$Kind(_) => <$Counting>::proof(receipt),)*
@@ -366,16 +335,14 @@ macro_rules! kinds {
             }
 
             /// The numbers of a charge, in the order in which its script reads them.
-            #[must_use]
             pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> StateNumbers {
                 match self {
                     $(Self::$Kind(counting) => StateNumbers::from_slice(&counting.script_numbers(hits, bounds)),)*
                 }
             }
 
-            /// The numbers that a script returned for one charge: the state before it, and the state after it if that
-            /// is a summary. None if they are not of this kind.
-            #[must_use]
+            /// Reads the numbers that a script returned for one charge: the state before it, and for a summary the
+            /// state after it. None if they are not of this kind.
             pub fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Observed, Option<Observed>)> {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -386,7 +353,6 @@ macro_rules! kinds {
             }
 
             /// A state from the numbers that Redis stores. None if they are not of this kind.
-            #[must_use]
             pub fn read_stored(&self, numbers: &[u64]) -> Option<State> {
                 match self {
                     $(Self::$Kind(_) => <$Counting>::read_stored(numbers).map(State::$Kind),)*

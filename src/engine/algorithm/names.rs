@@ -19,22 +19,19 @@ macro_rules! algorithms {
             /// The names of all algorithms, as policies write them.
             pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
 
-            /// Every algorithm, each with its own parameters out of these.
-            #[must_use]
+            /// Every algorithm, each with the parameters that it uses.
             pub const fn all(with: &Parameters) -> [Self; Self::NAMES.len()] {
                 [$(Self::$Variant $({ $($field: with.$field,)* })?),*]
             }
 
             /// The name that policies use.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant { .. } => $name,)*
                 }
             }
 
-            /// The names of the parameters that it has.
-            #[must_use]
+            /// The names of the algorithm's parameters.
             pub const fn parameter_names(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$Variant { .. } => &[$($(stringify!($field)),*)?],)*

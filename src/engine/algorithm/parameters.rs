@@ -9,7 +9,7 @@ pub enum Anchor {
     Clock,
     /// With the first hit.
     FirstHit,
-    /// With a calendar's day, week, month or year; the time zone is the limit's.
+    /// With a day, week, month or year of the calendar in the limit's time zone.
     Calendar(CalendarUnit),
 }
 
@@ -18,14 +18,14 @@ pub enum Anchor {
 pub enum Refill {
     /// At a steady rate.
     Continuous,
-    /// By all tokens of a period at its end.
+    /// With all tokens of a period at its end.
     Interval,
 }
 
 /// The length of a sub-bucket in microseconds; not 0.
 pub type Precision = std::num::NonZeroU64;
 
-/// A value for every parameter of any algorithm; an algorithm uses those that it has.
+/// A value for each parameter of all algorithms. An algorithm reads its own parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Where windows begin.
@@ -39,7 +39,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The smallest value of each.
+    /// The smallest value of each parameter.
     pub const LEAST: Self =
         Self { anchor: Anchor::Clock, precision: Precision::MIN, burst: 1, refill: Refill::Continuous };
 }
@@ -51,7 +51,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// Its value.
     pub value: ParameterValue,
-    /// Whether the policy has this value if it does not set the parameter.
+    /// Whether a policy that omits the parameter has this value.
     pub is_default: bool,
 }
 
@@ -64,6 +64,6 @@ pub enum ParameterValue {
     Length(u64),
     /// A word.
     Word(&'static str),
-    /// A calendar's window; its time zone is the limit's.
+    /// The window of a calendar, in the limit's time zone.
     Calendar(CalendarUnit),
 }

@@ -1,9 +1,9 @@
 //! The table of the kinds of state.
 //!
-//! All code for every kind is made from these rows: the enums and the dispatch (kinds.rs), the assembly of the scripts
-//! when weir is built (lua/assemble.rs), and their texts (src/store/redis/scripts/library.rs).
+//! These rows generate all code for every kind: the enums and the dispatch (kinds.rs), the assembly of the scripts when
+//! weir is built (lua/assemble.rs), and the script texts (src/store/redis/scripts/library.rs).
 
-/// Calls a macro with all rows. A row is a variant, the type that implements `Counting`, the name (also that of the
+/// Calls a macro with all rows. A row has the variant, the type that implements `Counting`, the name (also of the
 /// fragment in lua/algorithms), and the number by which scripts distinguish the kinds. Scripts test for the kinds in
 /// the order of the rows.
 #[macro_export]
@@ -14,9 +14,9 @@ macro_rules! kind_rows {
             FixedWindow(fixed_window::FixedWindow, "fixed_window", 1),
             /// A debt that drains at a steady rate.
             Pacing(gcra::Pacing, "gcra", 2),
-            /// Hits counted in a window that begins with its first hit, or with a calendar's.
+            /// Hits counted in a window that begins with its first hit, or at a calendar boundary.
             AnchoredWindow(anchored_window::AnchoredWindow, "anchored_window", 3),
-            /// Hits counted in this window and in the one before.
+            /// Hits counted in the current window and in the window before.
             SlidingWindowCounter(sliding_window_counter::SlidingWindowCounter, "sliding_window_counter", 4),
             /// Used hits of a bucket that is refilled in steps.
             TokenBucket(token_bucket::TokenBucket, "token_bucket", 7),

@@ -1,9 +1,9 @@
 //! A sliding window in sub-buckets of `precision`: a hard bound in any window, at bounded memory. [sw-1]
 //!
 //! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so no span
-//! as long as the window admits more than the limit. The price: an even stream at the nominal rate gets n / (n + 1) of
-//! it, where n is the number of buckets. `concurrency` counts in the same way: a hit is a permit, which its receipt takes
-//! out of its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
+//! as long as the window admits more than the limit. The cost: an even stream at the nominal rate is admitted at n / (n
+//! + 1) of it, where n is the number of buckets. `concurrency` uses the same state: a hit is a permit, which its
+//! receipt releases from its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
 
 mod buckets;
 
@@ -18,7 +18,7 @@ use crate::time::{Bounds, Duration, Micros, Window};
 
 /// The shortest and the longest time that a request with a permit may take, in microseconds. [cc-2]
 pub const PERMIT_US: RangeInclusive<u64> = 1_000_000..=3_600_000_000;
-/// What the window of permits is a multiple of, in microseconds: 50 sub-buckets or more divide it. [cc-2]
+/// The window of permits is a multiple of this, in microseconds. Then 50 or more sub-buckets divide it. [cc-2]
 const PERMIT_STEP_US: u64 = 1_000;
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
@@ -34,7 +34,7 @@ struct LiveBuckets<'a> {
     used: u64,
     /// The bucket that new hits go to.
     here: u64,
-    /// The hits of all buckets, moved to now because the clock has stepped back too far. [tm-2]
+    /// The hits of all buckets, if they move to now because the clock has stepped back too far. [tm-2]
     rebased: Option<u32>,
 }
 
@@ -74,11 +74,11 @@ impl<'a> LiveBuckets<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
     Hits,
-    /// Each request in flight holds one. [cc-1]
+    /// Each request in flight holds one permit. [cc-1]
     Permits,
 }
 
-/// A number of hits in any window, by sub-buckets.
+/// Limits hits in any window, by sub-buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     requests: u32,
@@ -98,7 +98,7 @@ impl SlidingWindow {
         is_divided.then_some(Self { requests, buckets, window, precision, counted: Counted::Hits })
     }
 
-    /// Permits of requests that take a window at most. None for a window out of its bounds. [cc-2]
+    /// Permits of requests that run for at most one window. None for a window out of its bounds. [cc-2]
     pub(super) fn of_permits(requests: u32, window: Window, precision: Precision) -> Option<Self> {
         let is_fitting = PERMIT_US.contains(&window.us()) && window.us().is_multiple_of(PERMIT_STEP_US);
         let sliding = is_fitting.then(|| Self::new(requests, window, precision))?;
@@ -166,7 +166,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Makes it the next state, without buckets if nothing counts any more. [sw-2] [sw-4]
+    /// Changes the state to the next state; the state has no buckets if nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
         let live = LiveBuckets::of(self, Some(stored), now);
         let (here, dead, rebased) = (live.here, live.dead, live.rebased);
@@ -181,7 +181,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes one charge back, if its bucket still counts. Returns whether it does. [un-2] [cc-5]
+    /// Undoes one charge if its bucket still counts. Returns whether it did. [un-2] [cc-5]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
         let live = LiveBuckets::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
@@ -221,7 +221,7 @@ impl Counting for SlidingWindow {
         }
     }
 
-    /// Each sub-bucket is read, added up and written.
+    /// A charge reads, sums and writes each sub-bucket.
     fn weight(&self) -> u32 {
         4 + self.buckets.div_ceil(20)
     }

@@ -1,15 +1,15 @@
 //! Two windows of the clock, the earlier one weighted by how much of it the sliding window still covers. [sc-1]
 //!
-//! Known from Cloudflare. On average it has no burst at the edge of a window; but over one span as long as the window
-//! it can admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its
-//! Lua twin is lua/algorithms/sliding_window_counter.lua.
+//! Known from Cloudflare. On average it has no burst at the edge of a window, but it can admit twice the limit over one
+//! span as long as the window. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua
+//! twin is lua/algorithms/sliding_window_counter.lua.
 
 use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
+/// The hits of the current window and of the window before, as stored. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowCounts {
     /// When the later window began: a multiple of its length.
@@ -32,7 +32,7 @@ impl WindowCounts {
     }
 }
 
-/// A number of hits per window, by two windows.
+/// Limits hits per window, by two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowCounter {
     requests: u32,
@@ -48,12 +48,12 @@ impl SlidingWindowCounter {
         u64::from(observed.count) + observed.weighted(self.window.us(), now)
     }
 
-    /// The counts with hits added; they stop at 2^32 - 1. [sc-3]
+    /// The counts after adding hits; they stop at 2^32 - 1. [sc-3]
     const fn added(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
         WindowCounts { count: before.count.saturating_add(hits), ..before }
     }
 
-    /// The counts with hits given back: from the later window first, then from the earlier. [sc-5]
+    /// The counts after a refund: it reduces the later window first, then the earlier. [sc-5]
     const fn refunded(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
         let rest = hits.saturating_sub(before.count);
         WindowCounts {
@@ -63,7 +63,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// The counts without one charge, if one of the two windows is the window of the receipt. [un-2]
+    /// The counts after undoing one charge. Changes nothing if the receipt is of neither window. [un-2]
     fn undone(&self, before: WindowCounts, receipt: Receipt, _now: Micros) -> WindowCounts {
         if before.start == receipt.mark {
             WindowCounts { count: before.count.saturating_sub(receipt.hits), ..before }
@@ -110,7 +110,7 @@ impl Counting for SlidingWindowCounter {
         let nothing = WindowCounts { start, previous: 0, count: 0 };
         let Some(&stored) = stored else { return nothing };
         if stored.start >= start {
-            // The state is of this window, or of one ahead of a clock that has stepped back.
+            // The state is of this window, or of a window ahead of a clock that has stepped back.
             if self.is_stale(&stored, bounds, now) { WindowCounts { start, ..stored } } else { stored }
         } else if stored.start + window_us == start {
             WindowCounts { previous: stored.count, ..nothing }
@@ -127,12 +127,12 @@ impl Counting for SlidingWindowCounter {
         self.observe(Some(&found), 0, None, now)
     }
 
-    /// What remains of the limit as it is now: the counts have the used hits. [sc-4] [sc-8]
+    /// The remaining hits of the limit; the counts store the used hits. [sc-4] [sc-8]
     fn remaining(&self, observed: &WindowCounts, now: Micros) -> Hits {
         self.requests.saturating_sub(u32::try_from(self.used(observed, now)).unwrap_or(u32::MAX))
     }
 
-    /// The wait until enough of the earlier window's hits no longer count, in this window or in the next. [sc-4]
+    /// The wait until enough of the earlier window's hits have expired, in this window or in the next. [sc-4]
     fn retry_after(&self, observed: &WindowCounts, hits: Hits, now: Micros) -> Micros {
         let (window_us, count) = (self.window.us(), u64::from(observed.count));
         let room = u64::from(self.requests.saturating_sub(hits));

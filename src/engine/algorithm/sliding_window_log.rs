@@ -1,4 +1,4 @@
-//! A log of every admitted charge: the exact bound in any window, for small limits. [sl-1]
+//! A log of every admitted charge: the exact limit in any window, for small limits. [sl-1]
 //!
 //! Known from sorted-set limiters. Each entry has the sum of all hits up to it. So the sum over the window is one
 //! subtraction, and bisection finds the wait. Entries of one instant stay separate. Its Lua twin is
@@ -11,15 +11,15 @@ use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, UndoScri
 use crate::descriptor::Hits;
 use crate::time::{Bounds, Micros, Window};
 
-/// The largest limit of a log. It is also the most entries, because each has at least one hit. [sl-1]
+/// The largest limit of a log. A log also has at most this many entries, because each has at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
 
 /// One charge of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When it was made.
+    /// When the charge was made.
     pub at: Micros,
-    /// The hits of the log up to this entry, with its own.
+    /// The hits of the log up to and including this entry.
     pub sum: u64,
 }
 
@@ -34,7 +34,6 @@ pub struct Log {
 
 impl Log {
     /// The hits of one entry.
-    #[must_use]
     pub fn hits(&self, index: usize) -> u64 {
         let before = if index == 0 { self.base } else { self.entries[index - 1].sum };
         self.entries[index].sum - before
@@ -49,7 +48,7 @@ impl Log {
 struct LiveEntries {
     /// The index of the oldest entry that counts.
     first: usize,
-    /// The sum before it.
+    /// The sum before that entry.
     base: u64,
     /// The hits that count.
     used: u64,
@@ -78,7 +77,7 @@ impl LiveEntries {
     }
 }
 
-/// A number of hits in any window, by a log.
+/// Limits hits in any window, by a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowLog {
     requests: u32,
@@ -132,7 +131,7 @@ impl SlidingWindowLog {
         }
     }
 
-    /// Makes it the next state, without entries if nothing counts any more. [sl-2] [sl-4]
+    /// Changes the log to the next state; the log is empty if nothing counts any more. [sl-2] [sl-4]
     fn change(&self, log: &mut Log, effect: Effect, now: Micros) {
         let live = LiveEntries::of(self, Some(log), now);
         if live.used == 0 {
@@ -154,7 +153,7 @@ impl SlidingWindowLog {
                 log.entries.push_back(LogEntry { at: live.at, sum });
             }
             Effect::Refund(hits) => {
-                // Newest first. The last entry that changes keeps the rest of its hits.
+                // Removes from the newest entry on. The last changed entry keeps the rest of its hits.
                 let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
                 let whole = log.entries.partition_point(|entry| entry.sum <= left);
                 let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
@@ -166,7 +165,7 @@ impl SlidingWindowLog {
         }
     }
 
-    /// Takes one charge back, if it still counts: removes its entry and lowers the later sums. Returns whether it still
+    /// Undoes one charge if it still counts: removes its entry and lowers the later sums. Returns whether it still
     /// counted. [un-4]
     fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
         let live = LiveEntries::of(self, Some(log), now);
@@ -211,7 +210,7 @@ impl Counting for SlidingWindowLog {
         format!("l{}", self.window)
     }
 
-    /// Two binary searches, and the dropped charges.
+    /// Two binary searches, and the expired charges.
     fn weight(&self) -> u32 {
         14 + 2 * (u32::BITS - self.requests.leading_zeros())
     }
@@ -221,7 +220,7 @@ impl Counting for SlidingWindowLog {
         self.weight() + hits.min(self.requests).div_ceil(16)
     }
 
-    /// Each later charge is written again.
+    /// An undo rewrites each later charge.
     fn weight_to_undo(&self) -> u32 {
         self.weight() + self.requests / 2
     }

@@ -11,7 +11,7 @@ use crate::time::{Bounds, Micros, Window};
 /// The used tokens of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// When the running period began.
+    /// When the current period began.
     pub anchor: Micros,
     /// The used tokens that are not yet refilled, at most 2^32 - 1.
     pub used: u32,
@@ -27,19 +27,19 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A limit of 0 holds nothing, with any burst.
+    /// A limit of 0 has no capacity, with any burst.
     pub(super) const fn new(requests: u32, period: Window, burst: u32) -> Self {
         Self { requests, period, burst: if requests == 0 { 0 } else { burst }, post_paid: false }
     }
 
-    /// The most used tokens: those that are refilled within 2^48 us, and at least a burst. [tb-3]
+    /// The most used tokens: as many as are refilled within 2^48 us, but at least a burst. [tb-3]
     fn most(&self) -> Hits {
         let periods = DEBT_US_MAX / self.period.us();
         let tokens = periods.saturating_mul(u64::from(self.requests));
         u32::try_from(tokens).unwrap_or(Hits::MAX).max(self.burst)
     }
 
-    /// The most used tokens that are believed: a burst, or for post-paid limits the most of all. [tb-2]
+    /// The most used tokens that are believed: a burst, or [`TokenBucket::most`] for post-paid limits. [tb-2]
     fn ceiling(&self) -> Hits {
         if self.post_paid { self.most() } else { self.burst }
     }
@@ -53,17 +53,17 @@ impl TokenBucket {
         observed.anchor + periods * self.period.us() - now
     }
 
-    /// The bucket with more tokens used; it stops at [`TokenBucket::most`]. [tb-3]
+    /// The bucket after using tokens; the count stops at [`TokenBucket::most`]. [tb-3]
     fn added(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
         Bucket { anchor: before.anchor, used: before.used.saturating_add(hits).min(self.most()) }
     }
 
-    /// The bucket with tokens given back. [tb-4]
+    /// The bucket after a refund. [tb-4]
     const fn refunded(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
         Bucket { anchor: before.anchor, used: before.used.saturating_sub(hits) }
     }
 
-    /// The bucket without one charge, less the tokens that were refilled since. [un-5]
+    /// The bucket after undoing the part of one charge that was not refilled since. [un-5]
     fn undone(&self, before: Bucket, receipt: Receipt, now: Micros) -> Bucket {
         let periods = before.anchor.saturating_sub(receipt.mark) / self.period.us();
         let refilled = periods.saturating_mul(u64::from(self.requests));
@@ -123,7 +123,7 @@ impl Counting for TokenBucket {
         let refilled = periods * requests;
         Bucket {
             anchor: stored.anchor + periods * period,
-            // These are fewer periods than a full refill needs, so the rest fits 32 bits.
+            // Fewer tokens are refilled than `believed`, so they fit 32 bits.
             used: believed - u32::try_from(refilled).unwrap_or(believed),
         }
     }

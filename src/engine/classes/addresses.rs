@@ -1,17 +1,17 @@
-//! Texts that can be an address or a network. For IPv4, the text shows byte by byte in which of some networks the
-//! address is.
+//! Texts that can be an address or a network. The bytes of an IPv4 address show, one after the other, which of some
+//! networks contains the address.
 //!
-//! Addresses of IPv6 and networks have several texts each, so this file does not find out in which network such a text
-//! is.
+//! An IPv6 address and a network can each be written as several texts, so this file does not search a network for such
+//! a text.
 
 use hashbrown::HashMap;
 
 use crate::network::Network;
 
-/// Networks, and the smallest network around each.
+/// Networks, each with the smallest network that contains it.
 #[derive(Debug, Default)]
 pub(super) struct Lattice {
-    /// In order: a network comes before the networks in it.
+    /// In order: a network comes before its inner networks.
     networks: Vec<Network>,
     around: Vec<Option<u32>>,
     v4: HashMap<(u32, u8), u32>,
@@ -22,11 +22,12 @@ pub(super) struct Lattice {
 pub(super) enum Spelled {
     /// Neither an address nor a network.
     Neither,
-    /// An IPv4 address in this network and in no smaller one, or in no network.
+    /// An IPv4 address in this network and in none of its inner networks, or in no network.
     Address(Option<u32>),
-    /// Perhaps a network that begins with such an address. It is in the same network, in a larger one, or in none.
+    /// Perhaps a network that begins with such an address. It is in the same network, in a larger network, or in no
+    /// network.
     Cut(Option<u32>),
-    /// Perhaps an address or a network of IPv6, or one of IPv4 within IPv6.
+    /// Perhaps an IPv6 address or network, or IPv4 within IPv6.
     V6,
 }
 
@@ -41,18 +42,18 @@ pub(super) struct Spelling {
 enum V4 {
     /// Not an IPv4 address.
     Not,
-    /// After this many whole numbers.
+    /// After this many complete numbers.
     In { numbers: u8, at: At, number: Option<u8> },
     /// After an address in this network and a slash: the length so far.
     Slash { within: Option<u32>, length: Option<u8> },
 }
 
-/// Where the whole numbers of an address lead.
+/// Where the complete numbers of an address lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
-    /// Into this network and no smaller one, or into no network.
+    /// Into this network and none of its inner networks, or into no network.
     Settled(Option<u32>),
-    /// To these first bits, with networks in them.
+    /// To these first bits, which networks share.
     Open(u32),
 }
 
@@ -108,7 +109,7 @@ impl Lattice {
         possible
     }
 
-    /// The networks, each with the networks directly in it.
+    /// The networks, each with its direct inner networks.
     pub(super) fn with_inner(&self) -> Vec<(&Network, Vec<Network>)> {
         let mut inner: Vec<Vec<Network>> = vec![Vec::new(); self.networks.len()];
         for (network, around) in self.networks.iter().zip(&self.around) {
@@ -172,7 +173,7 @@ impl Lattice {
         }
     }
 
-    /// The smallest network around a whole address; this is its last number.
+    /// The smallest network that contains a complete address; `number` is its last number.
     fn whole(&self, at: At, number: u8) -> Option<u32> {
         match self.further(at, 3, number) {
             At::Settled(network) => network,
@@ -180,7 +181,7 @@ impl Lattice {
         }
     }
 
-    /// Where a further number leads.
+    /// Where the next number leads.
     fn further(&self, at: At, numbers: u8, number: u8) -> At {
         match at {
             At::Settled(_) => at,
@@ -188,7 +189,7 @@ impl Lattice {
         }
     }
 
-    /// Where the first bits lead; this many bits are known.
+    /// Where the first `length` bits lead.
     fn at(&self, bits: u32, length: u8) -> At {
         let last = bits | u32::MAX.checked_shr(length.into()).unwrap_or(0);
         let before = |bits: u32, length: u8| {
@@ -204,7 +205,7 @@ impl Lattice {
     }
 }
 
-/// The part of a number that matters: where it leads, or only which digits can follow it.
+/// The part of a number that matters: where it leads, or which digits can follow it.
 fn told(at: At, number: u8) -> u8 {
     match (at, number) {
         (At::Open(_), _) | (_, 0..=2 | 25) => number,

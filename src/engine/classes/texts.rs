@@ -1,5 +1,5 @@
-//! The state after the beginning of a text, besides the patterns: whether it is UTF-8, whether it is one of some texts,
-//! and where it can be cut into a key and a value.
+//! The state after the beginning of a text, besides the patterns: whether the text is UTF-8, whether it equals one of
+//! some texts, and where it splits into a key and a value.
 
 use hashbrown::HashMap;
 
@@ -42,7 +42,7 @@ impl Utf8 {
     }
 }
 
-/// Some texts, by their beginnings.
+/// A set of texts, searched by their beginnings.
 #[derive(Debug)]
 pub(super) struct Texts {
     next: HashMap<(u32, u8), u32>,
@@ -85,7 +85,7 @@ impl Texts {
         self.next.is_empty()
     }
 
-    /// Whether one of them has that byte.
+    /// Whether one of the texts contains the byte.
     pub(super) fn have(&self, byte: u8) -> bool {
         self.bytes[usize::from(byte)]
     }
@@ -94,13 +94,13 @@ impl Texts {
         self.next.get(&(at?, byte)).copied()
     }
 
-    /// Whether it is one of the texts as a whole.
+    /// Whether the position is the end of one of the texts.
     pub(super) fn has(&self, at: Beginning) -> bool {
         at.is_some_and(|at| self.whole[at as usize])
     }
 }
 
-/// Whether a text can be cut at a `_` into a value and a key that is not one of some texts.
+/// Whether a text can be split at a `_` into a value and a key that is not one of some texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cut {
     /// Not yet.

@@ -1,5 +1,5 @@
-//! A walk through several automata at once, byte by byte and breadth first. It finds which of their patterns texts
-//! match first, with a shortest text for each combination.
+//! A walk through several automata at once, byte by byte and breadth first. It finds which patterns texts match first,
+//! with a shortest text for each combination.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,14 +28,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Another number of steps.
-    #[must_use]
+    /// A budget of this many steps.
     pub const fn of(steps: u64) -> Self {
         Self(steps)
     }
 
     /// The number of remaining steps.
-    #[must_use]
     pub const fn left(&self) -> u64 {
         self.0
     }
@@ -50,14 +48,14 @@ impl Budget {
     }
 }
 
-/// Why there are no classes.
+/// Why the search for classes stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GivenUp {
     /// The patterns together have more states than [`STATES_MAX`].
     States,
     /// The comparison has used all of its steps.
     Steps,
-    /// An automaton would be too large.
+    /// An automaton is too large.
     Automaton,
 }
 
@@ -100,14 +98,14 @@ impl Values {
     }
 }
 
-/// The texts that a walk reads, and what distinguishes them.
+/// The texts that a walk reads, and how it distinguishes them.
 #[derive(Default)]
 pub(super) struct Walk<'a> {
-    /// The automata, each with the state after what it has read.
+    /// The automata, each with the state after the text read so far.
     pub(super) automata: SmallVec<[(&'a Automaton, Progress); 4]>,
     /// Texts to ignore.
     pub(super) without: Texts,
-    /// If set, only texts that can be cut into a key and a value; it has the keys to ignore.
+    /// If set: the walk returns only texts that split into a key and a value, and ignores these keys.
     pub(super) keys: Option<Texts>,
     pub(super) networks: Option<&'a Lattice>,
     pub(super) values: Values,
@@ -123,7 +121,7 @@ struct State {
 }
 
 impl Walk<'_> {
-    /// The regions that have other texts than these. [`Walk::regions`]
+    /// The regions that have texts other than these. [`Walk::regions`]
     pub(super) fn regions_without(
         mut self,
         texts: &HashSet<&str>,
@@ -138,7 +136,8 @@ impl Walk<'_> {
         self.regions(budget)
     }
 
-    /// The regions, those with shorter texts first. An empty text stands for a region only if it has no other.
+    /// The regions, sorted by the length of their text. An empty text represents a region only if the region has no
+    /// other text.
     pub(super) fn regions(&self, budget: &mut Budget) -> Result<Vec<Region>, GivenUp> {
         let alphabet = self.alphabet();
         let all_bytes: Vec<u8> = by_preference().into_iter().filter(|byte| self.values.have(*byte)).collect();
@@ -167,7 +166,7 @@ impl Walk<'_> {
             if number > 0 {
                 note(&state, number);
             }
-            // After the beginning of an ignored text, each byte can lead elsewhere.
+            // After the beginning of an ignored text, each byte can lead to a different state.
             let bytes = if state.listed.is_some() && !self.without.is_empty() { &all_bytes } else { &alphabet };
             budget.take(bytes.len() as u64)?;
             for &byte in bytes {
@@ -189,7 +188,7 @@ impl Walk<'_> {
         Ok(found.into_iter().map(region).collect())
     }
 
-    /// The match of a text that ends here; none for an ignored text.
+    /// The patterns that a text matches if it ends here; None for an ignored text.
     fn label(&self, state: &State) -> Option<(Firsts, Spelled)> {
         let counts = state.utf8 == Utf8::Between
             && !self.without.has(state.listed)
@@ -215,7 +214,7 @@ impl Walk<'_> {
         })
     }
 
-    /// One byte of each class over all automata, letters and digits before others.
+    /// One byte of each class over all automata. Letters and digits come first.
     fn alphabet(&self) -> Vec<u8> {
         let mut seen: HashMap<SmallVec<[u8; 8]>, u8> = HashMap::new();
         let mut alphabet = Vec::new();
@@ -233,7 +232,7 @@ impl Walk<'_> {
     }
 }
 
-/// All bytes, in the order in which people would write them.
+/// All bytes, the most common in writing first.
 fn by_preference() -> Vec<u8> {
     let first = b"xyz".iter().copied().chain(b'a'..=b'w').chain(b'0'..=b'9').chain(b'A'..=b'Z').chain(*b"-_./,:=@+");
     let printable = b'!'..=b'~';

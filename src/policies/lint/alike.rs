@@ -2,7 +2,7 @@
 
 /// The shortest word that is compared: many shorter words differ by one letter.
 const LETTERS_MIN: usize = 5;
-/// The shortest word in which two exchanged letters are a misspelling.
+/// The shortest word in which two swapped letters count as a misspelling.
 const EXCHANGED_MIN: usize = 4;
 /// The most words that are compared with each other.
 const WORDS_MAX: usize = 1_000;
@@ -63,7 +63,7 @@ pub(super) fn alike(words: &Words, comparisons_left: &mut usize) -> Vec<(usize, 
     found
 }
 
-/// Whether one letter of a word is wrong, missing or extra, or two letters are exchanged.
+/// Whether one letter of a word is wrong, missing or extra, or two letters are swapped.
 fn is_mistake(one: &str, other: &str) -> bool {
     let (short, long) =
         if one.len() <= other.len() { (one.as_bytes(), other.as_bytes()) } else { (other.as_bytes(), one.as_bytes()) };
@@ -73,7 +73,7 @@ fn is_mistake(one: &str, other: &str) -> bool {
     match (&short_rest[..short_rest.len() - end], &long_rest[..long_rest.len() - end]) {
         // Words that differ in a digit, such as v1 and v2, are different on purpose.
         ([a], [b]) => short.len() >= LETTERS_MIN && !a.is_ascii_digit() && !b.is_ascii_digit(),
-        // Words that differ in an ending, such as host and hosts, are too.
+        // Words that differ in an ending, such as host and hosts, are different on purpose too.
         ([], [b]) => {
             let is_ending = end == 0 && matches!(b, b's' | b'r' | b'd');
             short.len() >= LETTERS_MIN && !b.is_ascii_digit() && !is_ending

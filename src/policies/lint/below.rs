@@ -1,7 +1,7 @@
-//! Descriptors that take values from a wider one but lack a limit that is below the wider one.
+//! Finds a descriptor that matches values before a wider one, but lacks a limit that is nested in the wider one.
 //!
-//! weir never goes back to another branch [mt-1]: a new `plan=gold` takes (plan=gold, op=x) away from the limit of `op` below
-//! `plan`. The example in each warning was matched against the policies.
+//! weir never goes back to another branch [mt-1]: a new `plan=gold` also matches (plan=gold, op=x), so the limit of
+//! `op` below `plan` no longer applies to it. The example in each warning was matched against the policies.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use weir_text::escaped;
 use super::super::{Code, Outline};
 use super::{Findings, has_limit, kind};
 
-/// A limit below the wider descriptor, and the entries that lead to it.
+/// A limit below the wider descriptor, with the entries that lead to it.
 struct Missing<'o> {
     limit: &'o Outline,
     entries: Vec<(&'o str, String)>,
@@ -37,7 +37,7 @@ impl<'l> Findings<'l> {
         }
     }
 
-    /// The indices of the descriptors that take values from one, each with such a value.
+    /// The indices of the descriptors that match values of another one first, each with such a value.
     fn takers(&mut self, wide: &Outline, of_key: &[&Outline], place: Place<'l>) -> Vec<(usize, String)> {
         let mut takers = Vec::new();
         if !self.compare(of_key.len()) {
@@ -58,13 +58,13 @@ impl<'l> Findings<'l> {
             let which = valued.iter().position(|(number, _)| std::ptr::eq(of_key[*number], wide));
             let taken = which.and_then(|which| self.taken(&matchers, which));
             let by = taken.into_iter().flat_map(|taken| taken.by);
-            // Requests do not have the text of a wildcard as a value.
+            // Requests do not send the text of a wildcard as a value.
             takers.extend(by.filter(|(_, value)| !value.contains('*')).map(|(at, value)| (valued[at].0, value)));
         }
         takers
     }
 
-    /// Warns if a value of both has a limit below `wide` and none below `narrow`.
+    /// Warns if a value that both match has a limit below `wide` and none below `narrow`.
     fn hides_of(&mut self, wide: &Outline, narrow: &Outline, value: &str, place: Place<'l>) -> bool {
         let entry = Entry { key: &narrow.key, value };
         let (Some(of_wide), Some(met)) = (place.descriptor(&wide.key, wide.value.as_ref()), place.child(entry)) else {
@@ -81,7 +81,7 @@ impl<'l> Findings<'l> {
             entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
         self.add(&narrow.place(), Code::HidesBelow, || {
             format!(
-                "({}={}{below}) has no limit here, since the limit at {} is below the {} at {}",
+                "({}={}{below}) has no limit here, because the limit at {} is below the {} at {}",
                 escaped(&narrow.key),
                 escaped(value),
                 limit.place(),
@@ -115,7 +115,7 @@ impl<'l> Findings<'l> {
         None
     }
 
-    /// A value that meets a descriptor, if one was found.
+    /// A value that matches a descriptor, if one was found.
     fn value_of(&mut self, outline: &Outline, place: Place<'l>) -> Option<String> {
         let own = place.descriptor(&outline.key, outline.value.as_ref())?.address();
         let tried = match &outline.value {

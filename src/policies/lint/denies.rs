@@ -7,9 +7,10 @@ use weir_engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // The bounds below do not hold for charges past a limit or given back. A limit on trial denies nothing. A second limit of 0 always denies.
+    // The bounds below do not hold for charges above a limit or refunds. A limit on trial denies nothing. A second
+    // limit of 0 always denies.
     let is_plain = |limit: &Limit| !limit.post_paid() && !limit.hold && !limit.drain && !limit.shadow;
-    // Outside of the term of the first limit, the second one is alone.
+    // Outside the term of the first limit, only the second one applies.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;
     }
@@ -38,7 +39,7 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     // The interval can have a part of a window at both ends.
     let in_windows = requests * (span_us.div_ceil(window) + 1);
     Some(match limit.algorithm() {
-        // The windows of a calendar differ in length, and permits come back when requests end.
+        // The windows of a calendar differ in length, and permits are released when requests end.
         Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } | Algorithm::Concurrency => return None,
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
@@ -51,7 +52,7 @@ fn most_over(limit: &Limit, span_us: u128) -> Option<u128> {
     })
 }
 
-/// The longest time over which hits are counted together, if that is bounded.
+/// The longest time over which hits are counted together, if it is bounded.
 fn counted_us(limit: &Limit) -> Option<u128> {
     let window = u128::from(limit.window().us());
     match limit.algorithm() {

@@ -1,7 +1,8 @@
-//! Descriptors that no value meets, because others of their level take all of their values first.
+//! Descriptors that no value matches, because other descriptors of the level match all of their values first.
 //!
-//! The engine's classes of values give an exact answer. The text of a wildcard as a value, stars included, always meets that
-//! wildcard; such values are ignored here. Not here: limits that are hidden a level below (below.rs).
+//! The engine's classes of values give an exact answer. A value that equals the text of a wildcard, including stars,
+//! always matches that wildcard; this file ignores such values. Not here: limits that are hidden one level below
+//! (below.rs).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,7 +19,7 @@ use super::{Findings, kind};
 /// The most descriptors that a warning names.
 const NAMED_MAX: usize = 3;
 
-/// The places that some values meet, by address.
+/// The places that some values lead to, by address.
 type Met = HashSet<usize>;
 
 impl<'l> Findings<'l> {
@@ -49,7 +50,7 @@ impl<'l> Findings<'l> {
         place: Place<'l>,
         patterns: usize,
     ) {
-        // A text is looked up first, so a descriptor of texts is always met.
+        // Texts are looked up first, so a descriptor of texts is always met.
         let candidates = of_key.iter().filter(|outline| outline.value.is_none() || is_pattern(outline));
         let candidates: Vec<(&Outline, usize)> =
             candidates.filter_map(|outline| Some((*outline, address(place, outline)?))).collect();
@@ -74,21 +75,22 @@ impl<'l> Findings<'l> {
             }
             let is_met = address(place, outline).is_some_and(|at| all.contains(&at));
             if is_met && hiders.is_empty() {
-                // All of its values have control characters, so there is no example to show.
+                // All of its values have control characters, so no example can be printed.
                 continue;
             }
-            let never = if is_met { "met by no value without control characters" } else { "never met" };
+            let never = if is_met { "only values with control characters match it" } else { "never met" };
             self.add(&outline.place(), Code::NeverMet, || format!("{never}, since {}", taking(outline, &hiders)));
         }
     }
 
-    /// The places that the values of a key meet; none past the budget.
+    /// The places that the values of a key lead to. None if the budget is used up.
     fn met(&mut self, values: Values, key: &str, place: Place<'l>) -> Option<Met> {
         let classes = self.within(|budget| classes_of(values, &[Some(place)], key, budget))?;
         Some(addresses(&classes))
     }
 
-    /// Which descriptors take the values of one, and whether it matches no value at all. None past the budget.
+    /// Which descriptors match the values of another one first, and whether it matches no value at all. None if the
+    /// budget is used up.
     fn hiders<'o>(
         &mut self,
         outline: &'o Outline,
@@ -99,17 +101,17 @@ impl<'l> Findings<'l> {
         let any = Matcher::from("*");
         let others = of_key.iter().filter(|other| !std::ptr::eq(**other, outline) && other.value.is_some());
         let others: Vec<&Outline> = others.copied().collect();
-        // In the order of the file.
+        // In file order.
         let before = others.iter().take_while(|other| comes_before(other, outline, of_key)).count();
         let mut matchers: Vec<&Matcher> = others.iter().filter_map(|other| other.value.as_ref()).collect();
         let which = if outline.value.is_none() { matchers.len() } else { before };
         matchers.insert(which, outline.value.as_ref().unwrap_or(&any));
         let taken = self.taken(&matchers, which)?;
-        // A later descriptor does not take a value that is only its own wildcard text.
+        // A later descriptor matches only the other's own wildcard text.
         let by = taken.by.iter().filter(|(at, value)| *at < which || !value.contains('*'));
         let by = by.filter_map(|(at, _)| others.get(if *at > which { at - 1 } else { *at }).copied());
         let mut hiders: Vec<&Outline> = by.collect();
-        // A key with a star can take the remaining values.
+        // A key with a star can match the remaining values.
         let met = taken.own.as_ref().and_then(|value| place.child(Entry { key: &outline.key, value }));
         let by_key = met.and_then(|met| level.iter().find(|other| address(place, other) == Some(met.address())));
         hiders.extend(by_key.filter(|other| !std::ptr::eq(**other, outline)).copied());
@@ -137,11 +139,11 @@ impl<'l> Findings<'l> {
             }
             let Some(taken) = self.taken(&joined, which) else { return };
             let hiders: Vec<&Outline> = taken.by.iter().filter_map(|(at, _)| patterns.get(*at).copied()).collect();
-            self.add(&outline.place(), Code::NeverMet, || format!("never met, since {}", taking(outline, &hiders)));
+            self.add(&outline.place(), Code::NeverMet, || format!("never met, because {}", taking(outline, &hiders)));
         }
     }
 
-    /// For patterns past the bound of classes: finds wildcards that a single earlier one hides.
+    /// For patterns beyond the bound of classes: finds wildcards that a single earlier wildcard hides.
     fn hidden_by_one_wildcard(&mut self, of_key: &[&Outline]) {
         self.is_whole = false;
         let mut earlier: Vec<(Pattern, &Outline)> = Vec::new();
@@ -154,7 +156,7 @@ impl<'l> Findings<'l> {
             // A wildcard that matches the text of another one matches all of its values.
             if let Some((_, by)) = earlier.iter().find(|(other, _)| other.matches(text)) {
                 let by = [*by];
-                self.add(&outline.place(), Code::NeverMet, || format!("never met, since {}", taking(outline, &by)));
+                self.add(&outline.place(), Code::NeverMet, || format!("never met, because {}", taking(outline, &by)));
             }
             earlier.push((pattern, *outline));
         }
@@ -178,7 +180,7 @@ fn address(place: Place<'_>, outline: &Outline) -> Option<usize> {
     place.descriptor(&outline.key, outline.value.as_ref()).map(Place::address)
 }
 
-/// The places that values lead to, without values that are the text of a wildcard.
+/// The places that values lead to, except values that are the text of a wildcard.
 fn addresses(classes: &[Class<'_, 1>]) -> Met {
     let is_text_of_wildcard = |class: &&Class<'_, 1>| {
         class.kind == ClassKind::Text && class.witness.as_ref().is_some_and(|text| text.contains('*'))
@@ -195,7 +197,7 @@ fn joined(outline: &Outline) -> String {
     }
 }
 
-/// Names the descriptors that take the values of another one.
+/// Names the descriptors that match the values of another one first.
 fn taking(outline: &Outline, hiders: &[&Outline]) -> String {
     let named = hiders.iter().take(NAMED_MAX).map(|other| format!("the {} at {}", kind(other), other.place()));
     let mut named: Vec<String> = named.collect();
@@ -214,7 +216,7 @@ fn taking(outline: &Outline, hiders: &[&Outline]) -> String {
             let (take, them) = (if kind(by) == "networks" { "take" } else { "takes" }, values);
             format!("{one} {take} {them}")
         }
-        ([one], [_]) => format!("{one} stands before it and takes {values}"),
+        ([one], [_]) => format!("{one} comes before it and matches {values}"),
         _ => {
             let last = named.pop().unwrap_or_default();
             let comma = if named.is_empty() { "" } else { " and " };

@@ -1,6 +1,6 @@
-//! A gap between the terms of a rule's limits.
+//! Finds a gap between the terms of a rule's limits.
 //!
-//! Not here: limits whose term is over (term.rs).
+//! Not here: limits whose term has ended (term.rs).
 
 use weir_engine::{Micros, Rule, Term};
 use weir_text::instant_text;
@@ -10,7 +10,7 @@ use super::Findings;
 use crate::term::now;
 
 impl Findings<'_> {
-    /// Warns of the first gap that is not over.
+    /// Warns about the first gap that has not ended.
     pub(super) fn term_gap(&mut self, outline: &Outline, rule: &Rule) {
         let always = Term::new(0, Term::NO_END);
         let terms =

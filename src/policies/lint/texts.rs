@@ -2,11 +2,11 @@
 
 use weir_engine::network::{Network, NetworkError};
 
-/// The key of Envoy's descriptors whose values are networks that are compared as text.
+/// The key of Envoy's descriptors whose values are networks, compared as text.
 pub(super) const MASKED_ADDRESS: &str = "masked_remote_address";
 
-/// Whether it is a network with a prefix length, or nearly so: `10.0.0.1/8`, `10.0.0.0/255.0.0.0`. A single address is an
-/// ordinary value.
+/// Whether the text is a network with a prefix length, or similar: `10.0.0.1/8`, `10.0.0.0/255.0.0.0`. A single address
+/// is an ordinary value.
 pub(super) fn looks_like_network(text: &str) -> bool {
     let is_meant = |error: NetworkError| matches!(error, NetworkError::HostBits { .. } | NetworkError::Netmask { .. });
     text.contains('/')
@@ -14,13 +14,12 @@ pub(super) fn looks_like_network(text: &str) -> bool {
         && Network::parse(text).map_or_else(is_meant, |_| true)
 }
 
-/// Whether it begins or ends with a blank.
+/// Whether the text begins or ends with a blank.
 pub(super) fn has_outer_blank(text: &str) -> bool {
     text.trim().len() < text.len()
 }
 
-/// Whether a regular expression is probably meant as a prefix: plain text, or an anchor or a slash at one end and nothing at
-/// the other.
+/// Whether a regular expression is probably meant as a prefix: plain text, or an anchor or a slash at one end only.
 pub(super) fn looks_like_prefix(regex: &str) -> bool {
     const MARKS: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '$'];
     let (is_anchored, text) = regex.strip_prefix('^').map_or((false, regex), |rest| (true, rest));
@@ -34,7 +33,7 @@ pub(super) fn longer(value: &str) -> String {
     format!("{value}{slash}x")
 }
 
-/// Whether it has characters that are frequent in regular expressions and rare in values.
+/// Whether the text has characters that are frequent in regular expressions and rare in values.
 pub(super) fn looks_like_regex(text: &str) -> bool {
     const MARKS: &[u8] = b"\\[(^$+*";
     const SIGNS: [&str; 9] = ["[0-9", "[a-z", "[A-Z", "[^", "(?:", "/.*", ").*", ".+/", "\\."];
@@ -47,13 +46,13 @@ pub(super) fn looks_like_regex(text: &str) -> bool {
     is_anchored || is_any || is_choice(text) || has_class(text) || SIGNS.iter().any(|sign| text.contains(sign))
 }
 
-/// `(one|other)`.
+/// Whether the text is of the form `(one|other)`.
 fn is_choice(text: &str) -> bool {
     let inner = text.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
     inner.is_some_and(|(inner, _)| inner.contains('|'))
 }
 
-/// Whether it has `\d`, `\w` or `\s`, not followed by a letter as in the account `CORP\dave`.
+/// Whether the text has `\d`, `\w` or `\s`, not followed by a letter as in the account `CORP\dave`.
 fn has_class(text: &str) -> bool {
     let mut parts = text.split('\\');
     parts.next();

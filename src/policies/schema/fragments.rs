@@ -24,7 +24,7 @@ pub(super) fn or_nothing(schema: &Value) -> Value {
     }
 }
 
-/// The value of a key, or null, with the description that editors show.
+/// The schema of a key's value, or null, with the description that editors show.
 pub(super) fn property(mut schema: Value, about: &str) -> Value {
     let default = schema.as_object_mut().and_then(|keywords| keywords.remove("default"));
     let mut property = or_nothing(&schema);

@@ -49,7 +49,7 @@ fn of_file(key: &str) -> Option<(Value, &'static str)> {
             "What happens to requests when the store does not answer. Without it, the setting of that name",
         ),
         "allow_warnings" => {
-            (allowed_warnings(), "Warnings about the file and its domain that are no mistakes, each with the reason")
+            (allowed_warnings(), "Warnings about the file and its domain that are not mistakes, each with the reason")
         }
         "descriptors" => {
             (list(&reference("descriptor")), "What is limited, by the first entry of a request's descriptor")
@@ -90,7 +90,7 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
         "value" => (bounded_text(0, VALUE_BYTES_MAX), "Its value; a * stands for any text. Without it, any value"),
         "values" => {
             let mut value = bounded_text(0, VALUE_BYTES_MAX);
-            // A wildcard needs a descriptor of its own.
+            // A wildcard needs its own descriptor.
             value["pattern"] = "^[^*]*$".into();
             (bounded_list(&value, 1, VALUES_MAX), "Values, any of which matches; in place of value")
         }
@@ -121,7 +121,7 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
         "metadata" => (json!({ "type": "object" }), "Metadata for responses to requests that pass"),
         "rows" => (reference("rows"), "Each descriptor of this rule can have a row, with a plan or numbers of its own"),
         "allow_warnings" => {
-            (allowed_warnings(), "Warnings about this descriptor that are no mistakes, each with the reason")
+            (allowed_warnings(), "Warnings about this descriptor that are not mistakes, each with the reason")
         }
         "descriptors" => (list(&reference("descriptor")), "Rules for the next entry of the request's descriptor"),
         _ => return None,
@@ -201,7 +201,7 @@ fn instant() -> Value {
 
 /// The condition that a key needs one of these algorithms.
 fn only(key: &str, algorithms: &[&str]) -> Value {
-    // This is the algorithm of a limit that has none, or null.
+    // A limit without an algorithm, or with null, has this algorithm.
     let has_default = algorithms.contains(&Algorithm::FIXED_WINDOW.name());
     let mut then = if has_default { json!({}) } else { json!({ "required": ["algorithm"] }) };
     let nothing = has_default.then_some(Value::Null);

@@ -44,13 +44,14 @@ fn of_file(key: &str) -> Option<Described> {
         "seed" => (or_default(number(0, u32::MAX.into()), 0), "What all random numbers follow from"),
         "domain" => (text(), "The domain of requests that have none of their own"),
         "settings" => (reference("settings"), "Settings that answers depend on"),
+        "rows" => (text(), "The path of a file of rows below the directory of the file, or its lines after a |"),
         "sources" => (bounded_list(&reference("source"), 1, SOURCES_MAX), "Where requests come from"),
         "access_log" => (reference("access_log"), "A log of JSON lines, and what its fields mean"),
         _ => return None,
     })
 }
 
-/// The keys that sources and access logs have in common.
+/// The keys that sources and access logs share.
 fn of_asked(key: &str) -> Option<Described> {
     let ask = || json!({ "anyOf": [reference("descriptor"), list(&reference("descriptor"))] });
     match key {
@@ -83,7 +84,7 @@ fn of_source(key: &str) -> Option<Described> {
     })
 }
 
-/// A length, or the shortest and the longest.
+/// One length, or the shortest and the longest.
 fn spread() -> Value {
     let one = length_pattern();
     json!({ "type": "string", "pattern": format!("^{one}( *\\.\\. *{one})?$"), "examples": ["5s", "1s..10s"] })

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
@@ -9,22 +10,23 @@ use weir_text::yaml::{NodeId, Value};
 use super::keys::{CASE, FILE};
 use super::settings::Given;
 use super::step::Clock;
-use super::{ASKS_MAX, CASES_MAX, Case, Policies, Position, STEPS_MAX};
+use super::{ASKS_MAX, CASES_MAX, Case, GivenRows, Policies, Position, ROWS_MAX, STEPS_MAX};
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// The keys of the file that apply to cases without their own.
+/// The keys of a file, used by cases that omit them.
 pub(super) struct Defaults<'a> {
     /// The directory that paths are relative to.
     directory: &'a Path,
     policies: Policies,
     domain: Option<String>,
     settings: Given,
+    rows: Option<Arc<GivenRows>>,
 }
 
 impl FileReader<'_> {
-    /// All cases; reports what is wrong with them.
+    /// Reads all cases, and reports their problems.
     pub(super) fn cases(&mut self, directory: &Path) -> Vec<Case> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             self.report(Position::START, "empty: a file of tests has cases");
@@ -37,6 +39,7 @@ impl FileReader<'_> {
             policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
             domain: self.default_domain(&fields),
             settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
+            rows: self.given_rows(&fields, directory, ROWS_MAX).unwrap_or_default(),
         };
         let Ok(items) = self.list(&fields, "cases") else { return Vec::new() };
         let items = items.unwrap_or_default();
@@ -53,7 +56,7 @@ impl FileReader<'_> {
         for item in items {
             let Ok(case) = self.case(item, &defaults) else { continue };
             if let Some(first) = names.insert(case.name.clone(), case.position) {
-                let message = format!("a case {} is here twice, first at line {}", quoted(&case.name), first.line);
+                let message = format!("a case {} appears twice, first in line {}", quoted(&case.name), first.line);
                 self.report(case.position, message);
             }
             let before = asks;
@@ -84,6 +87,7 @@ impl FileReader<'_> {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
+        let rows = self.given_rows(&fields, defaults.directory, ROWS_MAX);
         let clock = self.clock_of(&fields);
         let items = self.list(&fields, "steps")?.unwrap_or_default();
         if items.len() > STEPS_MAX {
@@ -114,6 +118,7 @@ impl FileReader<'_> {
             position: fields.at,
             policies: policies?.unwrap_or_else(|| defaults.policies.clone()),
             settings: settings?,
+            rows: rows?.or_else(|| defaults.rows.clone()),
             steps,
             asks,
         })
@@ -132,7 +137,7 @@ impl FileReader<'_> {
         if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
     }
 
-    /// The domain of requests without their own. If it is wrong or misspelled, only that is reported.
+    /// The domain of requests without their own. A wrong or misspelled key is reported only once.
     pub(crate) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
         match self.domain_of(fields) {
             Ok(None) if fields.lacks("domain") => None,
@@ -169,17 +174,17 @@ impl FileReader<'_> {
                 );
             };
             if texts.iter().any(|(other, _)| **other == **name) {
-                return Err(self.report(at, format!("the file {} is here twice", quoted(name))));
+                return Err(self.report(at, format!("the file {} appears twice", quoted(name))));
             }
             texts.push((name.to_string(), text.to_string()));
         }
-        // A directory is read in this order.
+        // Directories are read in this order too.
         texts.sort();
         Ok(Some(Policies::Texts(texts)))
     }
 }
 
-/// A path as a test writes it: below the directory of the test.
+/// Resolves a path in a test, relative to the test's directory.
 fn below(directory: &Path, path: &str) -> PathBuf {
     let joined = if path.is_empty() || path == "." { directory.to_owned() } else { directory.join(path) };
     if joined.as_os_str().is_empty() { PathBuf::from(".") } else { joined }

@@ -1,4 +1,4 @@
-//! The descriptors of a request in a test: the short form of `weir explain`, or in full.
+//! The descriptors of a request in a test: in the short form of `weir explain`, or in full.
 
 use weir_engine::Unit;
 use weir_engine::descriptor::parse_entries;
@@ -13,7 +13,7 @@ use crate::state::{FileReader, Reported};
 use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position};
 
 impl FileReader<'_> {
-    /// The descriptors and the hits of a request. The request's keys apply to descriptors without their own.
+    /// The descriptors and the hits of a request. The request's keys apply to descriptors that omit them.
     pub(crate) fn asked(&mut self, fields: &Fields) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
         let hits = self.hits_of(fields, 1);
         self.asked_for(fields, hits)
@@ -30,7 +30,7 @@ impl FileReader<'_> {
         let limit = self.override_of(fields);
         let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
         let descriptors = descriptors.into_iter().map(|own| Descriptor {
-            // On the wire, 0 hits of a request mean 1. To look, each descriptor needs 0 hits.
+            // On the wire, 0 hits of a request mean 1. For a peek, each descriptor needs 0 hits.
             hits: own.hits.or(hits.filter(|hits| *hits == 0)),
             refund: own.refund || refund,
             limit: own.limit.or(limit),
@@ -39,7 +39,7 @@ impl FileReader<'_> {
         Ok((descriptors.collect(), hits.filter(|hits| *hits > 0)))
     }
 
-    /// The descriptors below `ask`: one short form, or a list of them, each short or in full.
+    /// The descriptors in `ask`: one short form, or a list of short and full forms.
     fn descriptors_of(&mut self, fields: &Fields) -> Result<Vec<Descriptor>, Reported> {
         let Some((at, id)) = fields.get("ask") else { return Ok(Vec::new()) };
         let document = self.document;
@@ -105,7 +105,7 @@ impl FileReader<'_> {
         Ok(entries)
     }
 
-    /// The hits; `look` is 0. `least` is the smallest valid number.
+    /// The hits; `look` means 0. `least` is the smallest valid number.
     pub(crate) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
         let hits = self.number(fields, "hits")?;
         let look = self.flag(fields, "look")?;
@@ -124,7 +124,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// The limit of the request.
+    /// The limit that the request sends.
     fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {

@@ -19,7 +19,7 @@ use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead};
 const NONE: &str = "none";
 
 impl FileReader<'_> {
-    /// The expectation of a request with so many descriptors: `ok`, `over`, or a mapping.
+    /// The expectation of a request with this many descriptors: `ok`, `over`, or a mapping.
     pub(super) fn expectation(&mut self, at: Position, id: NodeId, descriptors: usize) -> Result<Expect, Reported> {
         if let Value::Scalar { text, .. } = &self.document.node(id).value {
             if !Verdict::NAMES.contains(&&**text) {
@@ -95,7 +95,7 @@ impl FileReader<'_> {
         Ok(statuses)
     }
 
-    /// All but the answer.
+    /// Everything except the answer.
     fn status(&mut self, fields: &Fields) -> Result<ExpectedStatus, Reported> {
         let text = |text: &str| Ok(text.to_owned());
         Ok(ExpectedStatus {
@@ -148,7 +148,7 @@ impl FileReader<'_> {
                 return Err(self.report(position, format!("{key} must be texts by names")));
             };
             if headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-                return Err(self.report(position, format!("{} is here twice", quoted(name))));
+                return Err(self.report(position, format!("{} appears twice", quoted(name))));
             }
             let value = if *plain && **value == *NONE { None } else { Some(value.to_string()) };
             headers.push((name.to_string(), Positioned { position, value }));
@@ -161,7 +161,7 @@ impl FileReader<'_> {
         Ok(metadata.and_then(|metadata| self.at_key(fields, "metadata", metadata)))
     }
 
-    /// A text that `parse` reads, with its place.
+    /// A text that `parse` reads, with its position.
     fn written<T>(
         &mut self,
         fields: &Fields,
@@ -178,7 +178,7 @@ impl FileReader<'_> {
     }
 }
 
-/// Reads `none`, or what `parse` reads.
+/// Accepts `none`, and otherwise the texts of `parse`.
 fn or_none<T>(parse: impl Fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<Option<T>, String> {
     move |text| if text == NONE { Ok(None) } else { parse(text).map(Some) }
 }

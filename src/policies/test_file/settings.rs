@@ -1,4 +1,4 @@
-//! The settings of a test: those that decisions and responses depend on.
+//! The settings of a test: those that affect decisions and responses.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub const NAMES: [&str; 21] = [
     "limits.hits",
 ];
 
-/// The names and texts of settings. Those of a case replace those of its file.
+/// The names and texts of settings. A case's settings replace those of its file.
 pub(crate) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
-    /// The settings below `settings`, added to those of `above`.
+    /// The settings in `settings`, added to `above`.
     pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
         let mut given = above.clone();
         let (Some((at, node)), Some((_, id))) = (self.value(fields, "settings"), fields.get("settings")) else {
@@ -81,13 +81,12 @@ impl FileReader<'_> {
     }
 }
 
-/// The settings of a server with these alone.
+/// The settings of a server with only these set.
 ///
-/// # Errors
-/// When they do not fit together.
+/// # Errors When they contradict each other.
 pub fn with_defaults(given: &[(&'static str, String)]) -> Result<Settings, Problems> {
     let mut layer = Layer::default();
-    // This setting is required, and tests do not use it.
+    // This setting is required, but tests do not use it.
     layer.set("policies.directory=.");
     for (name, text) in given {
         layer.set(&format!("{name}={text}"));

@@ -8,7 +8,7 @@ use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{OF_ASK, STEP};
 use super::values::micros;
-use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
+use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, ROWS_MAX, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, Position};
@@ -16,12 +16,12 @@ use crate::{NAME_BYTES_MAX, Position};
 /// The placeholder for the number of the caller in keys and values.
 pub const CALLER: &str = "<n>";
 /// The kinds of steps. A step has exactly one of these keys.
-const ACTIONS: [&str; 4] = ["ask", "wait", "at", "swap"];
+const ACTIONS: [&str; 5] = ["ask", "wait", "at", "swap", "rows"];
 
 /// The progress of a case.
 pub(super) struct Clock {
     pub(super) now: Micros,
-    /// Requests so far.
+    /// The requests so far.
     pub(super) asks: u64,
 }
 
@@ -47,6 +47,10 @@ impl FileReader<'_> {
         let action = match action {
             "ask" => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
             "swap" => self.swap(&fields, directory)?,
+            "rows" => match self.given_rows(&fields, directory, ROWS_MAX)? {
+                Some(rows) => Action::Rows(rows),
+                None => return Err(self.report_value(&fields, "rows", "rows without a path and lines".to_owned())),
+            },
             wait_or_at => {
                 self.advance(&fields, wait_or_at, clock)?;
                 Action::Wait
@@ -55,7 +59,7 @@ impl FileReader<'_> {
         Ok(Step { position: fields.at, now, action })
     }
 
-    /// Reports keys that another kind of step has.
+    /// Reports keys that belong to other kinds of steps.
     fn refuse_others(&mut self, fields: &Fields, action: &str) -> Result<(), Reported> {
         let is_wrong = |key: &str| match key {
             "expect" => action != "ask" && action != "swap",
@@ -65,7 +69,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for key in OF_ASK.into_iter().chain(["expect", "state"]).filter(|key| is_wrong(key)) {
             if let Some(at) = fields.key_at(key) {
-                result = Err(self.report(at, format!("{key} means nothing in a step with {action}")));
+                result = Err(self.report(at, format!("{key} has no effect in a step with {action}")));
             }
         }
         result
@@ -111,7 +115,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// The number of rounds by `every` and `for`, and the interval between them.
+    /// The number of rounds from `every` and `for`, and the interval between them.
     fn rounds(&mut self, fields: &Fields) -> Result<(u64, Micros), Reported> {
         let every = self.length(fields, "every")?;
         let length = self.length(fields, "for")?;

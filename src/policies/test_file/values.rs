@@ -5,24 +5,22 @@ use std::fmt;
 use weir_engine::Micros;
 use weir_text::{duration, spell};
 
-/// An expected number, or its bounds.
+/// An expected number or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The smallest.
+    /// The smallest number.
     pub min: u64,
-    /// The largest.
+    /// The largest number.
     pub max: u64,
 }
 
 impl Range {
-    /// Whether the number is one of those.
-    #[must_use]
+    /// Whether the number is in the range.
     pub const fn has(&self, number: u64) -> bool {
         self.min <= number && number <= self.max
     }
 
-    /// The range as written in a test. `spelled` writes its numbers.
-    #[must_use]
+    /// The range as a test writes it. `spelled` formats its numbers.
     pub fn written(&self, spelled: impl Fn(u64) -> String) -> String {
         match (self.min, self.max) {
             (min, max) if min == max => spelled(min),

@@ -17,7 +17,7 @@ impl FileReader<'_> {
         for key in OF_SOURCES {
             if let Some(at) = self.given(top, key) {
                 refused =
-                    Err(self.report(at, format!("{key} means nothing beside access_log: the log has its own times")));
+                    Err(self.report(at, format!("{key} has no effect with access_log: the log has its own times")));
             }
         }
         let Some((_, id)) = top.get("access_log") else { return Err(Reported) };
@@ -48,13 +48,13 @@ impl FileReader<'_> {
         };
         refused?;
         let hits = hits_field?.map_or(LoggedHits::Same(hits), LoggedHits::Field);
-        let format = format?.map_or(TimeFormat::Rfc3339, TimeFormat::named);
+        let format = format?.and_then(TimeFormat::named).unwrap_or(TimeFormat::Rfc3339);
         Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
     }
 
-    /// The field with the hits; none if `hits` is a number.
+    /// The field with the hits. None if `hits` is a number.
     fn hits_field(&mut self, fields: &Fields) -> Read<String> {
-        // A text that begins with a digit or a sign is meant as a number.
+        // A text that begins with a digit or a sign is probably a number.
         let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
         let Some(field) = self.text(fields, "hits", NAME_BYTES_MAX)?.filter(|text| !is_number(text)) else {
             return Ok(None);

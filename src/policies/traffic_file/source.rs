@@ -79,7 +79,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// Its start and end.
+    /// The start and the end of the source.
     fn span(&mut self, fields: &Fields, duration: Micros) -> Result<(Micros, Micros), Reported> {
         let from = self.length(fields, "from")?.unwrap_or(0);
         let until = self.length(fields, "until")?.unwrap_or(duration);
@@ -197,7 +197,7 @@ impl FileReader<'_> {
     }
 }
 
-/// How long requests last: at least and at most.
+/// How long requests last: the minimum and the maximum.
 fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
     if lasts.max > DURATION_US_MAX {
         Err("write 5s or 1s..10s, at most 366 days".to_owned())
@@ -206,13 +206,13 @@ fn bounded(lasts: Range) -> Result<(Micros, Micros), String> {
     }
 }
 
-/// The percentages of a day that falls linearly from its peak to its trough, and rises linearly to its peak.
+/// The percentages of a day that falls linearly from its peak to its trough, and rises linearly back to its peak.
 fn curve(peak: usize, trough: usize, low: u32) -> [u32; HOURS] {
     let down = (trough + HOURS - peak) % HOURS;
     let up = HOURS - down;
     std::array::from_fn(|hour| {
         let after_peak = (hour + HOURS - peak) % HOURS;
-        // The distance from the trough, and that of the peak on the same side.
+        // The distance from the trough, and the distance of the peak on the same side.
         let (part, whole) = if after_peak <= down { (down - after_peak, down) } else { (after_peak - down, up) };
         let above = (SHARE_MAX - low) as usize * part / whole;
         low + u32::try_from(above).unwrap_or(SHARE_MAX)

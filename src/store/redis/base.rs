@@ -1,5 +1,5 @@
-//! What every other folder of the Redis store uses: how it reports to logs and metrics, what each error of Redis means,
-//! whether a circuit is open, and how long to wait before another try.
+//! The base of all other folders of the Redis store: reports to logs and metrics, the meaning of each error of Redis,
+//! the states of a circuit, and pauses between attempts.
 //!
 //! Not here: connections, calls, scripts.
 pub(super) mod circuit;

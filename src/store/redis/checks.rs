@@ -1,6 +1,6 @@
-//! What a server is asked once, at the start: whether it can do what weir needs, and whether it may lose limits.
+//! Checks of a server, once at the start: whether it supports what weir needs, and whether it may evict limits.
 //!
-//! Not here: when it is asked, and what follows from the answer (app).
+//! Not here: when the checks run, and the consequences (app).
 
 pub(super) mod commands;
 pub(super) mod eviction;

@@ -1,7 +1,6 @@
-//! From an address to one open connection: TCP, TLS and Unix sockets, the login, and the master that sentinels name.
+//! From an address to one open connection: TCP, TLS and Unix sockets, the login, and the master from sentinels.
 //!
-//! Not here: when a connection is made and when it is used again (transport/pool.rs), and what is sent on it
-//! (transport/worker.rs).
+//! Not here: when a connection is made and reused (transport/pool.rs), and what is sent on it (transport/worker.rs).
 
 pub(super) mod command_buffer;
 pub(super) mod connection;

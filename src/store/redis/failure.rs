@@ -1,6 +1,7 @@
-//! What a failed call means for a charge: whether it can have been made, its kind for metrics, and its text for the caller.
+//! The consequences of a failed call for a charge: whether it may have been made, its kind for metrics, and its text
+//! for the caller.
 //!
-//! Not here: what a caller gets in place of a decision (the limiter).
+//! Not here: what a caller gets instead of a decision (the limiter).
 
 use weir_engine::weight::TOO_HEAVY;
 
@@ -8,7 +9,7 @@ use crate::redis::base::error_class::RedisErrorClass;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::{Failure, StoreError};
 
-/// What a failed call means for a charge: whether it can have been made.
+/// The store error of a failed call: whether the charge may have been made.
 pub(super) fn store_error(error: CallError) -> StoreError {
     let message = text_for_caller(&error);
     match error {
@@ -22,7 +23,7 @@ pub(super) fn store_error(error: CallError) -> StoreError {
     }
 }
 
-/// The text for a caller of weir: a sentence of weir's. The log has the server's own text and its address.
+/// weir's own text for a caller. The log has the server's text and address.
 fn text_for_caller(error: &CallError) -> String {
     match error {
         CallError::NotSent { reason: Reason::NoConnection(error) } => {
@@ -47,14 +48,14 @@ const fn kind_of(reason: &Reason) -> &'static str {
     }
 }
 
-/// The limiter splits charges by `Store::part_of` first, so that only a bug leads here.
+/// The limiter splits charges by `Store::part_of` first, so only a bug can cause this.
 pub(super) fn several_slots(charges: usize) -> StoreError {
-    let message = format!("the {charges} charges of one call lie in several slots of the redis cluster");
+    let message = format!("the {charges} charges of one call are in several slots of the redis cluster");
     StoreError::NotSent(Failure { kind: "crossslot", message })
 }
 
-/// The kinds of failure that are no answers of Redis: with those of [`ERROR_CLASSES`](crate::redis::error_class::ERROR_CLASSES) all that a decision
-/// can end with.
+/// The kinds of failure without an answer of Redis. With the kinds of
+/// [`ERROR_CLASSES`](crate::redis::error_class::ERROR_CLASSES), these are all kinds of a failed decision.
 pub const KINDS: [&str; 10] = [
     "no_connection",
     "broken",
@@ -69,7 +70,7 @@ pub const KINDS: [&str; 10] = [
 ];
 
 pub(super) fn malformed_reply() -> StoreError {
-    let message = "redis sent a reply that no script of weir makes".into();
+    let message = "redis sent a reply with an unexpected form".into();
     StoreError::Unknown(Failure { kind: "reply", message })
 }
 
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn every_reason_has_a_kind_that_is_shown_before_it_happens() {
         let refused = || DialError::new("a:1".into(), NO_CONNECTION, "refused".into());
-        // One after the other: the compiler asks for the place of a new one.
+        // A chain, so that the compiler requires a place for a new reason.
         let next = |reason: &Reason| match reason {
             Reason::QueueFull { .. } => Some(Reason::Deadline),
             Reason::Deadline => Some(Reason::NoConnection(refused())),
@@ -105,7 +106,7 @@ mod tests {
         let mut shown = KINDS;
         shown.sort_unstable();
         assert_eq!(kinds, shown);
-        // Kinds that weir gives itself, and Redis too.
+        // Kinds that both weir and Redis can cause.
         let is_answer = |kind: &str| ERROR_CLASSES.iter().any(|row| row.kind == kind);
         let (StoreError::NotSent(slots), StoreError::NotSent(state)) = (several_slots(2), foreign_state("k")) else {
             panic!("nothing was charged");

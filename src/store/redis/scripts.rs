@@ -1,6 +1,6 @@
-//! The scripts of lua/ as calls: charges to arguments, replies to states.
+//! The scripts of lua/ as calls: encodes charges as arguments, and decodes replies to states.
 //!
-//! Not here: how calls travel (transport), and which server they go to (routing).
+//! Not here: how calls are sent (transport), and to which server (routing).
 
 pub(super) mod decode;
 pub(super) mod encode;

@@ -102,7 +102,7 @@ fn metadata_that_is_none_is_refused() {
     for (metadata, expected) in [
         ("5", "p.yaml:1:63: metadata must be a mapping of keys and values, not \"5\""),
         ("[a]", "p.yaml:1:63: metadata must be a mapping of keys and values, not a list"),
-        ("{a: 1, a: 2}", "p.yaml:1:70: \"a\" is here twice"),
+        ("{a: 1, a: 2}", "p.yaml:1:70: \"a\" appears twice"),
     ] {
         let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: 1/s, metadata: {metadata}}}]}}");
         assert_eq!(parse(&[("p.yaml", &text)]).unwrap_err().to_string(), expected);
@@ -145,7 +145,7 @@ fn files_of_one_domain_are_joined_where_that_is_asked_for() {
     assert_eq!(
         parse_with(&[("1.yaml", first), ("2.yaml", twin)], MERGING).unwrap_err().to_string(),
         "2.yaml:1:16: on_error belongs in the first file of the domain, which is at 1.yaml:1:10\n\
-         2.yaml:1:46: key \"a\" with value \"x*\" is here twice, first at 1.yaml:1:53"
+         2.yaml:1:46: key \"a\" with value \"x*\" appears twice, first at 1.yaml:1:53"
     );
 }
 
@@ -164,7 +164,7 @@ fn an_empty_directory_and_utf_16_load_in_a_compatible_reading_only() {
         assert!(load_dir_with(dir.path(), COMPATIBLE).unwrap().policies.domain("größe").is_some());
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         let told = load_dir_with(dir.path(), COMPATIBLE).unwrap_err().to_string();
-        assert!(told.ends_with("not UTF-16, which its byte order mark announces"), "{told}");
+        assert!(told.ends_with("not UTF-16, although its byte order mark is that of UTF-16"), "{told}");
     }
 }
 

@@ -75,7 +75,7 @@ descriptors:
 fn check_prints_warnings_and_strict_makes_errors_of_them() {
     let dir = directory(&[("shop.yaml", "name: x\ndomain: shop\ndescriptors:\n  - {key: user, rate_limit: }\n")]);
     let expected = "domain shop   shop.yaml:2:9   on_error the server's\n  user   no limit\n\n\
-         shop.yaml:1:1: warning: name means nothing in a policy file [ignored_key]\n\
+         shop.yaml:1:1: warning: name has no effect in a policy file [ignored_key]\n\
          shop.yaml:4:17: warning: rate_limit is empty: nothing is limited here [empty_rate_limit]\n\n\
          1 domain, 0 rules, 0 limits in 1 file\n";
     assert_eq!(checked(dir.path()).unwrap(), expected);
@@ -125,11 +125,11 @@ fn check_prints_a_tree() {
     domain void   void.yml:1:9   on_error the server's
       no descriptors: everything passes
 
-    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, since the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: write the limits of the other descriptor below this one too, or unlimited: true if none is meant [hides_below]
-    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, since the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: write the limits of the other descriptor below this one too, or unlimited: true if none is meant [hides_below]
-    shop.yaml:21:5: warning: in shadow mode, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
-    shop.yaml:27:5: warning: unlimited, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
-    shop.yaml:29:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor [no_limit]
+    shop.yaml:6:9: warning: (path=/pay, method=POST) has no limit here, because the limit at shop.yaml:11:13 is below the key alone at shop.yaml:9:9: write the limits of the other descriptor below this one too, or unlimited: true for no limit [hides_below]
+    shop.yaml:14:5: warning: (tenant=t9, path=/pay) has no limit here, because the limit at shop.yaml:6:9 is below the key alone at shop.yaml:3:5: write the limits of the other descriptor below this one too, or unlimited: true for no limit [hides_below]
+    shop.yaml:21:5: warning: in shadow mode, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:27:5: warning: unlimited, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:29:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]
 
     2 domains, 6 rules, 6 limits in 2 files
     "#);
@@ -197,8 +197,8 @@ fn check_and_explain_show_who_says_what_becomes_of_a_failed_charge() {
       level     no limit
       staff     unlimited
 
-    shop.yaml:20:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor [no_limit]
-    shop.yaml:23:5: warning: unlimited, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:20:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor [no_limit]
+    shop.yaml:23:5: warning: unlimited, and no comment says why: write the reason in a comment, in a line of the descriptor or above it [no_reason]
 
     1 domain, 6 rules, 6 limits in 1 file
     ");
@@ -370,12 +370,12 @@ fn explain_tells_why_nothing_matches() {
 
     descriptor 5   tenant=t9
       tenant=t9   key and value   shop.yaml:14:5
-      no rule, so it passes: rules stand deeper, below path=/files/*
+      no rule, so it passes: rules are deeper, below path=/files/*
 
     descriptor 6   tenant=t1, path=/pay, x=1
       tenant=t1   key alone   shop.yaml:3:5
       path=/pay   key and value   shop.yaml:6:9
-      x=1         nothing stands deeper here
+      x=1         no descriptors are deeper here
       no rule, so it passes: the rule at shop.yaml:6:9 counts only for a descriptor that ends with path=/pay
 
     descriptor 7   odd\n\u{1b}[1m=1

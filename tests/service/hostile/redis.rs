@@ -363,7 +363,7 @@ fn a_reply_too_many_is_no_answer_to_a_later_call() {
         ("x", r#""x""#),
     ] {
         let broke = answers_after(surplus);
-        assert_eq!(broke, [format!("a reply that no request waits for: {shown}")]);
+        assert_eq!(broke, [format!("a reply without a request: {shown}")]);
     }
     assert!(answers_after("").is_empty());
 }
@@ -372,7 +372,7 @@ fn a_reply_too_many_is_no_answer_to_a_later_call() {
 fn the_log_shows_what_a_server_answers_that_is_no_redis() {
     for (answer, why) in [
         ("hello\r\n", r#"a value begins with "hello\r\n""#),
-        ("$-7x\r\n", r#"the length is no number in "$-7x\r\n""#),
+        ("$-7x\r\n", r#"the length is not a number in "$-7x\r\n""#),
         ("HTTP/1.1 400 Bad Request\r\n\r\n", r#"a value begins with "HTTP/1.1 400 Bad Request\r\n\r\n""#),
     ] {
         let fake = FakeNode::start();
@@ -382,6 +382,6 @@ fn the_log_shows_what_a_server_answers_that_is_no_redis() {
         let error = runtime.block_on(node.call(command("DBSIZE", 1), soon(PATIENCE))).unwrap_err();
         assert!(matches!(error, CallError::Unknown { reason: Reason::Broken(_) }), "{error}");
         let broke = told.broke();
-        assert!(broke[0].contains(&format!("a reply that is no RESP: {why}")), "{broke:?}");
+        assert!(broke[0].contains(&format!("a reply that is not RESP: {why}")), "{broke:?}");
     }
 }

@@ -291,10 +291,10 @@ fn what_a_setting_or_a_failing_store_does_shows_in_the_verdict() {
 #[test]
 fn a_server_that_is_no_weir_is_named_with_what_it_sent() {
     for (body, expected) in [
-        ("{}\n", "its first line is no header of records"),
-        ("", "its first line is no header of records"),
+        ("{}\n", "its first line is not a header of records"),
+        ("", "its first line is not a header of records"),
         ("{\"weir_record\":2}\n", "its records have version 2"),
-        ("{\"weir_record\":1}\n\u{1b}[31m\n", "a line is no record: \\u{1b}[31m"),
+        ("{\"weir_record\":1}\n\u{1b}[31m\n", "a line is not a record: \\u{1b}[31m"),
         ("{\"weir_record\":1}\n", "has ended the tap without a reason"),
     ] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -372,7 +372,7 @@ fn a_tap_needs_the_token_where_there_is_one() {
     let other = tempfile::NamedTempFile::new().unwrap();
     fs::write(other.path(), "other").unwrap();
     let (code, errors) = tap(&["--for", "1s", "--token-file", &other.path().display().to_string()]);
-    assert!(code == Some(1) && errors.contains("the token of --token-file is none of them"), "{errors}");
+    assert!(code == Some(1) && errors.contains("the token of --token-file is not one of them"), "{errors}");
     fs::write(other.path(), "s3cret-s3cret-s3\n").unwrap();
     assert_eq!(tap(&["--for", "1s", "--token-file", &other.path().display().to_string()]).0, Some(0));
 }

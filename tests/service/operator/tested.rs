@@ -110,10 +110,14 @@ fn wrong_input_is_named_with_what_it_is() {
     let traffic = ["simulate", "--traffic", "shop.traffic.yaml", "shop.yaml"];
     for (arguments, code, reason) in [
         (&["check", "/dev/null"][..], 1, "/dev/null: neither a directory nor a regular file"),
-        (&["explain", "shop.test.yaml", "shop", "user=ann"], 1, "shop.test.yaml: by its name a file of tests"),
-        (&["diff", "shop.yaml", "shop.traffic.yaml"], 2, "shop.traffic.yaml: by its name a file of traffic"),
-        (&["test", "shop.traffic.yaml"], 2, "shop.traffic.yaml: by its name a file of traffic"),
-        (&["simulate", "--traffic", "shop.test.yaml", "shop.yaml"], 2, "shop.test.yaml: by its name a file of tests"),
+        (&["explain", "shop.test.yaml", "shop", "user=ann"], 1, "shop.test.yaml: its name marks it as a file of tests"),
+        (&["diff", "shop.yaml", "shop.traffic.yaml"], 2, "shop.traffic.yaml: its name marks it as a file of traffic"),
+        (&["test", "shop.traffic.yaml"], 2, "shop.traffic.yaml: its name marks it as a file of traffic"),
+        (
+            &["simulate", "--traffic", "shop.test.yaml", "shop.yaml"],
+            2,
+            "shop.test.yaml: its name marks it as a file of tests",
+        ),
         (&["simulate", "--traffic", "empty", "shop.yaml"], 2, "empty:1:1: empty: a record begins with a header"),
         (&["simulate", "--traffic", "noise", "shop.yaml"], 2, "noise:1:1: no header: the first line of a record"),
         (&[&traffic[..], &["--csv", "out", "--json", "out"]].concat(), 2, "--json and --csv name one file"),

@@ -37,16 +37,22 @@ fn mistakes_in_steps() {
         ("{ask: a=1, every: 1s}", "6:5: every and for belong together: every: 1s, for: 10m"),
         ("{ask: a=1, every: 2s, for: 1s}", "6:23: every must be longer than 0, and at most as long as for"),
         ("{ask: a=1, every: 2s, for: 3s}", "6:32: for must be a whole number of times every"),
-        ("{ask: a=1, state: kept}", "6:16: state means nothing in a step with ask"),
+        ("{ask: a=1, state: kept}", "6:16: state has no effect in a step with ask"),
         ("{wait: 1}", "6:12: wait \"1\": has no unit: write 1ms or 1s"),
-        ("{wait: 1s, expect: ok}", "6:16: expect means nothing in a step with wait"),
+        ("{wait: 1s, expect: ok}", "6:16: expect has no effect in a step with wait"),
         (
             "{at: noon}",
-            "6:10: at \"noon\": no instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
+            "6:10: at \"noon\": not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
         ),
         ("{at: \"2039-01-01T00:00:00Z\"}", "6:10: this instant is past: the clock of a case only goes on"),
         ("{swap: other, state: lost}", "6:26: no state \"lost\": it is one of kept, forgotten"),
         ("{swap: other, expect: ok}", "6:27: expect of a swap can be refused, and nothing else"),
+        ("{rows: [a]}", "6:12: rows must be the path of a file of rows, or its lines after a |"),
+        ("{rows: absent.csv}", "6:12: absent.csv: No such file or directory (os error 2)"),
+        ("{rows: /dev/null}", "6:12: /dev/null: not a regular file"),
+        ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1: column 1: no column plan, and no column limits"),
+        ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2: column 1: no domain"),
+        ("{rows: a, expect: ok}", "6:15: expect means nothing in a step with rows"),
         ("{swap: [a]}", "6:12: swap must be a path, or texts by names of files, not a list"),
     ] {
         assert_eq!(of_steps(steps), expected, "{steps}");
@@ -65,7 +71,7 @@ fn mistakes_in_expectations() {
         ("{limit: 3}", "limit \"3\": no rate: write 3/s or 3/min"),
         ("{algorithm: token}", "algorithm \"token\": no algorithm, did you mean \"token_bucket\"?"),
         ("{headers: RateLimit}", "headers must be names and values, not \"RateLimit\""),
-        ("{headers: {a: 1, A: 2}}", "\"A\" is here twice"),
+        ("{headers: {a: 1, A: 2}}", "\"A\" appears twice"),
         ("{statuses: [ok, ok]}", "2 statuses, but the request has 1 descriptor"),
         ("{statuses: [ok], rule: a}", "rule belongs in statuses, where those are"),
         ("{error: x, answer: ok}", "a request that gets an error gets no answer"),
@@ -106,7 +112,7 @@ fn mistakes_around_cases() {
         ),
         (
             format!("domain: d\ncases:\n- {{name: c, {steps}}}\n- {{name: c, {steps}}}"),
-            "4:3: a case \"c\" is here twice, first at line 3",
+            "4:3: a case \"c\" appears twice, first in line 3",
         ),
         (
             format!("domain: d\nsettings: {{chargin: atomic}}\ncases: [{{name: c, {steps}}}]"),

@@ -110,7 +110,7 @@ fn an_interrupt_ends_it_while_the_reader_of_standard_output_stalls() {
     let (status, told) = ended(&mut child);
     assert_eq!(
         (status.code(), told.as_str()),
-        (Some(130), "weir: interrupted: files are written, the output is not whole\n")
+        (Some(130), "weir: interrupted: files are written, the output is incomplete\n")
     );
     assert_results(&fs::read_to_string(written.path("out.json")).expect("results"));
 }

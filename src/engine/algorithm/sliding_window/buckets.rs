@@ -1,7 +1,7 @@
 //! The sub-buckets of one key: a ring with their sum, in one allocation.
 //!
-//! Most decisions need the sum and the oldest buckets, so they read only the beginning of the allocation. That matters
-//! for a simulation of thousands of keys, which mostly waits for memory. Not here: which buckets count.
+//! Most decisions read only the sum and the oldest buckets, at the beginning of the allocation. This matters for a
+//! simulation of thousands of keys, which mostly waits for memory. Not here: which buckets count.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::BUCKETS_MAX;
 
 /// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 ///
-/// A bucket that is too old for any window with the newest bucket is not kept: at most 257 are.
+/// A bucket that is too old for any window that contains the newest bucket is dropped: a state has at most 257.
 pub struct Buckets(Box<Ring<[Slot]>>);
 
-/// The most buckets of a state: those of a window, and one that is leaving it. [sw-5]
+/// The most buckets of a state: one window, and one bucket that is leaving it. [sw-5]
 const SLOTS_MAX: usize = 257;
 const _: () = assert!(SLOTS_MAX as u64 == BUCKETS_MAX + 1, "a state has one bucket more than a window");
 
@@ -29,7 +29,7 @@ struct Ring<S: ?Sized> {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// The low bits of the number. The others follow from the newest bucket's number.
+    /// The low bits of the number. The high bits follow from the newest bucket's number.
     low: u16,
     hits: u32,
 }
@@ -38,7 +38,7 @@ struct Slot {
 const _: () = assert!(size_of::<Ring<[Slot; 1]>>() == 32, "docs/performance.md has the size of one bucket");
 const _: () = assert!(size_of::<Ring<[Slot; 61]>>() == 512, "docs/performance.md has the size of a full state");
 
-/// Space for this many buckets or more. The sizes are those of an allocator: 32, 64, 128, ... bytes.
+/// Allocates space for at least this many buckets. The sizes are those of an allocator: 32, 64, 128, ... bytes.
 fn with_room(slots: usize) -> Box<Ring<[Slot]>> {
     match slots {
         0..=1 => ring::<1>(),
@@ -62,25 +62,21 @@ const fn low(number: u64) -> u16 {
 
 impl Buckets {
     /// How many buckets there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.0.len)
     }
 
     /// Whether there are no buckets.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
     /// The hits of all buckets.
-    #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.sum
     }
 
     /// The number of the newest bucket.
-    #[must_use]
     pub fn newest(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.0.newest)
     }
@@ -90,7 +86,7 @@ impl Buckets {
         self.iter_from(0)
     }
 
-    /// The same without this many of the oldest buckets.
+    /// Number and hits of each bucket after the oldest `skip` buckets.
     pub(super) fn iter_from(&self, skip: usize) -> impl DoubleEndedIterator<Item = (u64, u32)> + '_ {
         (skip..self.len()).map(|i| self.get(i))
     }
@@ -130,7 +126,7 @@ impl Buckets {
         self.0.len += 1;
     }
 
-    /// Drops this many of the oldest buckets.
+    /// Drops the `count` oldest buckets.
     pub(super) fn drop_oldest(&mut self, count: usize) {
         for _ in 0..count.min(self.len()) {
             self.0.sum -= u64::from(self.get(0).1);
@@ -182,7 +178,7 @@ impl Ring<[Slot]> {
 }
 
 impl Default for Buckets {
-    /// No buckets, and space for one: many keys never have more.
+    /// Without buckets, but with space for one: many keys never have more.
     fn default() -> Self {
         Self(with_room(1))
     }
@@ -211,7 +207,7 @@ impl fmt::Debug for Buckets {
 }
 
 impl FromIterator<(u64, u32)> for Buckets {
-    /// From numbers in ascending order.
+    /// The numbers must ascend.
     fn from_iter<I: IntoIterator<Item = (u64, u32)>>(buckets: I) -> Self {
         let mut all = Self::default();
         for (number, hits) in buckets {
@@ -225,7 +221,7 @@ impl FromIterator<(u64, u32)> for Buckets {
 mod tests {
     use super::*;
 
-    /// The same as a plain list.
+    /// The reference: buckets in a plain list.
     #[derive(Default)]
     struct Plain(Vec<(u64, u32)>);
 

@@ -1,23 +1,23 @@
-//! Whether calls to a server pass, as a value that is reported, and the settings by which a circuit breaker decides it.
+//! The state of a circuit, and the settings of a circuit breaker.
 //!
-//! Not here: the state machine that decides it (routing/breaker.rs).
+//! Not here: the state machine of the breaker (routing/breaker.rs).
 
 use std::time::Duration;
 
-/// When the breaker opens and how it finds back.
+/// When the breaker opens, and how it closes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSettings {
     /// How long failures are counted together.
     pub window: Duration,
-    /// Fewer calls than that within the window open nothing.
+    /// The breaker does not open if fewer calls end within the window.
     pub calls: u32,
-    /// The share of the calls in percent, 1 to 100, that must have failed; 0 turns the breaker off.
+    /// The share of failed calls, in percent from 1 to 100, at which the breaker opens; 0 disables it.
     pub error_percent: u32,
-    /// The time from the opening to the first probe, of which up to half is left out at random. It doubles with each
-    /// further one, up to `routing::breaker::DOUBLINGS_MAX` times.
+    /// The time from the opening to the first probe. Up to half of it is cut at random. It doubles with each further
+    /// probe, up to `routing::breaker::DOUBLINGS_MAX` times.
     pub probe: Duration,
-    /// The time that a call usually has. A late call that had less than half of it does not count as a failure: else a
-    /// caller with short deadlines could open the breaker for all.
+    /// The usual timeout of a call. A late call with less than half of this timeout does not count as a failure:
+    /// otherwise a caller with short deadlines could open the breaker for all callers.
     pub timeout: Duration,
 }
 
@@ -33,26 +33,16 @@ impl Default for BreakerSettings {
     }
 }
 
-/// Whether calls pass. In the order of badness.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Circuit {
-    /// All of them.
-    #[default]
-    Closed,
-    /// A few, on trial.
-    HalfOpen,
-    /// None.
-    Open,
-}
-
-impl Circuit {
-    /// Its name for people and programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half_open",
-            Self::Open => "open",
-        }
+weir_engine::named! {
+    /// Whether calls pass. In ascending order of severity.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub enum Circuit {
+        /// All calls pass.
+        #[default]
+        Closed = "closed",
+        /// A few calls pass, as trials.
+        HalfOpen = "half_open",
+        /// No call passes.
+        Open = "open",
     }
 }

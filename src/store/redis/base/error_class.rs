@@ -1,45 +1,44 @@
-//! Every error of Redis that weir knows, and what weir does about it: one table, which docs/stores.md explains to
+//! Every error of Redis that weir handles, and how weir handles it, in one table. docs/stores.md explains the table to
 //! operators.
 //!
-//! Not here: errors of the network, which are no answers of Redis (transport/error.rs), and how the breaker counts
-//! (routing/breaker.rs).
+//! Not here: network errors (transport/error.rs), and how the breaker counts (routing/breaker.rs).
 
 use redis::ServerError;
 
-/// A class of errors of Redis, and what weir concludes from one.
+/// A class of Redis errors, and its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisErrorClass {
-    /// The first word of the error, or its beginning where the first word is the `ERR` of many errors.
+    /// The first word of the error. If that is the common `ERR`, the beginning of its text.
     pub code: &'static str,
     /// Its word in metrics.
     pub kind: &'static str,
-    /// Whether the call that got it can have charged anything.
+    /// Whether the failed call may have charged.
     pub proof: Proof,
-    /// What happens to its connection.
+    /// What happens to the connection.
     pub connection: After,
-    /// What it concerns.
+    /// What the error is about.
     pub blame: Blame,
 }
 
-/// What an error proves about the call that got it. [rd-4]
+/// What an error proves about its call. [rd-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Nothing was written. Redis raises such errors before a call runs; or within a script, but then only while the
-    /// script has not written yet.
+    /// Nothing was written. Redis raises such errors before a call runs; within a script, only while the script has not
+    /// written yet.
     NothingRan,
-    /// The same where Redis refused the call itself. Raised within a script, it may have come after a write.
+    /// Nothing was written, if Redis refused the call itself. Within a script, the error may have come after a write.
     UnlessInScript,
-    /// The call may have written something before it failed.
+    /// Nothing: the call may have written before it failed.
     Nothing,
 }
 
 /// What happens to a connection after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It is used again.
+    /// weir uses it again.
     Keep,
-    /// It is closed and dialled anew: the name may lead to another server now, and the password file may hold another
-    /// password.
+    /// weir closes it and dials again: the name may resolve to another server now, and the password file may have
+    /// another password.
     Redial,
 }
 
@@ -48,9 +47,9 @@ pub enum After {
 pub enum Blame {
     /// The server, for every key: the breaker counts it.
     Server,
-    /// This call alone, or what is stored at its keys.
+    /// Only this call, or the values at its keys.
     Call,
-    /// Where the key is: routing finds the right node by it.
+    /// The location of the key. Routing finds the right node from it.
     Route,
 }
 
@@ -58,12 +57,12 @@ const fn row(code: &'static str, kind: &'static str, proof: Proof, connection: A
     RedisErrorClass { code, kind, proof, connection, blame }
 }
 
-/// All of them. The last but one is weir's own, raised by its scripts.
+/// All classes. The last but one is weir's own; its scripts raise it.
 ///
-/// Why the first ones prove that nothing ran: Redis checks them before it runs a command at all. READONLY, OOM, MISCONF
-/// and NOREPLICAS it checks at each command of a script, but no more once the script has written. WRONGTYPE and STATE
-/// come while a script reads, and weir's scripts read all keys before they write the first. NOPERM is different: a user may lack
-/// the right to a script's second write.
+/// Why the first classes prove that nothing ran: Redis checks them before it runs a command. READONLY, OOM, MISCONF and
+/// NOREPLICAS are checked at each command of a script, but not after the script has written. WRONGTYPE and STATE are
+/// raised while a script reads, and weir's scripts read all keys before they write the first. NOPERM is different: a
+/// user may lack the right to a script's second write.
 pub const ERROR_CLASSES: [RedisErrorClass; 21] = {
     use {After::*, Blame::*, Proof::*};
     [
@@ -91,47 +90,43 @@ pub const ERROR_CLASSES: [RedisErrorClass; 21] = {
     ]
 };
 
-/// The class of errors without a row of their own.
+/// The class of all other errors.
 pub const OTHER: RedisErrorClass = row("ERR", "refused", Proof::Nothing, After::Keep, Blame::Call);
 
-/// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
+/// The prefix of an error raised within a script, before Redis 7. The error itself follows later in the text.
 const WRAPPED: &str = "Error running script";
 
-/// How Redis up to version 7.0 words NOPERM within a script, and how Valkey does.
+/// The text of NOPERM within a script, in Redis up to 7.0 and in Valkey.
 const LACKS_A_RIGHT: [&str; 2] = ["The user executing the script can't ", "ACL failure in script: "];
 
-/// What the scripts of lua/ raise.
+/// The error that the scripts of lua/ raise.
 const NOT_OURS: &str = "STATE the value at the key was not written by weir";
 
-/// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
+/// The suffix of an error raised within a script, since Redis 7: `script: <sha1>, on @user_script:<line>.`
 const IN_SCRIPT: &str = " script: ";
 
-/// How Redis begins to repeat what it was sent: a password where it does not know AUTH, a key where it does not know
-/// EVALSHA.
+/// Redis repeats arguments after this text. They can be a password (without AUTH support) or a key (without EVALSHA
+/// support).
 const ARGUMENTS: &str = ", with args beginning with";
 
-/// What may be shown of a text that a server sent: all but the arguments of our commands, which it may repeat.
-#[must_use]
+/// A server's text without the arguments of weir's commands, which the server may repeat. Safe to show.
 pub fn without_arguments(text: &str) -> &str {
     text.find(ARGUMENTS).map_or(text, |end| &text[..end])
 }
 
-/// An error of Redis as it may stand in a log.
-#[must_use]
+/// The text of a Redis error for a log.
 pub fn for_log(error: &ServerError) -> String {
     let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
     without_arguments(&text).trim_end().to_owned()
 }
 
 impl RedisErrorClass {
-    /// The row of an error that Redis answered.
-    #[must_use]
+    /// The class of an error that Redis returned.
     pub fn of(error: &ServerError) -> &'static RedisErrorClass {
         Self::of_parts(error.code(), error.details().unwrap_or_default())
     }
 
-    /// The same by its first word and what follows it.
-    #[must_use]
+    /// The class of an error by its first word and the rest of its text.
     pub fn of_parts(code: &str, text: &str) -> &'static RedisErrorClass {
         let code = match code {
             "ERR" if LACKS_A_RIGHT.iter().any(|words| text.contains(words)) => "NOPERM",
@@ -155,8 +150,7 @@ impl RedisErrorClass {
         &OTHER
     }
 
-    /// Whether a call that got `error`, whose row this is, certainly wrote nothing.
-    #[must_use]
+    /// Whether the call certainly wrote nothing; `self` is the class of `error`.
     pub fn proves_nothing_ran(&self, error: &ServerError) -> bool {
         match self.proof {
             Proof::NothingRan => true,
@@ -169,7 +163,7 @@ impl RedisErrorClass {
     }
 }
 
-/// Whether a wrapped error is one with this code: `...: @user_script: 7: -CODE text`, the dash not always.
+/// Whether a wrapped error has this code: `...: @user_script: 7: -CODE text`. The dash is optional.
 fn wraps(text: &str, code: &str) -> bool {
     text.match_indices(code).any(|(at, _)| {
         let before = text[..at].trim_end_matches('-');
@@ -208,7 +202,7 @@ mod tests {
         check("NEWS of an unknown kind", "refused");
     }
 
-    /// As Redis 6.2 words them.
+    /// The texts of Redis 6.2.
     #[test]
     fn an_error_within_a_script_is_known_inside_of_its_wrapping() {
         let check = |text: &str, kind: &str| {

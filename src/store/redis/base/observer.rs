@@ -1,6 +1,6 @@
-//! What the Redis store reports to logs and metrics, and the types that it reports.
+//! The events that the Redis store reports to logs and metrics, and their types.
 //!
-//! Not here: what is logged and counted (app), and what limits report (the engine's observer).
+//! Not here: what is logged and counted (app), and the events of limits (the engine's observer).
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use weir_tls::files::FileError;
 use super::circuit::Circuit;
 use super::error_class::RedisErrorClass;
 
-/// Gets the reports of the Redis store. Every method is called on the runtime that serves requests: it must return at
-/// once.
+/// Receives the events of the Redis store. The runtime that serves requests calls every method, so a method must return
+/// at once.
 pub trait RedisObserver: Send + Sync + 'static {
-    /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
-    /// sent a second time, because Redis did not know their script, are a batch of their own.
+    /// Redis answered a batch of `calls` (at least one), `took` after the batch left the queue. Calls that are sent
+    /// again after NOSCRIPT form a separate batch.
     fn batch_answered(&self, calls: usize, took: Duration) {
         let _ = (calls, took);
     }
@@ -30,7 +30,7 @@ pub trait RedisObserver: Send + Sync + 'static {
         let _ = error;
     }
 
-    /// A file that is read at every dial cannot be used. Its last good content stays in force.
+    /// A file that is read at every dial cannot be used. Its last good content stays in use.
     fn file_refused(&self, error: &FileError) {
         let _ = error;
     }
@@ -40,31 +40,32 @@ pub trait RedisObserver: Send + Sync + 'static {
         let _ = reason;
     }
 
-    /// A connection to the server at `address` broke, with the reason: it was closed under calls, or the server sent what is
-    /// not RESP, or a reply that no request waits for. [`RedisObserver::connection_dropped`] reports it too.
+    /// A connection to the server at `address` broke, with the reason: it closed while calls were in flight, the server
+    /// sent bytes that are not RESP, or it sent a reply without a request. [`RedisObserver::connection_dropped`] is
+    /// called too.
     fn connection_broke(&self, address: &str, reason: &str) {
         let _ = (address, reason);
     }
 
-    /// A dial to `address` waits for `wait`, since too many were made lately.
+    /// A dial to `address` waits for `wait`, because there were too many recently.
     fn dial_held(&self, address: &str, wait: Duration) {
         let _ = (address, wait);
     }
 
-    /// The answer to a script call has a form that no script of weir returns.
+    /// The reply to a script call has a form that no script of weir returns.
     fn strange_reply(&self) {}
 
-    /// A pipeline to `address` begins. `load` has values as long as it lasts.
+    /// A pipeline to `address` starts. `load` has values until the pipeline ends.
     fn started(&self, address: &str, load: Load) {
         let _ = (address, load);
     }
 
-    /// A pipeline to `address` that [`RedisObserver::started`] reported is gone.
+    /// A pipeline to `address` has ended, after [`RedisObserver::started`].
     fn ended(&self, address: &str) {
         let _ = address;
     }
 
-    /// The server at `address` answered a call with an error of the class `class`.
+    /// The server at `address` answered a call with an error of this class.
     fn refused(&self, address: &str, class: &RedisErrorClass, error: &ServerError) {
         let _ = (address, class, error);
     }
@@ -74,14 +75,14 @@ pub trait RedisObserver: Send + Sync + 'static {
         let _ = (address, from, to);
     }
 
-    /// One runtime has no circuit for the server at `address` any more. It was not closed. That says nothing about the
-    /// server.
+    /// One runtime has removed its circuit for the server at `address`, which was open or half open. This does not
+    /// describe the server's state.
     fn circuit_gone(&self, address: &str, was: Circuit) {
         let _ = (address, was);
     }
 }
 
-/// Observes nothing.
+/// Ignores all events.
 impl RedisObserver for () {}
 
 /// The calls that wait in one pipeline.
@@ -90,8 +91,7 @@ pub(crate) trait Backlog: fmt::Debug + Send + Sync {
     fn waiting(&self) -> usize;
 }
 
-/// What a pipeline holds at this moment, for gauges. Each number is out of date at once. There is none once the pipeline
-/// is gone.
+/// The current load of a pipeline, for gauges. Each number is outdated at once. None after the pipeline has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     backlog: Option<Weak<dyn Backlog>>,
@@ -104,19 +104,17 @@ impl Load {
     }
 
     /// Calls that wait to be sent.
-    #[must_use]
     pub fn waiting(&self) -> Option<usize> {
         self.backlog.as_ref()?.upgrade().map(|backlog| backlog.waiting())
     }
 
     /// Connections that are open.
-    #[must_use]
     pub fn connections(&self) -> Option<usize> {
         self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
 }
 
-/// Reports a pipeline to its observer, and its end when this is dropped.
+/// Reports a pipeline to its observer, and the pipeline's end when dropped.
 pub(crate) struct Announced {
     address: Box<str>,
     observer: Arc<dyn RedisObserver>,
@@ -141,10 +139,10 @@ impl fmt::Debug for Announced {
     }
 }
 
-/// The word in metrics where no Redis has answered.
+/// The word in metrics when no Redis answered.
 pub(crate) const NO_CONNECTION: &str = "no_connection";
 
-/// Why there is no connection. Cheap to clone: every call that waited gets one.
+/// Why there is no connection. Cheap to clone: every waiting call gets a clone.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no connection to redis at {address}: {reason}")]
 pub struct DialError {
@@ -159,19 +157,17 @@ impl DialError {
         Self { address, kind, reason, is_refused: false }
     }
 
-    /// The same where nothing listens at the address.
+    /// The same error, with a flag whether nothing listens at the address.
     pub(crate) fn refused(self, is_refused: bool) -> Self {
         Self { is_refused, ..self }
     }
 
-    /// Whether nothing listens at the address, or there is no such address.
-    #[must_use]
+    /// Whether nothing listens at the address, or the address does not exist.
     pub const fn is_refused(&self) -> bool {
         self.is_refused
     }
 
     /// Its label in metrics: the class of the error by which Redis refused the connection, or `no_connection`.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.kind
     }

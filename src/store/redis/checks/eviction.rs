@@ -1,20 +1,20 @@
 //! Whether a server can evict limits that are in use.
 //!
-//! Not here: when a server is asked (app), and what follows from a lost limit (docs/semantics.md).
+//! Not here: when the check runs (app), and the consequences of a lost limit (docs/semantics.md).
 
 use crate::redis::transport::call::Call;
 
-/// The policies under which a full Redis evicts nothing, or what ends soonest.
+/// The eviction policies that evict nothing, or the key that expires soonest.
 const HARMLESS: [&str; 2] = ["noeviction", "volatile-ttl"];
 
-/// The question.
+/// The command that reads the settings.
 pub(crate) fn question() -> Call {
     let mut info = redis::cmd("INFO");
     info.arg("memory");
     Call::command(info)
 }
 
-/// The warning about the Redis at `address` that answered the question so, if there is one.
+/// The warning about the Redis at `address` with this answer. None if its settings are safe.
 pub(crate) fn warning(address: &str, info: &str) -> Option<String> {
     let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
     let bytes: u64 = field("maxmemory")?.parse().ok()?;

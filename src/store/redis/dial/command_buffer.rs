@@ -1,4 +1,4 @@
-//! Commands as they go over a connection, one after the other in one buffer.
+//! Commands encoded for a connection, one after the other in one buffer.
 //!
 //! Not here: what is sent (transport), and how it is written and answered (connection.rs).
 
@@ -6,10 +6,10 @@ use std::io::Write as _;
 
 use redis::Cmd;
 
-/// A buffer larger than this is given back after its batch.
+/// A larger buffer is freed after its batch.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// The commands of one batch. The buffer is kept for the next one.
+/// The commands of one batch. The next batch reuses the buffer.
 #[derive(Debug, Default)]
 pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl CommandBuffer {
         request
     }
 
-    /// How many commands it has, and so how many answers it gets.
+    /// How many commands the buffer has, which is also the number of answers.
     pub(crate) const fn commands(&self) -> usize {
         self.commands
     }
@@ -33,7 +33,7 @@ impl CommandBuffer {
         &self.bytes
     }
 
-    /// Forgets the commands.
+    /// Removes all commands.
     pub(crate) fn clear(&mut self) {
         self.commands = 0;
         if self.bytes.capacity() > KEPT_BYTES {
@@ -49,29 +49,29 @@ impl CommandBuffer {
         self.commands += 1;
     }
 
-    /// Begins a command of so many arguments, its name included. As many calls of [`Self::argument`] follow.
+    /// Begins a command of `arguments` arguments, including its name. As many calls of [`Self::argument`] must follow.
     pub(crate) fn begin(&mut self, arguments: usize) {
         self.line(b'*', arguments);
         self.commands += 1;
     }
 
-    /// The next argument of the command that was begun.
+    /// Appends an argument to the command.
     pub(crate) fn argument(&mut self, bytes: &[u8]) {
         self.argument_by(bytes.len(), |buffer| buffer.extend_from_slice(bytes));
     }
 
-    /// The same of `length` bytes, which `write` appends to the buffer.
+    /// Appends an argument of `length` bytes, which `write` appends to the buffer.
     pub(crate) fn argument_by(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
         self.line(b'$', length);
         let end = self.bytes.len() + length;
         write(&mut self.bytes);
-        assert_eq!(self.bytes.len(), end, "an argument of another length breaks every command after it");
+        assert_eq!(self.bytes.len(), end, "an argument of the wrong length breaks every command after it");
         self.bytes.extend_from_slice(b"\r\n");
     }
 
     fn line(&mut self, mark: u8, number: usize) {
         self.bytes.push(mark);
-        // A buffer in memory takes everything.
+        // A write to memory cannot fail.
         let _ = write!(self.bytes, "{number}\r\n");
     }
 }

@@ -1,14 +1,14 @@
-//! One open connection to Redis: a batch of commands, and one reply for each.
+//! One open connection to Redis: sends a batch of commands, and reads one reply for each.
 //!
-//! Not here: how the stream is opened (endpoint.rs), the login (handshake.rs), what a reply is (replies.rs), and when a
-//! connection is used again (transport/pool.rs).
+//! Not here: how the stream is opened (endpoint.rs), the login (handshake.rs), the form of a reply (replies.rs), and
+//! when a connection is reused (transport/pool.rs).
 //!
-//! No task of its own reads or writes: the task that waits for the replies polls the socket. That saves two switches of
-//! tasks for each batch. And nothing moves on the socket while no task waits: a batch that is given up writes nothing more,
-//! and dropping the connection closes it at once.
+//! The connection has no task of its own: the task that waits for the replies polls the socket. That saves two task
+//! switches for each batch. Without a waiting task, nothing moves on the socket: an abandoned batch writes nothing
+//! more, and dropping the connection closes it at once.
 //!
-//! Requests and replies are counted. A byte that no request waits for ends the connection, so that no later request can get
-//! the answer to another.
+//! Requests and replies are counted. A byte without a pending request ends the connection, so no later request can get
+//! the answer to an earlier one.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -28,22 +28,22 @@ use super::meter::Meter;
 use super::replies::Replies;
 use super::unusable::Unusable;
 
-/// The most bytes that the answers to one batch may take. The largest honest answer (every call of a batch with the most
-/// charges) stays below it. No Redis sends more to weir.
+/// The most bytes in the answers to one batch. The largest valid answer (every call of a batch with the most charges)
+/// is smaller. No Redis sends more to weir.
 pub const REPLIES_BYTES_MAX: usize = 16 << 20;
 
-/// The most bytes that the answers to one batch may take until the handshake is over: it has a few short lines.
+/// The most bytes in the answers during the handshake, which has only a few short lines.
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
-/// The bytes of a failed handshake in which an error of Redis is looked for: enough for a few.
+/// How many bytes of a failed handshake are searched for a Redis error: enough for a few errors.
 const LAST_WORDS_BYTES_MAX: usize = 1024;
 
-/// What a connection reads from and writes to: TCP or a Unix socket, through TLS or not.
+/// The stream of a connection: TCP or a Unix socket, with or without TLS.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Why a connection is of no more use, for people.
+/// Why a connection can no longer be used, for people.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Broken(Arc<str>);
@@ -53,7 +53,7 @@ impl Broken {
         Broken(reason.into())
     }
 
-    /// The sentence.
+    /// The reason as a sentence.
     pub(crate) fn into_reason(self) -> Arc<str> {
         self.0
     }
@@ -65,32 +65,32 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// One connection, used by one batch at a time.
+/// One connection. One batch at a time uses it.
 pub struct Connection {
     stream: Box<dyn Stream>,
     meter: Meter,
-    /// How many bytes of the batch in flight the stream has taken.
+    /// How many bytes of the current batch were written to the stream.
     sent: usize,
-    /// The stream may hold bytes back.
+    /// Whether the stream may have unflushed bytes.
     unflushed: bool,
     replies: Replies,
-    /// The most bytes that the answers to one batch may take.
+    /// The most bytes in the answers to one batch.
     replies_bytes_max: usize,
-    /// The peer has closed the stream, or it failed.
+    /// Whether the peer has closed the stream, or the stream failed.
     closed: bool,
-    /// Something was sent whose answer was not read. Never used again.
+    /// Whether a sent command has an unread answer. Then the connection is never reused.
     unanswered: bool,
-    /// What the server sent that is no answer to a request.
+    /// The error, if the server sent bytes that do not answer a request.
     fault: Option<Broken>,
-    /// Counts it among those that are open.
+    /// Counts the connection as open until it is dropped.
     counted: Option<Counted>,
-    /// That of the server it goes to, where another one can take its place.
+    /// The generation of its server, if another server can replace it.
     generation: Option<Generation>,
-    /// When another connection takes its place, to find out which certificate the server has.
+    /// When to replace the connection by a new one, to check the server's certificate again.
     renew_at: Option<Instant>,
 }
 
-/// One of the connections that a count holds, until it is dropped.
+/// One open connection in a count, until it is dropped.
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -101,7 +101,7 @@ impl Drop for Counted {
 }
 
 impl Connection {
-    /// A connection on a stream that `meter` measures. Nothing is sent yet.
+    /// A connection on a stream that `meter` measures. Sends nothing.
     pub(crate) fn new(stream: impl Stream + 'static, meter: Meter) -> Connection {
         Connection {
             stream: Box::new(stream),
@@ -119,13 +119,13 @@ impl Connection {
         }
     }
 
-    /// The handshake is over: answers may be as large as [`REPLIES_BYTES_MAX`].
+    /// Ends the handshake: answers may now have [`REPLIES_BYTES_MAX`].
     pub(super) const fn greeted(mut self) -> Connection {
         self.replies_bytes_max = REPLIES_BYTES_MAX;
         self
     }
 
-    /// Counts it in `open` until it is dropped.
+    /// Counts the connection in `open` until it is dropped.
     pub(crate) fn count_in(&mut self, open: &Arc<AtomicUsize>) {
         open.fetch_add(1, Ordering::Relaxed);
         self.counted = Some(Counted(open.clone()));
@@ -135,7 +135,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When there is none, or when it is an error of the server; for people.
+    /// When there is no answer, or the answer is an error of the server; for people.
     pub(crate) async fn ask(&mut self, command: &Cmd) -> Result<Value, Unusable> {
         let answers =
             self.exchange(&CommandBuffer::of(command)).await.map_err(|broken| Unusable::from(broken.to_string()))?;
@@ -146,16 +146,16 @@ impl Connection {
         }
     }
 
-    /// Sends `request` (not empty) at once and returns one answer for each command, an answer
-    /// that is an error of the server included. Nothing is sent twice.
+    /// Sends `request` (not empty) at once and returns one answer for each command. An answer may be an error of the
+    /// server. Sends nothing twice.
     ///
-    /// The connection cannot be used again from the first poll until all answers are in: so it is closed
-    /// where this future fails or is dropped.
+    /// From the first poll until all answers have arrived, the connection is not reusable. If this future fails or is
+    /// dropped, the connection is closed.
     ///
     /// # Errors
     ///
-    /// When the connection breaks, answers what is no RESP or before it is asked, or answers more than
-    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::replies::REPLIES_VALUES_MAX) or a bound of one reply.
+    /// When the connection breaks, or the server sends bytes that are not RESP, an answer before its request, or more
+    /// than [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::replies::REPLIES_VALUES_MAX) or a bound of one reply.
     pub(crate) async fn exchange(&mut self, request: &CommandBuffer) -> Result<Vec<Value>, Broken> {
         self.unanswered = true;
         (self.sent, self.unflushed) = (0, true);
@@ -165,7 +165,7 @@ impl Connection {
         Ok(answers)
     }
 
-    /// Sends what is left of the request, and reads until there is an answer for each command.
+    /// Sends the rest of the request, and reads until each command has an answer.
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,
@@ -184,7 +184,7 @@ impl Connection {
         let count = request.commands();
         if let Poll::Ready(Err(error)) = self.poll_send(context, request.as_bytes()) {
             self.closed = true;
-            // The reason that the peer gave comes before the error that follows from it.
+            // The peer's own reason is better than the error that follows from it.
             return Poll::Ready(Err(match self.poll_fill(context) {
                 Poll::Ready(Err(reason)) => reason.into(),
                 Poll::Ready(Ok(_)) | Poll::Pending => error.into(),
@@ -200,7 +200,7 @@ impl Connection {
             }
             if answers.len() == count {
                 if self.unflushed {
-                    return Poll::Ready(Err(self.blame("a reply to a request that was not sent yet".to_owned())));
+                    return Poll::Ready(Err(self.blame("a reply before its request was sent".to_owned())));
                 }
                 if let Some(surplus) = self.replies.finish() {
                     self.blame(surplus);
@@ -213,7 +213,7 @@ impl Connection {
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
                 }
                 Ok(_) if self.replies.received().len() > self.replies_bytes_max => {
-                    return Poll::Ready(Err(self.blame("the answers to one batch take too many bytes".to_owned())));
+                    return Poll::Ready(Err(self.blame("the answers to one batch have too many bytes".to_owned())));
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -242,7 +242,7 @@ impl Connection {
         pin!(self.stream.read_buf(self.replies.room())).poll(context)
     }
 
-    /// Notes what the peer did while no request waits: closed the connection, or sent something.
+    /// Handles what the peer did while no request was pending: it closed the connection, or sent bytes.
     pub(crate) fn notice(&mut self, context: &mut Context<'_>) {
         if self.closed || self.fault.is_some() {
             return;
@@ -259,19 +259,19 @@ impl Connection {
         self.fault.get_or_insert_with(|| Broken::new(fault)).clone()
     }
 
-    /// What the server sent that is no answer to a request, for people. Such a connection is not
-    /// [reusable](Self::is_reusable), even where the batch before was answered.
+    /// The error, if the server sent bytes that do not answer a request, for people. Such a connection is not
+    /// [reusable](Self::is_reusable), even if the batch before was answered.
     pub(crate) const fn fault(&self) -> Option<&Broken> {
         self.fault.as_ref()
     }
 
-    /// The last error of Redis among the bytes that were received for the batch that failed: why the server closed the
-    /// connection, where it wrote that before.
+    /// The last Redis error in the bytes received for the failed batch: the server may write the reason before it
+    /// closes the connection.
     pub(super) fn last_words(&self) -> Option<ServerError> {
         let bytes = self.replies.received();
         let mut last = None;
         for line in bytes[..bytes.len().min(LAST_WORDS_BYTES_MAX)].split_inclusive(|&byte| byte == b'\n') {
-            // A user without the rights for a handshake's commands can still be the right user.
+            // A user without the rights to the handshake's commands is acceptable.
             if let Ok(Value::ServerError(error)) = redis::parse_redis_value(line)
                 && error.kind() != Some(ServerErrorKind::NoPerm)
             {
@@ -281,45 +281,43 @@ impl Connection {
         last
     }
 
-    /// Bytes written to the socket so far. If the number is the same after a batch that failed as it was
-    /// before, nothing of that batch has left this process.
-    #[must_use]
+    /// Bytes written to the socket so far. If a failed batch has not changed the number, nothing of the batch has left
+    /// this process.
     pub fn bytes_written(&self) -> u64 {
         self.meter.bytes_written()
     }
 
-    /// The same count, to be read during an exchange.
+    /// The same counter, readable during an exchange.
     pub(crate) fn meter(&self) -> Meter {
         self.meter.clone()
     }
 
-    /// Closes the connection instead of giving it back: the server is a replica, say, or still loading.
+    /// Closes the connection after the current batch, for example because the server is a replica or still loading.
     pub fn close_after_use(&mut self) {
         self.unanswered = true;
     }
 
-    /// The connection is to be left when `generation` is over.
+    /// Closes the connection when `generation` ends.
     pub(crate) fn set_generation(&mut self, generation: Generation) {
         self.generation = Some(generation);
     }
 
-    /// The connection is to be left at this time.
+    /// Replaces the connection at this time.
     pub(crate) const fn renew_at(&mut self, at: Option<Instant>) {
         self.renew_at = at;
     }
 
-    /// Another connection is to take the place of this one after its batch, although it works.
+    /// Whether a new connection must replace this one after its batch, although it works.
     pub(crate) fn is_due(&self) -> bool {
         self.renew_at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Another server has taken the place of this one: the connection is to be left, although it may work.
-    #[must_use]
+    /// Whether another server has replaced this one. The connection must not be reused, although it may work.
     pub fn is_superseded(&self) -> bool {
         self.generation.as_ref().is_some_and(Generation::is_over)
     }
 
-    /// It can be used for another batch.
+    /// Whether another batch can use the connection.
     pub(crate) fn is_reusable(&self) -> bool {
         !self.closed && !self.unanswered && self.fault.is_none() && !self.is_superseded()
     }

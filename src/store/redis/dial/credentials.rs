@@ -1,9 +1,9 @@
 //! The user, password and database of a Redis.
 //!
-//! A password in a file is read again at every dial, so you can replace the file without a restart. If the new file
-//! cannot be used, the last good password stays in force, and the observer reports the file.
+//! Each dial reads the password file again, so you can replace the file without a restart. If the new file cannot be
+//! used, the last good password stays in use, and the observer reports the file.
 //!
-//! Not here: how a file is read off the runtime and kept (src/tls/files.rs).
+//! Not here: how a file is read off the runtime and cached (src/tls/files.rs).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use weir_tls::files::{self, FileError, OneAtATime, Reread};
 
 use crate::redis::base::observer::RedisObserver;
 
-/// The largest file of a password, in bytes, its line end included.
+/// The largest password file, in bytes, including its line end.
 pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
 
 /// The login of one dial.
@@ -21,11 +21,11 @@ pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
 pub(crate) struct Login {
     pub(crate) username: Option<Box<str>>,
     pub(crate) password: Option<Arc<str>>,
-    /// 0 is that of a new connection.
+    /// 0 is the database of a new connection.
     pub(crate) database: i64,
 }
 
-/// Who logs in, and to which database. Clones share what they read from a file.
+/// User, password and database. Clones share the content of a password file.
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
     username: Option<Box<str>>,
@@ -48,7 +48,7 @@ struct PasswordFile {
 }
 
 impl Credentials {
-    /// Those that redis-rs read from a URL.
+    /// The credentials that redis-rs read from a URL.
     pub(crate) fn of(login: &RedisConnectionInfo) -> Self {
         Self {
             username: login.username().map(Into::into),
@@ -67,7 +67,7 @@ impl Credentials {
         }
     }
 
-    /// Takes the password from a file, at each dial.
+    /// Reads the password from a file at each dial.
     pub(crate) fn read_password_from(&mut self, path: &Path) {
         let file = PasswordFile { path: path.to_owned(), reread: Reread::default(), gate: OneAtATime::default() };
         self.password = Password::File(Arc::new(file));
@@ -75,8 +75,7 @@ impl Credentials {
 
     /// Reads the file that a dial would read.
     ///
-    /// # Errors
-    /// When it cannot be used.
+    /// # Errors When the file cannot be used.
     pub(crate) fn check(&self) -> Result<(), FileError> {
         match &self.password {
             Password::File(file) => file.read(&()).map(drop),
@@ -86,8 +85,7 @@ impl Credentials {
 
     /// The login of one dial.
     ///
-    /// # Errors
-    /// When the password's file has never been readable, for people.
+    /// # Errors When the password file was never readable, for people.
     pub(super) async fn login(&self, observer: &Arc<dyn RedisObserver>) -> Result<Login, String> {
         let password = match &self.password {
             Password::None => None,
@@ -108,12 +106,12 @@ impl PasswordFile {
             |_| {
                 let refused = |reason: &str| FileError::new(&self.path, reason);
                 let bytes = files::read_bounded(&self.path, PASSWORD_FILE_BYTES_MAX)?;
-                // No error shows what the file holds.
+                // No error shows the content of the file.
                 let text = String::from_utf8(bytes).map_err(|_| refused("not UTF-8"))?;
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 let text = text.strip_suffix('\r').unwrap_or(text);
                 if text.is_empty() {
-                    return Err(refused("holds no password"));
+                    return Err(refused("contains no password"));
                 }
                 Ok(text.into())
             },

@@ -1,8 +1,7 @@
-//! An address of Redis with its login and TLS, and how a connection to it is opened: by TCP, through TLS or a Unix
-//! socket.
+//! An address of Redis with its login and TLS, and how to open a connection to it: TCP, TLS or a Unix socket.
 //!
-//! Not here: which address of a name is taken (tcp.rs), the login (credentials.rs), what is said on a connection
-//! (connection.rs), which server is the master of several (sentinel.rs), and how certificates and keys are read
+//! Not here: which address of a name is used (tcp.rs), the login (credentials.rs), the commands on a connection
+//! (connection.rs), the master among several servers (sentinel.rs), and how certificates and keys are read
 //! (src/tls/lib.rs).
 
 use std::fmt;
@@ -23,8 +22,8 @@ use super::meter::{Meter, Metered};
 use super::unusable::Unusable;
 use crate::redis::base::observer::RedisObserver;
 
-/// An address that can be dialled, and the login and TLS to use there. `Display` and `Debug` leave out user and password.
-/// Cheap to clone: clones share what they read from files.
+/// An address to dial, with its login and TLS. `Display` and `Debug` hide user and password. Cheap to clone: clones
+/// share the content of files.
 #[derive(Clone)]
 pub struct Endpoint {
     address: Address,
@@ -44,26 +43,26 @@ struct Access {
 }
 
 impl Endpoint {
-    /// Reads `redis://[user:password@]host[:port][/db]`, the same with `rediss://` for TLS, or
-    /// `redis+unix:///path` or `unix:///path` (with `?db=`, `?user=` and `?pass=`). User and password are
-    /// percent-encoded there. TLS trusts the usual public authorities, see [`Endpoint::with_tls`].
+    /// Reads `redis://[user:password@]host[:port][/db]`, or with `rediss://` for TLS, or `redis+unix:///path` or
+    /// `unix:///path` (with `?db=`, `?user=` and `?pass=`). User and password are percent-encoded. TLS trusts the usual
+    /// public authorities, see [`Endpoint::with_tls`].
     ///
     /// # Errors
     ///
-    /// When the URL is none of these. The error never shows the URL, since it may hold a password.
+    /// When the URL has another form. The error never shows the URL, because it may contain a password.
     pub fn parse(url: &str) -> Result<Endpoint, EndpointError> {
         let refused = |reason: &str| Err(EndpointError::Url(reason.into()));
-        // The parser of redis-rs reads TLS URLs only with its own TLS.
+        // The parser of redis-rs reads TLS URLs only when built with its own TLS.
         let (plain, tls) = match url.split_once("://") {
             Some(("rediss", rest)) => (format!("redis://{rest}"), true),
             Some(("valkeys", rest)) => (format!("valkey://{rest}"), true),
             _ => (url.to_owned(), false),
         };
         if plain.contains('#') {
-            // It would begin what the parser drops in silence.
+            // The parser would ignore everything after the `#`.
             return refused("an unencoded # in it");
         }
-        // Only the fixed part of redis' error is shown: what follows it may quote the URL.
+        // Only the fixed part of the crate's error is shown: the rest may quote the URL.
         let info = match plain.into_connection_info() {
             Ok(info) => info,
             Err(error) => {
@@ -85,13 +84,11 @@ impl Endpoint {
     }
 
     /// Another address with the same login, database and TLS.
-    #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Endpoint {
         Endpoint { address: Address::Tcp { host: host.into(), port }, access: self.access.clone() }
     }
 
-    /// The host and port of an address that is reached over TCP.
-    #[must_use]
+    /// The host and port of a TCP address.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         match &self.address {
             Address::Tcp { host, port } => Some((host, *port)),
@@ -99,30 +96,26 @@ impl Endpoint {
         }
     }
 
-    /// The same address with another login: each part that is given replaces that of the URL.
-    #[must_use]
+    /// The same address with another login. Each given part replaces the URL's.
     pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials.replace(username, password);
         self
     }
 
     /// The same address, without a login and in database 0.
-    #[must_use]
     pub fn without_login(mut self) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials = Credentials::default();
         self
     }
 
-    /// The same address with the password that a file holds at the moment of each dial, without the line end
-    /// after it. At most [`PASSWORD_FILE_BYTES_MAX`] bytes.
-    #[must_use]
+    /// The same address with the password from a file, without its line end. Each dial reads the file: at most
+    /// [`PASSWORD_FILE_BYTES_MAX`] bytes.
     pub fn with_password_file(mut self, path: &Path) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials.read_password_from(path);
         self
     }
 
-    /// The same address with these files for TLS. Nothing changes where the URL does not ask for TLS.
-    #[must_use]
+    /// The same address with these files for TLS. No effect if the URL does not use TLS.
     pub fn with_tls(mut self, files: TlsFiles) -> Endpoint {
         if self.access.tls.is_some() {
             Arc::make_mut(&mut self.access).tls = Some(Arc::new(Tls::new(files)));
@@ -130,8 +123,7 @@ impl Endpoint {
         self
     }
 
-    /// The TLS of this address, where its URL asks for TLS.
-    #[must_use]
+    /// The TLS of this address. None if the URL does not use TLS.
     pub fn tls(&self) -> Option<&Tls> {
         self.access.tls.as_deref()
     }
@@ -140,7 +132,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// With the first file that cannot be used.
+    /// With the first unusable file.
     pub fn check(&self) -> Result<(), EndpointError> {
         self.access.credentials.check()?;
         if let Some(tls) = &self.access.tls {
@@ -149,11 +141,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Opens a connection, from the address to the answered greeting. The caller bounds the time.
+    /// Opens a connection: dials the address, and completes the handshake. The caller sets the time limit.
     ///
     /// # Errors
     ///
-    /// Why there is none, for people. Never shows a password.
+    /// When there is no connection, with the reason for people. Never shows a password.
     pub(crate) async fn open(&self, observer: &Arc<dyn RedisObserver>) -> Result<Connection, Unusable> {
         let login = self.access.credentials.login(observer).await?;
         let meter = Meter::default();
@@ -168,7 +160,7 @@ impl Endpoint {
         let Some(tls) = &self.access.tls else {
             return greet(Metered::new(stream, &meter), meter, &login).await;
         };
-        // The meter is below TLS: what has not passed it has not left this process, in any form.
+        // The meter is below TLS: bytes that have not passed it have not left this process in any form.
         let refused = {
             let observer = observer.clone();
             move |error: &FileError| observer.file_refused(error)
@@ -200,13 +192,13 @@ impl fmt::Debug for Endpoint {
 /// An address of Redis that cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The URL is none that is known.
+    /// The URL has an unknown form.
     #[error(
         "cannot use this redis url: {0} (known: redis://[user:password@]host[:port][/db], rediss:// for tls, \
          redis+unix:///path)"
     )]
     Url(Box<str>),
-    /// One of its files cannot be used.
+    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -287,8 +279,8 @@ mod tests {
         let path = directory.path().join("password");
         let max = usize::try_from(PASSWORD_FILE_BYTES_MAX).unwrap();
         for (written, reason) in [
-            (b"".to_vec(), "holds no password"),
-            (b"\n".to_vec(), "holds no password"),
+            (b"".to_vec(), "contains no password"),
+            (b"\n".to_vec(), "contains no password"),
             (b"secret\xff".to_vec(), "not UTF-8"),
             (b"secret".repeat(max), "more than 4096 bytes"),
         ] {

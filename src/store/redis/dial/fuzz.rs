@@ -1,10 +1,10 @@
-//! The fuzz target of what a server sends on a connection. Compiled for tests and for cargo-fuzz only.
+//! The fuzz target for a server's bytes on a connection. Compiled only for tests and cargo-fuzz.
 
 use redis::Value;
 
 use super::replies::Replies;
 
-/// Replies, received whole and in pieces; the first byte is the length of the pieces.
+/// Reads replies as a whole and in pieces. The first byte is the length of a piece.
 ///
 /// # Panics
 /// When the pieces give other replies than the whole.

@@ -1,28 +1,28 @@
-//! A number for the server that has a role at one time, so that connections to an earlier server can be found and
+//! A number for the server that has a role at one time. By this number, connections to an earlier server are found and
 //! closed.
 //!
-//! Not here: who finds out that another server has the role (sentinel.rs).
+//! Not here: what detects that another server has the role (sentinel.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the servers that were found one after the other. Clones share the count.
+/// Counts the servers that had the role. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Generations(Arc<AtomicU64>);
 
 impl Generations {
-    /// Another server was found: every generation before is over.
+    /// Another server has the role: all earlier generations have ended.
     pub(crate) fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The generation of a connection that is opened now.
+    /// The generation of a connection that opens now.
     pub(crate) fn current(&self) -> Generation {
         Generation { own: self.0.load(Ordering::Relaxed), newest: self.clone() }
     }
 }
 
-/// The generation that a connection belongs to.
+/// The generation of a connection.
 #[derive(Debug)]
 pub(crate) struct Generation {
     own: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// Another server was found since.
+    /// Whether another server has had the role since.
     pub(crate) fn is_over(&self) -> bool {
         self.own != self.newest.0.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! The login and the first answer on a new connection.
 //!
-//! Not here: who logs in (credentials.rs), and the batches after that (connection.rs).
+//! Not here: the credentials (credentials.rs), and later batches (connection.rs).
 
 use redis::{ServerError, ServerErrorKind, Value};
 
@@ -10,23 +10,22 @@ use super::credentials::Login;
 use super::meter::Meter;
 use super::unusable::Unusable;
 
-/// The name that a connection shows in `CLIENT LIST`.
+/// The connection's name in `CLIENT LIST`.
 const CLIENT_NAME: &str = "weir";
 
-/// Logs in on a stream that `meter` measures, and asks for a first answer: a server that accepts
-/// connections but is stopped, still loading, or needs a password is found here, before a call is sent
-/// to it.
+/// Logs in on a stream that `meter` measures, and requests a first answer. So a server that accepts connections but is
+/// stopped, loading, or needs a password is found before a call is sent to it.
 ///
 /// # Errors
 ///
-/// Why the server cannot be used, for people.
+/// When the server cannot be used, with the reason for people.
 pub(crate) async fn greet(stream: impl Stream + 'static, meter: Meter, login: &Login) -> Result<Connection, Unusable> {
     let mut connection = Connection::new(stream, meter);
     let unusable = match log_in(&mut connection, login).await {
         Ok(()) => return Ok(connection.greeted()),
         Err(Refused::Error(error)) => Unusable::from(&error),
         Err(Refused::Answer(text)) => Unusable::from(text.to_owned()),
-        // A server with too many clients sends an error and closes before it is asked.
+        // A server with too many clients sends an error and closes the connection before any command.
         Err(Refused::Broken(broken)) => match connection.last_words() {
             Some(error) => Unusable::from(&error),
             None => Unusable::from(broken.to_string()),
@@ -49,7 +48,7 @@ impl From<Broken> for Refused {
 
 async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refused> {
     match authenticate(connection, login, login.username.as_deref()).await {
-        // A server without users takes the password alone.
+        // A server without support for users accepts the password alone.
         Err(Refused::Error(error)) if login.username.is_some() && knows_no_users(&error) => {
             authenticate(connection, login, None).await?;
         }
@@ -58,14 +57,14 @@ async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refuse
     let mut greeting = CommandBuffer::default();
     greeting.add(redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME));
     greeting.add(&redis::cmd("PING"));
-    // A user without the right to either command can still be the right user.
+    // A user without the right to either command is acceptable.
     match connection.exchange(&greeting).await?.into_iter().nth(1) {
         Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(Refused::Error(error)),
         _ => Ok(()),
     }
 }
 
-/// Sends the password, if there is one, and selects the database.
+/// Sends the password, if any, and selects the database.
 async fn authenticate(connection: &mut Connection, login: &Login, username: Option<&str>) -> Result<(), Refused> {
     let mut request = CommandBuffer::default();
     if let Some(password) = &login.password {
@@ -81,7 +80,7 @@ async fn authenticate(connection: &mut Connection, login: &Login, username: Opti
         match answer {
             Value::Okay => {}
             Value::ServerError(error) => return Err(Refused::Error(error)),
-            _ => return Err(Refused::Answer("it does not answer a login as redis does")),
+            _ => return Err(Refused::Answer("its answer to the login is not a redis answer")),
         }
     }
     Ok(())
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
     use crate::redis::dial::meter::Metered;
 
-    /// A pipe whose writing end can be stopped up: what is written then waits for ever.
+    /// A pipe whose writing end can block: then writes never complete.
     struct Stopped {
         pipe: DuplexStream,
         stopped: Arc<AtomicBool>,
@@ -142,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Serves TLS on one end of a pipe, answers the greeting, and then counts what it reads.
+    /// Serves TLS on one end of a pipe, answers the handshake, and counts the bytes that it reads.
     async fn serve(pipe: DuplexStream, config: ServerConfig) -> usize {
         let mut stream = TlsAcceptor::from(Arc::new(config)).accept(pipe).await.unwrap();
         let mut greeting = [0; 256];
@@ -150,18 +149,18 @@ mod tests {
         stream.write_all(b"+OK\r\n+PONG\r\n").await.unwrap();
         stream.flush().await.unwrap();
         let mut rest = Vec::new();
-        // The other end hangs up without a word of TLS.
+        // The other end closes without a TLS alert.
         let _ = stream.read_to_end(&mut rest).await;
         rest.len()
     }
 
-    /// Reads what comes next, and answers it.
+    /// Reads the next bytes, and answers them.
     async fn answer(server: &mut DuplexStream, answer: &[u8]) {
         assert!(server.read(&mut [0; 256]).await.unwrap() > 0);
         server.write_all(answer).await.unwrap();
     }
 
-    /// A connection whose handshake is over, and its server.
+    /// A connection after its handshake, and its server.
     async fn greeted() -> (Connection, DuplexStream) {
         let (client, mut server) = tokio::io::duplex(1 << 10);
         let login = Login::default();
@@ -170,7 +169,7 @@ mod tests {
         (connection.unwrap(), server)
     }
 
-    /// Nothing of a further batch leaves.
+    /// Asserts that nothing of a further batch is sent.
     async fn check_is_over(mut connection: Connection, batch: &CommandBuffer, reason: &str) {
         assert!(!connection.is_reusable());
         let written = connection.bytes_written();
@@ -181,8 +180,8 @@ mod tests {
     #[tokio::test]
     async fn a_byte_that_no_request_waits_for_ends_the_connection() {
         let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
-        let reason = |shown: &str| format!("a reply that no request waits for: {shown:?}");
-        // With the answer.
+        let reason = |shown: &str| format!("a reply without a request: {shown:?}");
+        // Together with the answer.
         for surplus in [":666\r\n", "$2\r\n", "x"] {
             let (mut connection, mut server) = greeted().await;
             let bytes = format!(":1\r\n{surplus}");
@@ -214,8 +213,8 @@ mod tests {
     async fn what_a_server_answers_against_the_protocol_is_shown() {
         let batch = CommandBuffer::of(&redis::cmd("DBSIZE"));
         for (bytes, reason) in [
-            (&b"hello\r\n"[..], "a reply that is no RESP: a value begins with \"hello\\r\\n\""),
-            (b":x\r\n", "a reply that is no RESP: "),
+            (&b"hello\r\n"[..], "a reply that is not RESP: a value begins with \"hello\\r\\n\""),
+            (b":x\r\n", "a reply that is not RESP: "),
         ] {
             let (mut connection, mut server) = greeted().await;
             let (answers, ()) = tokio::join!(connection.exchange(&batch), answer(&mut server, bytes));
@@ -290,7 +289,7 @@ mod tests {
         let batch = CommandBuffer::of(redis::cmd("INCR").arg("n"));
         {
             let mut exchange = std::pin::pin!(connection.exchange(&batch));
-            // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.
+            // As often as a runtime would poll: TLS has the batch now, and cannot send it.
             for _ in 0..10 {
                 let polled = std::future::poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
                 assert!(polled.is_pending());

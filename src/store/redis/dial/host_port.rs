@@ -1,4 +1,4 @@
-//! Host and port of a server, as sentinels and cluster nodes name it.
+//! Host and port of a server, as sentinels and cluster nodes return them.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! Counts the bytes that a stream has written.
+//! Counts the bytes written to a stream.
 //!
-//! Under TLS it counts on the stream below: what TLS keeps back has not left the process, and records that carry no batch
-//! (a new key, an alert) can only make a batch seem to be sent that was not.
+//! Under TLS it counts on the stream below. Bytes that TLS buffers have not left the process. Records without a batch
+//! (a new key, an alert) can only make an unsent batch look sent.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The bytes that one stream has written so far. Clones share the count, which one task changes.
+/// The bytes written to one stream so far. Clones share the count. Only one task changes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Arc<AtomicU64>);
 
@@ -21,7 +21,7 @@ impl Meter {
     }
 }
 
-/// A stream whose written bytes are counted.
+/// A stream that counts its written bytes.
 pub(crate) struct Metered<S> {
     stream: S,
     meter: Meter,

@@ -1,55 +1,55 @@
-//! The bytes that a connection received for one batch, and the replies in them.
+//! The bytes received for one batch, and the replies in them.
 //!
-//! Replies are read element by element as they arrive, so that their number and depth are bounded before they take memory, and
-//! every byte belongs to a known reply. Not here: what an element is (resp.rs).
+//! Replies are read element by element as they arrive. So their number and depth are bounded before they use memory,
+//! and every byte belongs to a known reply. Not here: what an element is (resp.rs).
 
 use redis::Value;
 use smallvec::SmallVec;
 
 use super::resp::{BadReply, Element, element, shown};
 
-/// The most values in the answers to one batch, the nested ones included. A value takes 56 bytes of memory, and a hostile
-/// one three of the stream. The largest honest answers, CLUSTER SLOTS with a range for each slot and a look at ten full
-/// logs, stay below it.
+/// The most values in the answers to one batch, including nested values. A value uses 56 bytes of memory, but a hostile
+/// server can send one in three bytes. The largest valid answers are smaller: CLUSTER SLOTS with a range for each slot,
+/// and a read of ten full logs.
 pub(super) const REPLIES_VALUES_MAX: usize = 1 << 18;
 
 /// The deepest nesting of arrays. CLUSTER SLOTS has four levels.
 const DEPTH_MAX: usize = 8;
 
-/// The least bytes of an integer: so many values at most are in the bytes of a list of integers.
+/// The fewest bytes of an integer. It bounds the number of values in a list of integers.
 const INTEGER_BYTES_MIN: usize = b":0\r\n".len();
 
-/// The room for one read from the socket at least, in bytes.
+/// The minimum space for one read from the socket, in bytes.
 const READ_BYTES_MIN: usize = 1 << 10;
 
-/// The room that a buffer gets when it has less than [`READ_BYTES_MIN`] left.
+/// The space that a buffer gets when less than [`READ_BYTES_MIN`] is left.
 const READ_BYTES: usize = 4 << 10;
 
-/// A buffer larger than this is given back after its batch.
+/// A larger buffer is freed after its batch.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// What was received for the batch in flight.
+/// The bytes received for the current batch.
 #[derive(Default)]
 pub(super) struct Replies {
     buffer: Vec<u8>,
-    /// Where the first reply begins that was not returned yet.
+    /// The position of the first reply that was not returned yet.
     begin: usize,
-    /// Where its first element begins that was not read yet.
+    /// The position of the first element that was not read yet.
     at: usize,
-    /// The arrays of that reply that are not whole, each in the one before it.
+    /// The incomplete arrays of that reply, each nested in the one before.
     open: SmallVec<[OpenArray; 2]>,
-    /// How many values there are, those that an array has announced included.
+    /// How many values there are, including values that an array has announced.
     values: usize,
 }
 
-/// An array some of whose values are still to come.
+/// An incomplete array.
 struct OpenArray {
     values: Vec<Value>,
     left: usize,
 }
 
 impl Replies {
-    /// Where the next read appends.
+    /// The buffer to which the next read appends.
     pub(super) fn room(&mut self) -> &mut Vec<u8> {
         if self.buffer.capacity() - self.buffer.len() < READ_BYTES_MIN {
             self.buffer.reserve(READ_BYTES);
@@ -62,10 +62,9 @@ impl Replies {
         &self.buffer
     }
 
-    /// The next reply. None until more bytes arrive.
+    /// The next reply. None if more bytes are needed.
     ///
-    /// # Errors
-    /// Where the bytes are no RESP 2, or take more than an honest reply.
+    /// # Errors When the bytes are not RESP 2, or exceed the bounds of a valid reply.
     pub(super) fn next(&mut self) -> Result<Option<Value>, BadReply> {
         while let Some((element, taken)) = element(&self.buffer[self.at..])? {
             if self.at == self.begin {
@@ -101,19 +100,20 @@ impl Replies {
     fn open_array(&mut self, left: usize) -> Result<(), BadReply> {
         self.count(left)?;
         if self.open.len() == DEPTH_MAX {
-            return Err(BadReply::TooLarge(format!("arrays in more than {DEPTH_MAX} others")));
+            return Err(BadReply::TooLarge(format!("arrays nested more than {DEPTH_MAX} deep")));
         }
-        // No length makes more room than the bytes justify. A list of integers that arrived whole gets exactly its own.
+        // Allocates no more than the received bytes justify, for any announced length. A complete list of integers gets
+        // exactly its own length.
         let room = left.min((self.buffer.len() - self.at) / INTEGER_BYTES_MIN);
         self.open.push(OpenArray { values: Vec::with_capacity(room), left });
         Ok(())
     }
 
-    /// Puts a value where it belongs. Returns the reply that it completes.
+    /// Adds a value to the innermost array. Returns the reply that it completes.
     fn close_arrays(&mut self, mut value: Value) -> Option<Value> {
         while let Some(array) = self.open.last_mut() {
             if array.values.len() == array.values.capacity() {
-                // Twice as much as usual, and never more than it announced.
+                // Doubles the capacity, up to the announced length.
                 array.values.reserve_exact(array.values.len().clamp(1, array.left));
             }
             array.values.push(value);
@@ -126,12 +126,12 @@ impl Replies {
         Some(value)
     }
 
-    /// The sentence about bytes that follow the last reply.
+    /// The error about bytes after the last reply.
     pub(super) fn surplus(&self) -> String {
-        format!("a reply that no request waits for: {}", shown(&self.buffer[self.begin..]))
+        format!("a reply without a request: {}", shown(&self.buffer[self.begin..]))
     }
 
-    /// Makes room for the next batch. Returns an error text about surplus bytes, if there are any.
+    /// Clears the buffer for the next batch. Returns an error about surplus bytes, if there are any.
     pub(super) fn finish(&mut self) -> Option<String> {
         let surplus = (self.begin < self.buffer.len()).then(|| self.surplus());
         if self.buffer.capacity() > KEPT_BYTES {
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The replies in `bytes`, which arrive in pieces of so many bytes.
+    /// Reads the replies in `bytes`, which arrive in pieces of `piece` bytes.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<Value>, BadReply> {
         let (mut replies, mut found) = (Replies::default(), Vec::new());
         for piece in bytes.chunks(piece) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is read here is what the redis crate reads, in pieces of any size.
+        /// The reader and the redis crate give the same replies, with pieces of any size.
         #[test]
         fn replies_are_read_as_the_redis_crate_reads_them(pieces in prop::collection::vec(prop::sample::select(vec!["*1\r\n", "*2\r\n", "*0\r\n", "*-1\r\n", "$-1\r\n", "$2\r\nab\r\n", "$0\r\n\r\n", "$7\r\n:1\r\n+\r\n\r\n", ":-3\r\n", ":+3\r\n", ":01\r\n", ":9223372036854775807\r\n", "+OK\r\n", "+a\r\n", "+a\nb\rc\r\n", "-ERR no\r\n"]), 1..20), piece in 1usize..40) {
             let bytes = pieces.concat().into_bytes();
@@ -235,7 +235,7 @@ mod tests {
             }
         }
 
-        /// Any bytes are read or refused, in pieces as in whole.
+        /// Any bytes give the same result in pieces and as a whole.
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(prop::sample::select(b"+-:$*19\r\nx".to_vec()), 0..200), piece in 1usize..20) {
             prop_assert_eq!(read(&bytes, piece).is_ok(), read(&bytes, bytes.len().max(1)).is_ok());
@@ -247,11 +247,11 @@ mod tests {
         let mut replies = Replies::default();
         replies.room().extend_from_slice(b":1\r\n:666\r\n");
         assert_eq!(replies.next().unwrap(), Some(Value::Int(1)));
-        assert_eq!(replies.finish().unwrap(), r#"a reply that no request waits for: ":666\r\n""#);
+        assert_eq!(replies.finish().unwrap(), r#"a reply without a request: ":666\r\n""#);
         assert_eq!(replies.next(), Ok(None));
     }
 
-    /// 12 MB of empty arrays took 874 MB, a million nils 494 MB, and an endless line any amount.
+    /// Without bounds, 12 MB of empty arrays used 874 MB, a million nils 494 MB, and an endless line any amount.
     #[test]
     fn what_replies_take_while_they_are_read_is_bounded_whatever_they_are() {
         const SENT_MAX: usize = 12 << 20;

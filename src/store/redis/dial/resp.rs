@@ -1,38 +1,40 @@
-//! One element of RESP 2 out of the bytes that it begins with: a value without others in it, or the beginning of an array.
+//! Reads one element of RESP 2 from the beginning of some bytes: a value that is not an array, or the beginning of an
+//! array.
 //!
-//! Not here: how elements become replies, and how many there may be (replies.rs). The redis crate reads texts and errors.
+//! Not here: how elements become replies, and the bounds on their number (replies.rs). The redis crate reads texts and
+//! errors.
 
 use redis::Value;
 
-/// The largest length of a string or an array: that of Redis' own strings.
+/// The largest length of a string or an array: the limit of Redis' own strings.
 const LENGTH_MAX: usize = 512 << 20;
 
-/// The most bytes of a line. Redis' longest errors have some hundred.
+/// The most bytes of a line. Redis' longest errors have a few hundred.
 const REPLY_LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of a stream that an error shows.
 const SHOWN_BYTES_MAX: usize = 32;
 
-/// What a stream begins with.
+/// The element at the beginning of the bytes.
 #[derive(Debug, PartialEq)]
 pub(super) enum Element {
-    /// A value without others in it.
+    /// A value that is not an array.
     Whole(Value),
-    /// An array of so many values, which follow.
+    /// An array of this many values, which follow.
     Array(usize),
 }
 
-/// What `bytes` begin with, and how many bytes it takes. None where it is not whole yet.
+/// The element at the beginning of `bytes`, and its length in bytes. None if it is incomplete.
 ///
 /// # Errors
 ///
-/// Where the bytes are no element of RESP 2, or a line is too long.
+/// When the bytes are not RESP 2, or a line is too long.
 pub(super) fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, BadReply> {
     let Some(mark) = bytes.first() else { return Ok(None) };
     if !matches!(mark, b'+' | b'-' | b':' | b'$' | b'*') {
         return Err(BadReply::not_resp("a value begins with", bytes));
     }
-    // The usual form of what decisions are answered with.
+    // Most answers to decisions are integers.
     if let Some((number, taken)) = integer(bytes) {
         return Ok(Some((Element::Whole(Value::Int(number)), taken)));
     }
@@ -64,8 +66,8 @@ pub(super) fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, BadReply
     Ok(Some((element, taken)))
 }
 
-/// The integer that `bytes` begin with, and how many bytes it takes. None for anything else, a form that Redis does not write
-/// among it.
+/// The integer at the beginning of `bytes`, and its length in bytes. None for anything else, including integers in a
+/// form that Redis does not write.
 fn integer(bytes: &[u8]) -> Option<(i64, usize)> {
     let digits = bytes.strip_prefix(b":")?;
     let is_negative = digits.first() == Some(&b'-');
@@ -79,7 +81,7 @@ fn integer(bytes: &[u8]) -> Option<(i64, usize)> {
     is_whole.then_some((if is_negative { -number } else { number }, 1 + at + 2))
 }
 
-/// The length in a line that begins with a mark; none if the value is nil.
+/// The length in a line that begins with a mark. None if the value is nil.
 fn length(line: &[u8]) -> Result<Option<usize>, BadReply> {
     let number = std::str::from_utf8(&line[1..]).ok().and_then(|number| number.trim().parse::<i64>().ok());
     match number {
@@ -88,17 +90,17 @@ fn length(line: &[u8]) -> Result<Option<usize>, BadReply> {
             Ok(length) if length <= LENGTH_MAX => Ok(Some(length)),
             _ => Err(BadReply::not_resp("the length is out of bounds in", line)),
         },
-        None => Err(BadReply::not_resp("the length is no number in", line)),
+        None => Err(BadReply::not_resp("the length is not a number in", line)),
     }
 }
 
-/// Why a reply is not taken, for people.
+/// Why a reply is refused, for people.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadReply {
-    /// With the first bytes that are none.
-    #[error("a reply that is no RESP: {0}")]
+    /// Contains the first bytes that are not RESP.
+    #[error("a reply that is not RESP: {0}")]
     NotResp(String),
-    /// It takes more than an honest one can.
+    /// The reply exceeds a bound of valid replies.
     #[error("a reply beyond its bounds: {0}")]
     TooLarge(String),
 }
@@ -109,7 +111,7 @@ impl BadReply {
     }
 }
 
-/// The first bytes of a stream, as a log line shows them.
+/// The first bytes of a stream, printed for a log line.
 pub(super) fn shown(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]))
 }
@@ -122,17 +124,17 @@ mod tests {
     fn bytes_that_are_no_resp_are_shown() {
         let check = |bytes: &str, expected: &str| {
             let error = element(bytes.as_bytes()).unwrap_err();
-            assert_eq!(error.to_string(), format!("a reply that is no RESP: {expected}"));
+            assert_eq!(error.to_string(), format!("a reply that is not RESP: {expected}"));
         };
         check("hello", r#"a value begins with "hello""#);
         check(
             "HTTP/1.1 400 Bad Request\r\nServer: envoy\r\n",
             r#"a value begins with "HTTP/1.1 400 Bad Request\r\nServer""#,
         );
-        check("$-7x\r\n", r#"the length is no number in "$-7x\r\n""#);
+        check("$-7x\r\n", r#"the length is not a number in "$-7x\r\n""#);
         check("$-7\r\n", r#"the length is out of bounds in "$-7\r\n""#);
         check("*99999999999\r\n", r#"the length is out of bounds in "*99999999999\r\n""#);
-        check("$\r\n", r#"the length is no number in "$\r\n""#);
+        check("$\r\n", r#"the length is not a number in "$\r\n""#);
         check("$1\r\nab\r\n", r#"no end of line follows "a""#);
     }
 

@@ -1,14 +1,15 @@
 //! Sentinel: which of several Redis servers is the master now.
 //!
-//! Not here: when a connection is made, and when it is given up (transport/pool.rs, transport/worker.rs).
+//! Not here: when a connection is made, and when it is closed (transport/pool.rs, transport/worker.rs).
 //!
-//! A dial asks the sentinels in turn, and begins with the one whose last answer was good. When one names a master, the
-//! dial goes there and asks the server for its role: a sentinel can be out of date, and a demoted master accepts
-//! connections too. If the server is no master, the dial fails, and the next dial begins with the next sentinel.
+//! A dial asks the sentinels in turn, starting with the one whose last answer was good. When a sentinel names a master,
+//! the dial connects to it and requests its role: a sentinel can be outdated, and a demoted master accepts connections
+//! too. If the server is not a master, the dial fails, and the next dial starts with the next sentinel.
 //!
-//! After a failover the old master answers READONLY or is gone, and the next dial asks here. But for some seconds the old
-//! master may go on as before, and what is written to it then is lost. So weir also asks a sentinel every second. When
-//! that or a dial finds another master, every connection to the old one is left, between two batches.
+//! After a failover the old master answers READONLY or is gone, and the next dial asks the sentinels. But the old
+//! master may accept writes for some seconds, and these writes are lost. So weir also asks a sentinel every second.
+//! When that question or a dial finds another master, every connection to the old master is closed after its current
+//! batch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use super::host_port::HostPort;
 use super::unusable::Unusable;
 use crate::redis::base::observer::RedisObserver;
 
-/// How often a sentinel is asked whether the master is still the same, by all runtimes together.
+/// How often a sentinel is asked for the current master, by all runtimes together.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The sentinels of one master. Shared by all runtimes.
@@ -34,16 +35,16 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub struct Sentinels {
     master: Box<str>,
     sentinels: Vec<Endpoint>,
-    /// The login, database and TLS of the Redis servers; its address is not used.
+    /// The login, database and TLS of the Redis servers. Its address is not used.
     redis: Endpoint,
-    /// The sentinel that the next question goes to. Only a hint: all dials share it.
+    /// The sentinel for the next question. Only a hint, which all dials share.
     first: AtomicUsize,
     epoch: Mutex<Epoch>,
-    /// One for each master that was found. A connection keeps that of its master.
+    /// One generation for each master. A connection has the generation of its master.
     generations: Generations,
 }
 
-/// The master that was found last.
+/// The last known master.
 #[derive(Debug)]
 struct Epoch {
     /// None before the first dial.
@@ -53,15 +54,14 @@ struct Epoch {
 }
 
 impl Sentinels {
-    /// Sentinels (at least one) that know a master by the name `master`. The Redis servers that they name
-    /// are dialled with the login, database and TLS of `redis`.
+    /// Sentinels (at least one) of the master with the name `master`. The Redis servers that they name are dialled with
+    /// the login, database and TLS of `redis`.
     ///
     /// # Panics
     ///
     /// Without a sentinel.
-    #[must_use]
     pub fn new(master: &str, sentinels: Vec<Endpoint>, redis: Endpoint) -> Sentinels {
-        assert!(!sentinels.is_empty(), "a master is found by at least one sentinel");
+        assert!(!sentinels.is_empty(), "at least one sentinel is needed to find a master");
         Sentinels {
             master: master.into(),
             sentinels,
@@ -72,8 +72,8 @@ impl Sentinels {
         }
     }
 
-    /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an even
-    /// part of the time that is left, and so does the master. The caller has the exact bound.
+    /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an equal part of the
+    /// remaining time, and so does the master. The caller enforces the exact limit.
     pub(crate) async fn open(
         &self,
         observer: &Arc<dyn RedisObserver>,
@@ -91,7 +91,7 @@ impl Sentinels {
             let part = left / others.saturating_add(1);
             match timeout(part, self.ask(sentinel, observer)).await {
                 Ok(Ok(master)) => {
-                    // The next dial begins with another sentinel, unless this one is right.
+                    // The next dial starts with another sentinel, unless this one succeeds.
                     self.first.store((index + 1) % count, Ordering::Relaxed);
                     let connection = self.open_master(master, sentinel, observer).await?;
                     self.first.store(index, Ordering::Relaxed);
@@ -101,10 +101,10 @@ impl Sentinels {
                 Err(_) => problems.push(format!("{sentinel}: no answer within {part:?}")),
             }
         }
-        Err(format!("no sentinel names it: {}", problems.join("; ")).into())
+        Err(format!("no sentinel returned its address: {}", problems.join("; ")).into())
     }
 
-    /// Asks a sentinel every second whether another server is master, once any was dialled. Never ends.
+    /// Asks a sentinel every second for the current master, after the first dial. Never returns.
     pub(crate) async fn watch(self: Arc<Self>, observer: Arc<dyn RedisObserver>, within: Duration) {
         let mut kept = None;
         loop {
@@ -115,7 +115,7 @@ impl Sentinels {
             let index = self.first.load(Ordering::Relaxed);
             match timeout(within, self.check_master(index, kept.take(), &master, &observer)).await {
                 Ok(Ok(connection)) => kept = Some(connection),
-                // A dial reports what is wrong. Until then, another sentinel is asked.
+                // A dial reports the error. Until then, the next question goes to another sentinel.
                 Ok(Err(_)) | Err(_) => self.first.store((index + 1) % self.sentinels.len(), Ordering::Relaxed),
             }
         }
@@ -133,8 +133,8 @@ impl Sentinels {
         Some(master)
     }
 
-    /// Asks one sentinel, on the connection that was kept or on a new one, and returns the connection. If the sentinel
-    /// names another master than `known`, dials that one, which begins a new generation if the server is a master.
+    /// Asks one sentinel, on the kept connection or on a new one, and returns the connection. If the sentinel names
+    /// another master than `known`, dials that server. If the server is a master, a new generation begins.
     async fn check_master(
         &self,
         index: usize,
@@ -163,7 +163,7 @@ impl Sentinels {
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
         match connection.ask(&question).await? {
-            Value::Nil => Err("it knows no master of this name".to_owned().into()),
+            Value::Nil => Err("it has no master with this name".to_owned().into()),
             Value::Array(parts) => {
                 let address = match &parts[..] {
                     [Value::BulkString(host), Value::BulkString(port)] => text(host).zip(text(port)),
@@ -185,7 +185,7 @@ impl Sentinels {
     ) -> Result<Connection, Unusable> {
         let master = self.redis.at(&address.host, address.port);
         let named = |problem: Unusable| Unusable {
-            text: format!("{master}, which the sentinel at {sentinel} names: {problem}"),
+            text: format!("{master}, named by the sentinel at {sentinel}: {problem}"),
             ..problem
         };
         let mut connection = master.open(observer).await.map_err(named)?;
@@ -202,12 +202,12 @@ impl Sentinels {
                 connection.set_generation(self.generation_of(address));
                 Ok(connection)
             }
-            Some(role) => Err(named(format!("it is no master, but a {role}").into())),
-            None => Err(named("it does not tell its role".to_owned().into())),
+            Some(role) => Err(named(format!("it is not a master but a {role}").into())),
+            None => Err(named("it does not report its role".to_owned().into())),
         }
     }
 
-    /// Notes which server is master. Another one than before begins a new generation.
+    /// Stores the current master. A change begins a new generation.
     fn generation_of(&self, address: HostPort) -> Generation {
         let mut epoch = self.epoch.lock();
         if epoch.master.as_ref() != Some(&address) {
@@ -218,7 +218,7 @@ impl Sentinels {
     }
 }
 
-const NOT_A_SENTINEL: &str = "it does not answer as a sentinel";
+const NOT_A_SENTINEL: &str = "its answer is not a sentinel answer";
 
 fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()

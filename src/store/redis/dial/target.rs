@@ -1,4 +1,4 @@
-//! What a pool dials: one fixed address, or the master that sentinels name.
+//! The target of a pool: one fixed address, or the master that sentinels name.
 //!
 //! Not here: how an address is dialled (endpoint.rs), and how a master is found (sentinel.rs).
 
@@ -12,21 +12,21 @@ use super::sentinel::Sentinels;
 use super::unusable::Unusable;
 use crate::redis::base::observer::RedisObserver;
 
-/// What a pool dials: a fixed address, or the address that sentinels name at that moment.
+/// The target of a pool: a fixed address, or the address that sentinels name at the time of the dial.
 #[derive(Clone, Debug)]
 pub enum RedisTarget {
     /// Always the same address.
     Fixed(Endpoint),
-    /// The master that sentinels name, asked at every dial.
+    /// The master. Each dial asks the sentinels for it.
     Sentinel(Arc<Sentinels>),
 }
 
 impl RedisTarget {
-    /// Opens a connection. A fixed address has no bound of its own; sentinels get `within` together.
+    /// Opens a connection. A fixed address has no time limit here; sentinels get `within` in total.
     ///
     /// # Errors
     ///
-    /// Why there is none, for people. Never shows a password.
+    /// When there is no connection, with the reason for people. Never shows a password.
     pub(crate) async fn open(
         &self,
         observer: &Arc<dyn RedisObserver>,
@@ -38,7 +38,7 @@ impl RedisTarget {
         }
     }
 
-    /// The task that finds out when sentinels name another master. It gives each question `within`, and never ends. None
+    /// The task that detects that sentinels name another master. It gives each question `within`, and never ends. None
     /// for a fixed address.
     pub(crate) fn watch(
         &self,

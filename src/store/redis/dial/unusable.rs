@@ -14,18 +14,18 @@ pub(crate) struct Unusable {
     pub(crate) kind: &'static str,
     /// A sentence for the operator, without secrets. It may be the server's own text.
     pub(crate) text: String,
-    /// Nothing listens at the address, or there is no such address.
+    /// Whether nothing listens at the address, or the address does not exist.
     pub(crate) is_refused: bool,
 }
 
 impl Unusable {
-    /// The same where the login has this password. A server may repeat what it was sent, in any form: if the text contains
-    /// the password, nothing of the text is kept.
+    /// The same error without the password of the login. A server may repeat what it received, in any form: if the text
+    /// contains the password, the text is replaced.
     pub(crate) fn without_password(mut self, password: Option<&str>) -> Unusable {
         let repeats = password.is_some_and(|password| self.text.contains(password));
-        // That sentence is weir's own.
+        // The text of this kind is weir's own.
         if repeats && self.kind != "wrongpass" {
-            "its answer repeats the password, and is not shown".clone_into(&mut self.text);
+            "its answer is hidden because it repeats the password".clone_into(&mut self.text);
         }
         self
     }
@@ -79,7 +79,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let check = |answer: &str, kind: &'static str, text: &str| assert_eq!(shown(answer), (kind, text.to_owned()));
-        let hidden = "its answer repeats the password, and is not shown";
+        let hidden = "its answer is hidden because it repeats the password";
         check(
             "ERR unknown command 'AUTH', with args beginning with: 'weir' 'password' ",
             "unknown_command",

@@ -1,45 +1,46 @@
-//! A circuit breaker: it notices that a Redis mostly fails, and then no call waits for that Redis any more.
+//! A circuit breaker: when most calls to a Redis fail, no further call waits for that Redis.
 //!
 //! A pure state machine; time is an argument. Not here: what counts as a failure, and the probes (node.rs), and the
 //! settings (base/circuit.rs).
 //!
-//! The strategy. *Closed*, every call passes. The first failure opens a window of time; if many calls end within it and
-//! too many of them have failed, the breaker opens. A Redis that is *down* opens it at any rate of calls. Between windows it is *calm*: no success is reported, so that a
-//! healthy Redis costs neither lock nor clock. When a call that is late began may then be unknown, and with that whether
-//! it was in a hurry. Such a call is a *suspicion*: it opens a window, and is not counted. *Open*, no call passes, and
-//! probes are sent now and then. After an answered probe it is *half open*: a few calls try it out. If all of them
-//! succeed it closes, and the first that fails opens it again. Where too few calls come, probes count in their place: else
-//! the circuit of a Redis without calls would stay half open.
+//! The strategy. *Closed*: every call passes. The first failure opens a window of time. The breaker opens if enough
+//! calls end within the window and too many of them have failed. A Redis that is *down* opens it at any call rate.
+//! Between windows the breaker is *calm*: successes are not reported, so a healthy Redis costs neither lock nor clock.
+//! Then the start time of a late call may be unknown, and so whether its deadline was short. Such a call is a
+//! *suspicion*: it opens a window, and is not counted. *Open*: no call passes, and probes are sent from time to time.
+//! After an answered probe the breaker is *half open*: a few calls pass as trials. If all of them succeed the breaker
+//! closes; the first failure opens it again. If there are too few calls, probes count as trials: otherwise the circuit
+//! of a Redis without calls would stay half open.
 
 use std::time::{Duration, Instant};
 
 pub use crate::redis::base::circuit::{BreakerSettings, Circuit};
 
-/// Calls that try out a Redis which has answered a probe: all must succeed before the others follow.
+/// The trial calls to a Redis that has answered a probe. All must succeed before other calls pass.
 pub const TRIALS: u32 = 5;
 
-/// How often the time between two probes is doubled at most, so it becomes 8 times as long.
+/// The most doublings of the time between two probes. It becomes at most 8 times as long.
 pub const DOUBLINGS_MAX: u32 = 3;
 
-/// What the end of a call means for Redis.
+/// The meaning of a call's result for the state of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It works.
+    /// Redis works.
     Success,
-    /// It does not.
+    /// Redis does not work.
     Failure,
-    /// It is not there: it refuses connections, or has answered no PING for a window.
+    /// Redis is unreachable: it refuses connections, or has answered no PING for a window.
     Down,
-    /// Nothing.
+    /// No meaning.
     Neutral,
 }
 
-/// The right to make one call, to be handed back with the outcome.
+/// The permission to make one call. The caller returns it with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// One of all.
+    /// A call of a closed breaker.
     Ordinary,
-    /// One of the trials of this half-open phase, by its number.
+    /// A trial of the half-open phase with this number.
     Trial(u32),
 }
 
@@ -52,12 +53,12 @@ pub struct CircuitChange {
     pub to: Circuit,
 }
 
-/// Decides whether calls may pass, by how those before them ended.
+/// Decides whether calls may pass, from the outcomes of earlier calls.
 #[derive(Debug)]
 pub struct Breaker {
     settings: BreakerSettings,
     state: BreakerState,
-    /// Half-open phases so far: an outcome of an earlier one does not count in this one.
+    /// The number of half-open phases. An outcome of an earlier phase does not count in the current one.
     phase: u32,
 }
 
@@ -75,7 +76,7 @@ enum BreakerState {
     },
 }
 
-/// Calls that ended since a failure, that one included, or since a suspicion.
+/// The calls that ended since a failure (including it) or since a suspicion.
 #[derive(Clone, Copy, Debug)]
 struct CallWindow {
     ends: Instant,
@@ -84,18 +85,16 @@ struct CallWindow {
 }
 
 impl Breaker {
-    /// A closed one.
+    /// A closed breaker.
     ///
     /// # Panics
     /// When the share is more than 100 percent.
-    #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
-        assert!(settings.error_percent <= 100, "{} percent of the calls cannot fail", settings.error_percent);
+        assert!(settings.error_percent <= 100, "{} is more than 100 percent", settings.error_percent);
         Self { settings, state: BreakerState::Closed(None), phase: 0 }
     }
 
     /// Whether calls pass.
-    #[must_use]
     pub const fn circuit(&self) -> Circuit {
         match self.state {
             BreakerState::Closed(_) => Circuit::Closed,
@@ -104,8 +103,7 @@ impl Breaker {
         }
     }
 
-    /// Every call may pass as an ordinary one, and its success need not be reported.
-    #[must_use]
+    /// Whether every call may pass as an ordinary one, and its success need not be reported.
     pub const fn is_calm(&self) -> bool {
         matches!(self.state, BreakerState::Closed(None))
     }
@@ -122,8 +120,8 @@ impl Breaker {
         }
     }
 
-    /// Asks for a probe to count as one of the trials of a half-open phase, which calls alone might never end. None
-    /// where the breaker is not half open, or enough trials run or have succeeded.
+    /// Requests that a probe counts as a trial of the half-open phase; without calls, the phase would never end. None
+    /// if the breaker is not half open, or if enough trials are running or have succeeded.
     pub const fn admit_probe(&mut self) -> Option<Pass> {
         match self.state {
             BreakerState::HalfOpen { .. } => self.admit(),
@@ -131,7 +129,7 @@ impl Breaker {
         }
     }
 
-    /// A call ended at `now`. An outcome from before the last change is too old to matter.
+    /// A call ended at `now`. Ignores an outcome from before the last change.
     pub fn ended(&mut self, pass: Pass, outcome: CallOutcome, now: Instant) -> Option<CircuitChange> {
         match (&mut self.state, pass) {
             (BreakerState::Closed(window), Pass::Ordinary) => {
@@ -164,7 +162,7 @@ impl Breaker {
         }
     }
 
-    /// A call may have failed, at `now`: from here on calls are counted, this one not.
+    /// A call may have failed at `now`. Counts calls from now on, except this one.
     pub fn suspect(&mut self, now: Instant) {
         if let BreakerState::Closed(window) = &mut self.state
             && self.settings.error_percent > 0
@@ -174,7 +172,7 @@ impl Breaker {
         }
     }
 
-    /// A probe was answered, or was not.
+    /// A probe was answered, or not.
     pub const fn probed(&mut self, answered: bool) -> Option<CircuitChange> {
         let BreakerState::Open { setbacks } = &mut self.state else {
             return None;
@@ -188,9 +186,8 @@ impl Breaker {
         Some(CircuitChange { from: Circuit::Open, to: Circuit::HalfOpen })
     }
 
-    /// How long to wait before the next probe: longer after each setback. Half open, it is the time that calls are given to
-    /// try Redis out; after it, probes do. None if none is needed.
-    #[must_use]
+    /// The time before the next probe: longer after each setback. Half open, it is the time for calls to be trials;
+    /// afterwards probes are trials. None if no probe is needed.
     pub fn next_probe(&self) -> Option<Duration> {
         let setbacks = match self.state {
             BreakerState::Closed(_) => return None,
@@ -200,7 +197,7 @@ impl Breaker {
         Some(self.settings.probe.saturating_mul(1 << setbacks.min(DOUBLINGS_MAX)))
     }
 
-    /// Counts the end of a call. Whether it was the failure too many.
+    /// Counts the end of a call. Returns whether the failures exceed the limit.
     fn counted(
         settings: &BreakerSettings,
         window: &mut Option<CallWindow>,
@@ -241,7 +238,7 @@ mod tests {
     }
 
     impl Rig {
-        /// It opens where half of at least 4 calls within a second fail.
+        /// Opens if half of at least 4 calls within a second fail.
         fn new() -> Rig {
             Rig::with(|_| {})
         }
@@ -252,7 +249,7 @@ mod tests {
             Rig { breaker: Breaker::new(settings), now: Instant::now() }
         }
 
-        /// One that is open.
+        /// A rig with an open breaker.
         fn open() -> Rig {
             let mut rig = Rig::new();
             rig.run(&[Failure, Failure, Failure, Failure]);
@@ -260,7 +257,7 @@ mod tests {
             rig
         }
 
-        /// One that has answered a probe.
+        /// A rig whose breaker has had an answered probe.
         fn half_open() -> Rig {
             let mut rig = Rig::open();
             rig.breaker.probed(true).unwrap();

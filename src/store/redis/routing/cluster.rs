@@ -1,4 +1,4 @@
-//! A Redis Cluster: each call goes to the node that holds its key's slot, by a map that weir keeps.
+//! A Redis Cluster: each call goes to the node that has its key's slot, by a map that weir maintains.
 //!
 //! Not here: connections, batches and deadlines (transport), when a failing node gets no calls (node.rs), and what a call
 //! means (scripts). docs/adr/0011 explains why weir uses no cluster client.
@@ -6,11 +6,11 @@
 //! Guarantees beyond those of a pipeline:
 //!
 //! 1. A call is sent again only after an answer that proves that it did not run (MOVED, ASK, TRYAGAIN), at most
-//!    [`RESENDS_MAX`] times, and never beyond its deadline. Every other error of a call is passed on as it is.
-//! 2. Each node has a pipeline and a breaker of its own: one that is dead or slow costs only calls for its own slots.
-//! 3. Only the calls before the first map wait for a map.
-//! 4. One task learns the map anew: when a call was redirected or a node gave no answer, with pauses that grow while
-//!    that goes on, and from time to time.
+//!    [`RESENDS_MAX`] times, and never after its deadline. Every other error of a call is returned unchanged.
+//! 2. Each node has its own pipeline and breaker: a dead or slow node affects only calls for its own slots.
+//! 3. Only calls before the first map wait for a map.
+//! 4. One task updates the map: after a redirection, after a node gave no answer, and periodically. The pauses between
+//!    attempts grow while they fail.
 pub(in crate::redis) mod fuzz;
 mod learn;
 mod map;
@@ -35,41 +35,40 @@ use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::options::Options;
 
-/// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
+/// The most times that one call is sent again. A migration of a slot needs two; the rest is for an outdated map.
 const RESENDS_MAX: u32 = 6;
 
-/// The pause before a call is sent again to a cluster that is between two states (TRYAGAIN, or sent to and fro). It
-/// doubles each time, and is cut by up to half at random.
+/// The pause before a call is sent again to a cluster in transition (TRYAGAIN, or redirected repeatedly). It doubles
+/// each time. Up to half of it is cut at random.
 const RESEND_PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// The longest such pause, before the last time of all.
+/// The longest such pause, before the last attempt.
 const RESEND_PAUSE_MAX: Duration = Duration::from_millis(32);
 
-/// Routes calls to the nodes of one cluster. One for each runtime, as a pipeline is.
+/// Routes calls to the nodes of one cluster. Each runtime has its own.
 pub(crate) struct Cluster {
     members: Arc<Members>,
-    /// The task that learns the map. Aborted when dropped; it ends by itself only by a panic.
+    /// The task that updates the map. Aborted when dropped; without that, it ends only by a panic.
     learner: tokio::sync::Mutex<JoinSet<()>>,
 }
 
 impl Cluster {
-    /// Starts the task that learns the map, on the current runtime. Nothing is dialled before the first call. The target
-    /// in `options` is not used: each node has its own.
+    /// Starts the task that updates the map, on the current runtime. Dials nothing before the first call. The target in
+    /// `options` is not used: each node has its own.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and without seeds.
     pub(crate) fn start(seeds: Vec<Endpoint>, options: Options) -> Self {
-        assert!(!seeds.is_empty(), "a cluster is found by at least one of its nodes");
+        assert!(!seeds.is_empty(), "at least one node is needed to find a cluster");
         let members = Arc::new(Members::new(seeds, options));
         let mut learner = JoinSet::new();
         learner.spawn(keep_learning(members.clone()));
         Self { members, learner: tokio::sync::Mutex::new(learner) }
     }
 
-    /// Makes a call on the node that holds `slot`, by `deadline`. `call` makes it, once for each time that it is sent.
+    /// Makes a call on the node that has `slot`, by `deadline`. `call` makes the call again for each attempt.
     ///
-    /// # Errors
-    /// As [`Node::call`](super::node::Node::call); a redirection is the answer only where it led nowhere.
+    /// # Errors As [`Node::call`](super::node::Node::call). A redirection is an error only after the last attempt.
     pub(crate) async fn call(&self, slot: u16, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, CallError> {
         let mut member = self.members.member(slot, deadline).await?;
         let mut next = call();
@@ -80,7 +79,7 @@ impl Cluster {
                 Err(CallError::Refused(error)) => error,
                 Err(error) => {
                     let is_late = matches!(error, CallError::NotSent { reason: Reason::Deadline });
-                    // The refusal that used up the time helps more than the missed deadline.
+                    // The refusal of the last attempt explains more than the missed deadline.
                     if let (true, Some(refused)) = (is_late, sent_back) {
                         return Err(CallError::Refused(refused));
                     }
@@ -99,12 +98,12 @@ impl Cluster {
             if resends > RESENDS_MAX {
                 return Err(CallError::Refused(error));
             }
-            // A move of a slot takes two hops; more of them mean that the nodes do not agree yet.
+            // A migration of a slot takes two redirections; more mean that the nodes do not agree yet.
             let unsettled = redirection == Redirection::TryAgain || resends > 2;
             let elsewhere = match &redirection {
                 Redirection::Moved(to) => self.members.redirected(to, Some(slot)),
                 Redirection::Ask(to) => self.members.redirected(to, None),
-                // The same node again; it answers MOVED once the slot has gone.
+                // The same node again. It answers MOVED after the migration.
                 Redirection::TryAgain => Some(member),
                 Redirection::MapUncertain | Redirection::None => None,
             };
@@ -130,8 +129,7 @@ impl Cluster {
 
     /// Whether every slot has a master, and every master answers.
     ///
-    /// # Errors
-    /// Of the first master that does not answer, or with a slot that has no master.
+    /// # Errors The error of the first master that does not answer, or the first slot without a master.
     pub(crate) async fn ping(&self, deadline: Instant) -> Result<(), CallError> {
         self.members.member(0, deadline).await?;
         let (nodes, uncovered) = {
@@ -154,7 +152,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks every node that holds slots the same, past its breaker, and returns its address with its answer.
+    /// Sends the same question to every node with slots, bypassing the breakers. Returns each address with its answer.
     pub(crate) async fn ask_all(
         &self,
         question: impl Fn() -> Call,
@@ -167,7 +165,8 @@ impl Cluster {
         join_all(asked).await
     }
 
-    /// Asks the node of this number among those that hold slots, past its breaker; none behind the last.
+    /// Sends a question to the node with this number among those with slots, bypassing its breaker. None if there is no
+    /// such node.
     pub(crate) async fn ask_one(
         &self,
         number: usize,
@@ -179,11 +178,11 @@ impl Cluster {
         Some(member.node.ask(question(), deadline).await)
     }
 
-    /// Returns, with its reason, when the task that learns the map or a task of a node has died. Waits for ever otherwise.
+    /// Returns the reason when the task that updates the map, or a task of a node, has died. Otherwise never returns.
     pub(crate) async fn died(&self) -> String {
         let mut learner = self.learner.lock().await;
         loop {
-            // It listens before it lists the nodes, so that it misses no change.
+            // Subscribes before it lists the nodes, so it misses no change.
             let mut changed = pin!(self.members.changed.notified());
             changed.as_mut().enable();
             let nodes = self.members.state.lock().map.nodes();
@@ -191,8 +190,8 @@ impl Cluster {
             tokio::select! {
                 Some(reason) = ends.next() => return reason,
                 ended = learner.join_next() => return match ended {
-                    Some(Err(error)) => format!("the task that learns a redis cluster's slots died: {error}"),
-                    Some(Ok(())) | None => "the task that learns a redis cluster's slots ended".to_owned(),
+                    Some(Err(error)) => format!("the task that reads a redis cluster's slots died: {error}"),
+                    Some(Ok(())) | None => "the task that reads a redis cluster's slots ended".to_owned(),
                 },
                 () = changed => {}
             }
@@ -200,25 +199,25 @@ impl Cluster {
     }
 }
 
-/// What to do with a call that a node refused.
+/// The reaction to a node's refusal.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirection {
-    /// The slot is another node's: send this call and all later ones there.
+    /// The slot belongs to another node: send this call and all later ones there.
     Moved(HostPort),
-    /// The slot is on the move and the key is not here: send this call there, with ASKING.
+    /// The slot is migrating, and the key has moved: send only this call there, with ASKING.
     Ask(HostPort),
-    /// The slot is on the move and some of the keys are here, some there: send it again in a moment.
+    /// The slot is migrating, and only some of the keys have moved: send the call again after a pause.
     TryAgain,
-    /// Nothing, but weir's map may be wrong, or the node has another role now.
+    /// Do not send again, but update the map: it may be wrong, or the node's role has changed.
     MapUncertain,
-    /// Nothing.
+    /// Do not send again.
     None,
 }
 
 impl Redirection {
-    /// Reads the refusal of the node on the host `asked`.
+    /// Reads the refusal from the node on the host `asked`.
     fn read(error: &ServerError, asked: &str) -> Self {
-        // After the code stands the slot, and the address.
+        // The slot and the address follow the code.
         let named = || map::address(error.details()?.split(' ').nth(1)?, asked);
         match error.kind() {
             Some(ServerErrorKind::Moved) => named().map_or(Self::MapUncertain, Self::Moved),
@@ -235,7 +234,7 @@ impl Redirection {
     }
 }
 
-/// Whether a call that got no answer suggests that its node is gone.
+/// Whether a call without an answer suggests that its node is gone.
 fn casts_doubt(error: &CallError) -> bool {
     match error {
         CallError::NotSent { reason } | CallError::Unknown { reason } => {
@@ -245,7 +244,7 @@ fn casts_doubt(error: &CallError) -> bool {
     }
 }
 
-/// Waits before a call is sent for the time `resends` again. Not at all, and false, where its deadline is too near.
+/// Waits before a call is sent again. Returns false without waiting if the deadline is too near.
 async fn pause_before(resends: u32, deadline: Instant) -> bool {
     let whole = doubled(RESEND_PAUSE_MIN, resends.saturating_sub(1), RESEND_PAUSE_MAX);
     let until = Instant::now() + jittered(whole);

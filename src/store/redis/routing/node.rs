@@ -1,8 +1,7 @@
-//! One Redis server for its callers: a pipeline behind a circuit breaker, and the probes that find out when a failed Redis
-//! is back.
+//! One Redis server: a pipeline behind a circuit breaker, and the probes that detect when a failed Redis answers again.
 //!
-//! Not here: batching, deadlines and the lane of heavy calls (transport), when the breaker opens (breaker.rs), and which
-//! server a key lies on (cluster.rs).
+//! Not here: batching, deadlines and the lane of heavy calls (transport), when the breaker opens (breaker.rs), and
+//! which server has a key (cluster.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,27 +22,26 @@ use crate::redis::transport::heavy::Lane;
 use crate::redis::transport::options::Options;
 use crate::redis::transport::pipeline::Pipeline;
 
-/// PINGs in a window at the least, after a call has failed.
+/// The fewest PINGs in a window after a failed call.
 const WATCH_PINGS: u32 = 8;
 
-/// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end
-/// when it is dropped.
+/// A server and its breaker. Each runtime has its own for each server. Its tasks run on the runtime that started it and
+/// end when it is dropped.
 #[derive(Debug)]
 pub struct Node {
     pipeline: Arc<Pipeline>,
-    /// For calls that would delay others.
+    /// The lane of calls that would delay others.
     heavy: Lane,
     gate: Arc<Gate>,
-    /// The task that probes. Aborted when dropped; it ends by itself only by a panic.
+    /// The task that sends probes. Aborted when dropped; without that, it ends only by a panic.
     prober: tokio::sync::Mutex<JoinSet<()>>,
 }
 
 impl Node {
-    /// Starts the tasks on the current runtime. Nothing is dialled before the first call.
+    /// Starts the tasks on the current runtime. Dials nothing before the first call.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
-    #[must_use]
     pub fn start(options: Options) -> Self {
         let settings = options.breaker;
         let connect_timeout = options.connect_timeout;
@@ -62,7 +60,7 @@ impl Node {
         Self { pipeline, heavy, gate, prober: tokio::sync::Mutex::new(prober) }
     }
 
-    /// Makes a call; see [`Pipeline::call`]. Fails at once where the breaker is open.
+    /// Makes a call; see [`Pipeline::call`]. Fails at once if the breaker is open.
     ///
     /// # Errors
     /// Those of the pipeline, and [`Reason::CircuitOpen`].
@@ -72,7 +70,7 @@ impl Node {
         };
         if Lane::takes(&call) {
             passing.lateness = Lateness::Expected;
-            // A box keeps the future of light calls small.
+            // A box keeps the futures of light calls small.
             let answer = Box::pin(self.heavy.call(call, deadline)).await;
             passing.end(&answer, deadline);
             return answer;
@@ -82,8 +80,8 @@ impl Node {
         answer
     }
 
-    /// Makes a call past the breaker, which does not count it: a question about the server, for which no caller of weir
-    /// waits.
+    /// Makes a call that bypasses the breaker and does not count there. For questions about the server, which no caller
+    /// of weir waits for.
     ///
     /// # Errors
     /// Those of the pipeline.
@@ -91,7 +89,7 @@ impl Node {
         self.pipeline.call(question, deadline).await
     }
 
-    /// Whether the server answers a PING, past the breaker. NOPERM is an answer too.
+    /// Whether the server answers a PING. Bypasses the breaker. NOPERM is an answer too.
     ///
     /// # Errors
     /// Those of the pipeline.
@@ -99,24 +97,22 @@ impl Node {
         ping(&self.pipeline, deadline).await
     }
 
-    /// Whether calls pass, now.
-    #[must_use]
+    /// The current circuit state.
     pub fn circuit(&self) -> Circuit {
         self.gate.breaker.lock().circuit()
     }
 
     /// The address of the server, without user and password.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.gate.address
     }
 
-    /// Returns, with its reason, when a task of the node has died. Waits for ever otherwise.
+    /// Returns the reason when a task of the node has died. Otherwise never returns.
     pub async fn died(&self) -> String {
         let prober_died = async {
             match self.prober.lock().await.join_next().await {
-                Some(Err(error)) => format!("the task that probes redis died: {error}"),
-                Some(Ok(())) | None => "the task that probes redis ended".to_owned(),
+                Some(Err(error)) => format!("the task that sends probes to redis died: {error}"),
+                Some(Ok(())) | None => "the task that sends probes to redis ended".to_owned(),
             }
         };
         tokio::select! {
@@ -129,7 +125,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // The count of open circuits is over the nodes that exist.
+        // The count of open circuits includes only existing nodes.
         let was = self.circuit();
         if was != Circuit::Closed {
             self.gate.observer.circuit_gone(&self.gate.address, was);
@@ -139,15 +135,15 @@ impl Drop for Node {
 
 /// The breaker, shared by the calls and probes of one runtime.
 ///
-/// A plain mutex is right: nothing is awaited while it is held, a runtime of one thread has no contention, and calls do not
-/// lock a calm breaker at all.
+/// A plain mutex is right: nothing is awaited while it is held, a single-threaded runtime has no contention, and a calm
+/// breaker is not locked at all.
 struct Gate {
     address: Box<str>,
     timeout: Duration,
     /// The last result of [`Breaker::is_calm`].
     calm: AtomicBool,
     breaker: Mutex<Breaker>,
-    /// Wakes the task that probes: a call has failed, or the circuit has opened.
+    /// Wakes the task that sends probes: a call has failed, or the circuit has opened.
     trouble: Notify,
     observer: Arc<dyn RedisObserver>,
 }
@@ -167,7 +163,7 @@ impl Gate {
         Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
     }
 
-    /// Lets a probe be one of the trials of a half-open breaker.
+    /// Admits a probe as one of the trials of a half-open breaker.
     fn admit_probe(&self) -> Option<Passing<'_>> {
         let pass = self.breaker.lock().admit_probe()?;
         Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
@@ -200,21 +196,22 @@ impl Gate {
     }
 }
 
-/// A call that the breaker let pass. Dropped without an answer, it counts neither way and frees its trial.
+/// A call that the breaker admitted. If dropped without an answer, it does not count and frees its trial.
 struct Passing<'a> {
     gate: &'a Gate,
     pass: Option<Pass>,
-    /// When it passed. Not known of a call through a calm breaker: reading the clock costs more than all the rest here.
+    /// When the call was admitted. Unknown for a call through a calm breaker, because reading the clock costs more than
+    /// all other steps here.
     begun: Option<Instant>,
     lateness: Lateness,
 }
 
-/// What a missed deadline means.
+/// The meaning of a missed deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lateness {
     /// The server is slow, if the call had enough time.
     Counts,
-    /// Nothing: the call takes long on any server.
+    /// Nothing: the call takes long on every server.
     Expected,
 }
 
@@ -253,8 +250,8 @@ impl Drop for Passing<'_> {
     }
 }
 
-/// What an answer says about the server. The call had `time_given`, and calls usually have `timeout`. None for a missed
-/// deadline where `time_given` is not known.
+/// What an answer means for the server's health. The call had `time_given`; `timeout` is the usual time. None for a
+/// missed deadline with an unknown `time_given`.
 fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeout: Duration) -> Option<CallOutcome> {
     Some(match answer {
         Ok(_) => CallOutcome::Success,
@@ -273,8 +270,8 @@ fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeou
     })
 }
 
-/// Sends PINGs after a call has failed, and opens the breaker if they fail too. Probes the server of an open breaker until it
-/// answers. Then makes the trials itself while no calls come.
+/// Sends PINGs after a call has failed, and opens the breaker if they fail too. Probes the server of an open breaker
+/// until it answers. Then makes the trials itself while there are no calls.
 async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: BreakerSettings, connect_timeout: Duration) {
     loop {
         let pause = loop {
@@ -295,15 +292,15 @@ async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: BreakerSettin
         } else {
             tokio::select! {
                 () = tokio::time::sleep(pause) => stand_in(&gate, &pipeline).await,
-                // A trial has failed: the pause has changed.
+                // A trial failed, so the pause has changed.
                 () = gate.trouble.notified() => {}
             }
         }
     }
 }
 
-/// Sends PINGs to the server of a closed breaker until one is answered, or all have failed for a window. Then the server is
-/// down, at any rate of calls.
+/// Sends PINGs to the server of a closed breaker until one is answered, or until all in a window have failed. Then the
+/// server is down, at any call rate.
 async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
     let begun = Instant::now();
     while settings.error_percent > 0 && gate.breaker.lock().circuit() == Circuit::Closed {
@@ -316,7 +313,7 @@ async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
             }
             Some(CallOutcome::Failure) => tokio::time::sleep(settings.window / WATCH_PINGS).await,
             Some(CallOutcome::Success | CallOutcome::Neutral) | None => {
-                // Calls that fail meanwhile cost no further PINGs.
+                // Further failed calls cause no further PINGs.
                 tokio::time::sleep(settings.probe).await;
                 return;
             }
@@ -324,7 +321,7 @@ async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
     }
 }
 
-/// Makes the trials for which no calls came.
+/// Makes the trials that calls have not made.
 async fn stand_in(gate: &Gate, pipeline: &Pipeline) {
     for _ in 0..TRIALS {
         let Some(mut passing) = gate.admit_probe() else {
@@ -336,8 +333,8 @@ async fn stand_in(gate: &Gate, pipeline: &Pipeline) {
     }
 }
 
-/// Whether a server answers as fast as calls need it: first a PING that may take the time of a dial, since there may be
-/// no connection; then one that may not.
+/// Whether a server answers as fast as calls need. Sends one PING with time for a dial, because there may be no
+/// connection, and then one without.
 async fn is_back(pipeline: &Pipeline, timeout: Duration, connect_timeout: Duration) -> bool {
     let patient = ping(pipeline, Instant::now() + connect_timeout + timeout).await;
     patient.is_ok() && ping(pipeline, Instant::now() + timeout).await.is_ok()
@@ -346,7 +343,7 @@ async fn is_back(pipeline: &Pipeline, timeout: Duration, connect_timeout: Durati
 async fn ping(pipeline: &Pipeline, deadline: Instant) -> Result<(), CallError> {
     match pipeline.call(Call::command(redis::cmd("PING")), deadline).await {
         Ok(_) => Ok(()),
-        // A user without the right to PING can still be the right user.
+        // A user without the right to PING is acceptable.
         Err(CallError::Refused(error)) if RedisErrorClass::of(&error).kind == "noperm" => Ok(()),
         Err(error) => Err(error),
     }

@@ -1,7 +1,7 @@
-//! What comes back from the scripts: replies as states, and stored values as states.
+//! Decodes the replies of scripts and stored values to states.
 //!
-//! lua/README.md describes the same for readers of the scripts. Not here: what goes there (encode.rs), and what a decision
-//! is (engine).
+//! lua/README.md describes the format for readers of the scripts. Not here: the arguments of scripts (encode.rs), and
+//! what a decision is (engine).
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -12,15 +12,16 @@ use weir_engine::{Charge, Limit, Micros, State};
 
 use crate::{Before, Undo};
 
-/// The most counts of a state: the window can begin and end in the middle of a bucket.
+/// The most counts of a state: the window can start and end within a bucket.
 const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 
-/// Where numbers that scripts can write end: they are doubles.
+/// The end of the numbers that scripts can write: they are doubles.
 pub(crate) const NUMBERS_END: u64 = 1 << 53;
 
-/// The clock of a reply to undos, one of which took nothing back: no window of its calendar holds the clock. [cl-3]
+/// The clock of a reply to undos, if one of them took nothing back because no window of its calendar contains the
+/// clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
-    // The undo of a log has another reply.
+    // The undo of a log has a different reply.
     let Value::Array(numbers) = reply else { return None };
     let (now, mut numbers) = numbers.split_first()?;
     for undo in undos {
@@ -34,17 +35,17 @@ pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Mic
 
 /// A decision's reply.
 #[derive(Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "the usual one is the large one, and is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "the usual variant is the large one, and is destructured at once")]
 pub(crate) enum DecisionReply {
-    /// The clock, and what each charge found.
+    /// The clock, and the state that each charge found.
     Found(Micros, SmallVec<[FoundState; 4]>),
-    /// No window of a calendar holds the clock.
+    /// The windows of a calendar charge do not contain the clock.
     StaleBounds(Micros),
-    /// A row has another version than the one that was given: the versions that were found, one for each check.
+    /// A row does not have the given version. Contains the found version of each check.
     StaleRow(Vec<u64>),
 }
 
-/// Reads a decision's reply. None where it is none.
+/// Reads a decision's reply. None if the form is wrong.
 pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge<'_>]) -> Option<DecisionReply> {
     let Before { checks, given_back } = before;
     let Value::Array(numbers) = reply else {
@@ -60,7 +61,7 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
     let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
         (0..charge.limit.kind().reply_count()).map(|_| next()).collect()
     };
-    // No window of a calendar ends at 0: none holds the clock. [cl-3]
+    // No calendar window ends at 0: it means that none contains the clock. [cl-3]
     let has_no_window = |charge: &Charge<'_>, own: &[u64]| charge.bounds.is_some() && own.get(1) == Some(&0);
     for back in given_back {
         let charge = &charges[usize::from(back.charge)];
@@ -85,10 +86,9 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
     next().is_none().then_some(reply)
 }
 
-/// A stored value as a state; nothing where there is none.
+/// Decodes a stored value to a state. None if there is no value.
 ///
-/// # Errors
-/// Where the value is not of the limit's format.
+/// # Errors When the value does not have the limit's format.
 pub(crate) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>, ForeignValue> {
     let is_none = match value {
         Value::Nil => true,
@@ -103,10 +103,10 @@ pub(crate) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>,
     state.map(Some).ok_or(ForeignValue)
 }
 
-/// A value that no script of weir has written.
+/// A value that no script of weir wrote.
 pub(crate) struct ForeignValue;
 
-/// The numbers of a stored value. None where it is not of the format.
+/// The numbers of a stored value. None if it does not have the format.
 fn stored_numbers(format: StoredFormat, value: &Value) -> Option<StateNumbers> {
     match (format, value) {
         (StoredFormat::Integer, value) => Some(StateNumbers::from_slice(&[integer(value)?])),
@@ -137,7 +137,7 @@ fn scored(members: &[Value]) -> Option<StateNumbers> {
     Some(numbers)
 }
 
-/// Whole numbers out of little-endian doubles. None where one is no whole number that a script can have written.
+/// Decodes whole numbers from little-endian doubles. None if one is not a whole number that a script can write.
 pub(super) fn doubles(bytes: &[u8]) -> Option<StateNumbers> {
     let (chunks, []) = bytes.as_chunks::<8>() else {
         return None;
@@ -145,7 +145,7 @@ pub(super) fn doubles(bytes: &[u8]) -> Option<StateNumbers> {
     chunks.iter().map(|chunk| whole(f64::from_le_bytes(*chunk))).collect()
 }
 
-/// A whole number, and counts of as many bytes each as the first byte says.
+/// A whole number, then counts. The first byte is the width of a count in bytes.
 fn counts(bytes: &[u8]) -> Option<StateNumbers> {
     let (&width, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first_chunk::<8>()?;
@@ -158,13 +158,13 @@ fn counts(bytes: &[u8]) -> Option<StateNumbers> {
     Some(std::iter::once(first).chain(rest.chunks_exact(width).map(count)).collect())
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the way back")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the conversion back")]
 fn whole(double: f64) -> Option<u64> {
     let number = double as u64;
     (number as f64 == double && number < NUMBERS_END).then_some(number)
 }
 
-/// A number as scripts and Redis write it. None where it is none that a double holds, so that no sum of a few overflows.
+/// A number as scripts and Redis write it. None if a double cannot hold it, so the sum of a few cannot overflow.
 pub(crate) fn integer(value: &Value) -> Option<u64> {
     let number: u64 = match value {
         Value::Int(number) => u64::try_from(*number).ok()?,

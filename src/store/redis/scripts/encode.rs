@@ -1,7 +1,7 @@
-//! What goes to the scripts: charges as letters and numbers.
+//! The arguments of scripts: encodes charges as letters and numbers.
 //!
-//! lua/README.md describes the same for readers of the scripts. Not here: how they are written (transport/charge_list.rs), what
-//! comes back (decode.rs), and what a decision is (engine).
+//! lua/README.md describes the format for readers of the scripts. Not here: how arguments are written
+//! (transport/charge_list.rs), how replies are read (decode.rs), and what a decision is (engine).
 
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -13,16 +13,16 @@ use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
 use crate::{Before, Undo};
 
-/// The role of a charge that is a decision of its own.
+/// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
-/// The letter in the place of an algorithm's that says when the limit of the next charge applies.
+/// The letter, in the position of the algorithm's letter, of a term for the next charge's limit.
 const TERM: u8 = b'0';
-/// The letter in the place of an algorithm's that says which version a row must have.
+/// The letter, in the position of the algorithm's letter, of a check of a row's version.
 const CHECK: u8 = b'c';
 /// A check compares one number.
 const CHECK_WEIGHT: u32 = 1;
 
-/// What a script does with a charge: the numbers that lua/README.md explains.
+/// The script's operation on a charge: the numbers are explained in lua/README.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Peek = 0,
@@ -50,7 +50,7 @@ impl Op {
         }
     }
 
-    /// The op of a charge that is the whole decision, where its own verdict is the decision's.
+    /// The operation of a charge that is the whole decision: its own verdict is the decision's.
     fn alone(charge: &Charge<'_>, mode: Mode) -> Self {
         match Self::of(charge, mode) {
             Self::PeekPast => Self::Peek,
@@ -61,7 +61,7 @@ impl Op {
     }
 }
 
-/// The call that makes a decision after what comes `before`. `now` stands for the server's clock where a test sets it.
+/// The call of a decision, and of what comes `before` it. `now` replaces the server's clock in tests.
 pub(crate) fn decide_call(
     prefix: &str,
     before: Before<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn decide_call(
     let Before { checks, given_back } = before;
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key).chain(checks.iter().map(|check| check.key));
     let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
-    // A run saves nothing for decisions on long states: most of what they cost is the state.
+    // Merging saves nothing for decisions on long states: most of their cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
@@ -84,8 +84,8 @@ pub(crate) fn decide_call(
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    // Only a decision that can be denied, or may find no window of a calendar or another row, has to be undone as a whole. What is
-    // given back is a part of the whole, and stays if the decision denies.
+    // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
+    // give back are a part of the whole, and stay given back if it is denied.
     let whole = mode == Mode::Atomic
         || !(checks.is_empty() && given_back.is_empty())
         || charges.iter().any(|charge| charge.bounds.is_some());
@@ -123,12 +123,12 @@ pub(crate) fn decide_call(
     Call::charges(list)
 }
 
-/// Whether its charges are taken back by a call each: all charges of the log after one are written anew.
+/// Whether its charges need separate undo calls: an undo rewrites all later charges of the log.
 pub(crate) fn is_undone_alone(limit: &Limit) -> bool {
     limit.kind().undo_script() == UndoScript::Log
 }
 
-/// The call that takes charges back, each as a decision of its own; or the one charge of a log.
+/// The call that takes charges back, each as a separate decision; or the one charge of a log.
 pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Call {
     if let [undo] = undos
         && is_undone_alone(undo.limit)
@@ -155,7 +155,7 @@ pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -
     Call::charges(list)
 }
 
-/// A list on these keys, which are distinct, for charges on these limits.
+/// A list on these distinct keys, for charges on these limits.
 fn list_on<'a>(
     prefix: &str,
     keys: impl Iterator<Item = &'a str> + Clone,
@@ -181,10 +181,10 @@ fn push_undo(list: &mut ChargeList, limit: &Limit, receipt: Receipt, bounds: Opt
     list.push(undo, numbers(limit, receipt.hits, bounds).chain([limit.kind().proof(receipt)]));
 }
 
-/// Says when the limit of the next charge applies. [te-1]
+/// Appends the term of the next charge's limit. [te-1]
 fn push_term(list: &mut ChargeList, limit: &Limit, term: Term, role: u8) {
     let kind = limit.kind();
-    // The next charge has its key and its hits beside the numbers of its algorithm.
+    // The next charge has its key and its hits in addition to the numbers of its algorithm.
     let numbers = 2 + StateKind::numbers_of(kind.number()).unwrap_or_default();
     let (length, replies) = (numbers * size_of::<f64>(), kind.reply_count());
     list.push_before([TERM, b'0', role], [term.from(), term.until(), length as u64, replies as u64]);
@@ -195,12 +195,12 @@ fn listed(limit: &Limit, op: Op, role: u8, key: u16, weight: u32) -> ListedCharg
     ListedCharge { letters: [b'0' + kind.number(), b'0' + op as u8, role], key, replies: kind.reply_count(), weight }
 }
 
-/// The numbers of a charge: its hits, and what its algorithm reads.
+/// The numbers of a charge: its hits, and the numbers that its algorithm reads.
 fn numbers(limit: &Limit, hits: u32, bounds: Option<Bounds>) -> impl Iterator<Item = u64> {
     std::iter::once(u64::from(hits)).chain(limit.kind().script_numbers(hits, bounds))
 }
 
-/// The hits that a script works with: a peek asks about one.
+/// The hits that a script uses: 1 for a peek.
 fn hits_of(operation: Operation) -> u32 {
     match operation {
         Operation::Consume(hits) | Operation::Refund(hits) | Operation::Report(hits) => hits,

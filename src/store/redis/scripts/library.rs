@@ -1,6 +1,6 @@
-//! The scripts that run in Redis, as build.rs assembled them out of lua/.
+//! The scripts that run in Redis, as build.rs assembles them from lua/.
 //!
-//! Not here: what goes to them (encode.rs) and comes back (decode.rs).
+//! Not here: their arguments (encode.rs) and replies (decode.rs).
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use weir_engine::kind_rows;
 
 use crate::redis::transport::script::Script;
 
-/// Declares a script. Redis knows it by its hash once it was sent there.
+/// Declares a script. After the first use, Redis finds it by its hash.
 macro_rules! script {
     ($name:literal) => {
         LazyLock::new(|| Script::new($name, include_str!(concat!(env!("OUT_DIR"), "/lua/", $name, ".lua"))))
@@ -44,7 +44,7 @@ kind_rows!(scripts_of_kinds);
 static DECIDE: LazyLock<Script> = script!("decide");
 /// Decides lists of charges.
 static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
-/// Takes one charge of a log back.
+/// Takes back one charge of a log.
 pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
 /// Reads the overrides.
 pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
@@ -56,12 +56,12 @@ pub(super) fn of_lists(has_long: bool) -> &'static Script {
     if has_long { &DECIDE_LONG } else { &DECIDE }
 }
 
-/// All of them.
+/// All scripts.
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
     of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES])
 }
 
-/// The same, for people.
+/// All scripts, for people.
 #[must_use]
 pub fn scripts() -> Vec<ScriptText> {
     all().map(|script| ScriptText { name: script.name, text: script.code, sha1: script.sha1() }).collect()
@@ -74,7 +74,7 @@ pub struct ScriptText {
     pub name: &'static str,
     /// Its text.
     pub text: &'static str,
-    /// The SHA-1 of the text, by which Redis knows it.
+    /// The SHA-1 of the text, by which Redis finds it.
     pub sha1: &'static str,
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of a line `--- NAME TEXT`.
+    /// The text after `--- NAME ` in a fragment.
     fn text_of<'a>(fragment: &'a str, name: &str) -> Option<&'a str> {
         fragment.lines().find_map(|line| line.strip_prefix("--- ")?.strip_prefix(name)?.strip_prefix(' '))
     }
@@ -101,7 +101,7 @@ mod tests {
         count("finds").unwrap_or(0) + count("leaves").unwrap_or(0)
     }
 
-    /// Name, number, how many numbers a script gets, and how many it returns.
+    /// Name, number, number of arguments, and number of results.
     macro_rules! list {
         ($($(#[$doc:meta])* $Kind:ident($file:ident :: $Counting:ident, $name:literal, $number:literal),)*) => {
             [$({

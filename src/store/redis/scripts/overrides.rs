@@ -1,4 +1,4 @@
-//! The overrides in Redis: two keys in one slot, a version and a text, which two scripts read and replace. [ov-3]
+//! The overrides in Redis: two keys in one slot, a version and a text. Two scripts read and replace them. [ov-3]
 
 use redis::Value;
 
@@ -6,17 +6,17 @@ use super::{decode, library};
 use crate::redis::transport::call::Call;
 use crate::{OVERRIDES_BYTES_MAX, StoredOverrides};
 
-/// The key that says where they lie in a cluster; the other key lies there too.
+/// The key of the version. The key of the text is in the same slot.
 pub(crate) const VERSION_KEY: &str = "w1:{weir}overrides-version";
 const TEXT_KEY: &str = "w1:{weir}overrides";
 
-/// Reads them, if their version is not this one.
+/// Reads the overrides if their version is not `known`.
 pub(crate) fn read_call(prefix: &str, known: &str) -> Call {
     let arguments = [known, &OVERRIDES_BYTES_MAX.to_string()];
     Call::script(&library::READ_OVERRIDES, &keys(prefix), &arguments)
 }
 
-/// Replaces them, if their version is this one.
+/// Replaces the overrides if their version is `known`.
 pub(crate) fn write_call(prefix: &str, known: &str, with: &StoredOverrides) -> Call {
     let arguments = [known, &with.version, with.text.as_deref().unwrap_or_default()];
     Call::script(&library::WRITE_OVERRIDES, &keys(prefix), &arguments)
@@ -26,7 +26,7 @@ fn keys(prefix: &str) -> [String; 2] {
     [VERSION_KEY, TEXT_KEY].map(|key| format!("{prefix}{key}"))
 }
 
-/// What was read; the inner none where nothing has changed, the outer none where the reply has the wrong form.
+/// The overrides that were read. The inner None: unchanged. The outer None: the reply has the wrong form.
 pub(crate) fn read_reply(reply: Value) -> Option<Option<StoredOverrides>> {
     let Value::Array(parts) = reply else { return None };
     let text = |value| match value {
@@ -35,7 +35,7 @@ pub(crate) fn read_reply(reply: Value) -> Option<Option<StoredOverrides>> {
     };
     let mut parts = parts.into_iter();
     let Some(version) = parts.next() else { return Some(None) };
-    // A version that is no text is none of weir's.
+    // weir did not write a version that is not text.
     let version = text(version)?.unwrap_or_else(|| "strange".to_owned());
     let text = match parts.next() {
         Some(value) => text(value)?.filter(|text| text.len() <= OVERRIDES_BYTES_MAX),
@@ -44,7 +44,7 @@ pub(crate) fn read_reply(reply: Value) -> Option<Option<StoredOverrides>> {
     parts.next().is_none().then_some(Some(StoredOverrides { version, text }))
 }
 
-/// Whether they were replaced.
+/// Whether the overrides were replaced.
 pub(crate) fn write_reply(reply: &Value) -> Option<bool> {
     decode::integer(reply).map(|replaced| replaced == 1)
 }

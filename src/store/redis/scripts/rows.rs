@@ -1,5 +1,5 @@
-//! A row in Redis: one key beside the states of its descriptor. Its value is the version, the end in microseconds (0: none),
-//! both as little-endian doubles, and the text. The script of decisions reads the two numbers. [rw-2]
+//! A row in Redis: one key beside the states of its descriptor. Its value is the version and the end in microseconds
+//! (0: none), as little-endian doubles, and then the text. The script of decisions reads only the two numbers. [rw-2]
 
 use redis::Value;
 
@@ -10,7 +10,7 @@ use crate::{RowRead, StoredRow};
 /// The bytes before the text.
 const HEAD_BYTES: usize = 2 * size_of::<f64>();
 
-/// Reads the value at a key. MGET, because it takes a key of another type for none.
+/// Reads the value at a key. MGET treats a key of another type as absent.
 pub(crate) fn read_call(key: &str) -> Call {
     let mut command = redis::cmd("MGET");
     command.arg(key);
@@ -42,7 +42,7 @@ fn value(row: &StoredRow) -> Vec<u8> {
     value
 }
 
-/// The reply to [`read_call`]. None where it has another form.
+/// Decodes the reply to [`read_call`]. None if the form is wrong.
 pub(crate) fn read_reply(reply: &Value) -> Option<RowRead> {
     let Value::Array(values) = reply else { return None };
     match values.as_slice() {
@@ -52,7 +52,7 @@ pub(crate) fn read_reply(reply: &Value) -> Option<RowRead> {
     }
 }
 
-/// What a value is; the script of decisions makes the same of its head.
+/// Decodes a value. The script of decisions decodes the first bytes in the same way.
 fn read_value(value: &[u8]) -> RowRead {
     let Some((head, text)) = value.split_at_checked(HEAD_BYTES).filter(|(_, text)| !text.is_empty()) else {
         return RowRead::Foreign { version: 0 };
@@ -68,7 +68,7 @@ fn read_value(value: &[u8]) -> RowRead {
     }
 }
 
-/// The version where the end is no whole number: the script takes it as it is.
+/// The version of a value whose end is not a whole number: the script uses the version as it is.
 fn version_alone(head: &[u8]) -> u64 {
     let numbers = decode::doubles(&head[..HEAD_BYTES / 2]);
     numbers.and_then(|numbers| numbers.first().copied()).filter(|version| *version < NUMBERS_END).unwrap_or(0)

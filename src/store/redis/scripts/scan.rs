@@ -1,21 +1,22 @@
-//! SCAN: the keys that begin with a text, a small step at a time, so that no step keeps Redis from others for long.
+//! SCAN: the keys that begin with a text, in small steps, so that no step blocks Redis for long.
 
 use redis::Value;
 
 use super::decode;
 use crate::redis::transport::call::Call;
 
-/// How many keys of all Redis looks at in one step, about.
+/// About how many keys Redis reads in one step.
 const STEP: u32 = 100;
 
-/// One step from this cursor on; 0 begins.
+/// One step from this cursor on; 0 is the start.
 pub(crate) fn call(prefix: &str, cursor: u64) -> Call {
     let mut command = redis::cmd("SCAN");
     command.arg(cursor).arg("MATCH").arg(pattern(prefix)).arg("COUNT").arg(STEP);
     Call::command(command)
 }
 
-/// The cursor of the next step, 0 behind the last, and the keys of this one. Keys that are no text are none of weir's.
+/// The cursor of the next step (0 after the last), and the keys of this step. weir did not write keys that are not
+/// text.
 pub(crate) fn read(reply: Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = reply else { return None };
     let [cursor, keys] = <[Value; 2]>::try_from(parts).ok()?;
@@ -35,7 +36,7 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// A glob-style pattern of all keys that begin with this text.
+/// A glob-style pattern that matches all keys with this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 1);
     for char in prefix.chars() {

@@ -1,7 +1,7 @@
-//! One call to Redis: a command or charges, and what has to be known to send it and to find its answer.
+//! One call to Redis: a command or charges, and what is needed to send it and to find its answer.
 //!
-//! Not here: when it is sent and what happens to its answer (queue.rs, worker.rs), how charges are written (charge_list.rs), and
-//! what they mean (scripts).
+//! Not here: when it is sent, and what happens to its answer (queue.rs, worker.rs), how charges are written
+//! (charge_list.rs), and what they mean (scripts).
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use super::charge_list::ChargeList;
 use super::script::Script;
 use crate::redis::dial::command_buffer::CommandBuffer;
 
-/// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
-/// itself without its keys and arguments, which may be personal data.
+/// One command with one answer: no subscription, no transaction, no blocking command. `Debug` hides its keys and
+/// arguments, because they may be personal data.
 pub struct Call {
     body: Body,
-    /// ASKING is sent right before it.
+    /// Whether ASKING is sent just before the command.
     asking: bool,
-    /// The most work that it can be for Redis; see src/engine/weight.rs.
+    /// The most work that Redis can need for it; see src/engine/weight.rs.
     pub(crate) weight: u32,
 }
 
@@ -55,8 +55,7 @@ impl Call {
     ///
     /// # Panics
     ///
-    /// When `command` has not even a name: Redis does not answer that.
-    #[must_use]
+    /// When `command` has no name: Redis does not answer it.
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
         Call { body: Body::Command { command, script: None }, asking: false, weight: 0 }
@@ -69,21 +68,19 @@ impl Call {
     }
 
     /// The same call with a weight.
-    #[must_use]
     pub fn weighing(mut self, weight: u32) -> Call {
         self.weight = weight;
         self
     }
 
-    /// The same call for a node of a cluster that is taking over the call's slot. The node serves it only if
-    /// ASKING was the command before it on the same connection, so ASKING goes with the call each time.
-    #[must_use]
+    /// The same call for a cluster node that is importing the call's slot. The node serves it only if ASKING was the
+    /// command before it on the same connection, so ASKING is sent with the call each time.
     pub fn asking(mut self) -> Call {
         self.asking = true;
         self
     }
 
-    /// Its charges, if they may share a command with those of other calls.
+    /// Its charges, if they may share a command with the charges of other calls.
     pub(crate) fn mergeable(&self) -> Option<&ChargeList> {
         match &self.body {
             Body::Charges(list) if list.is_mergeable() && !self.asking => Some(list),
@@ -91,7 +88,7 @@ impl Call {
         }
     }
 
-    /// The script that Redis has to know.
+    /// The script that Redis needs for it.
     pub(super) fn needed_script(&self) -> Option<&'static Script> {
         match &self.body {
             Body::Command { script, .. } => *script,
@@ -99,7 +96,7 @@ impl Call {
         }
     }
 
-    /// Appends the command to a request, ASKING before it where that is due.
+    /// Appends the command to a request, after ASKING if needed.
     pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         if self.asking {
             request.add(&redis::cmd("ASKING"));
@@ -110,13 +107,13 @@ impl Call {
         }
     }
 
-    /// Takes the answer to this call off the answers to the whole request.
+    /// Removes the answer to this call from the answers to the whole request.
     pub(super) fn take_answer(&self, answers: &mut impl Iterator<Item = Value>) -> Option<Value> {
         if !self.asking {
             return answers.next();
         }
         let (asking, answer) = (answers.next()?, answers.next()?);
-        // Where Redis refused ASKING itself, the call is sent back to where it came from. The refusal says more.
+        // If Redis refused ASKING itself, the call is redirected to its origin. The refusal explains more.
         let sent_back = matches!(&answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::Moved));
         let refused = matches!(asking, Value::ServerError(_));
         Some(if sent_back && refused { asking } else { answer })

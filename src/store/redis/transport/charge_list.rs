@@ -1,12 +1,12 @@
-//! The charges of a call, kept as keys, letters and numbers until they are sent; and calls whose charges share one command:
-//! Redis pays once for starting a script, reading the clock and reading the states. lua/README.md describes the commands. See
-//! docs/adr/0012-waiting-decisions-share-a-script-call.md.
+//! The charges of a call, kept as keys, letters and numbers until they are sent; and runs of calls whose charges share
+//! one command. In a run, Redis starts a script, reads the clock and reads the states only once. lua/README.md
+//! describes the commands. See docs/adr/0012-waiting-decisions-share-a-script-call.md.
 //!
-//! Each call keeps its own answer: the script makes the decisions in the order of the lists, and each finds what those before
-//! it left. A list in a run can cost the others time, which [`MERGE_MAX`] and [`RUN_COST_MAX`] bound, and an error of the run.
-//! If that error proves that nothing ran, each list is sent again alone.
-//! Not here: what letters and numbers mean (scripts), when calls are sent (worker.rs), and which errors prove what
-//! (base/error_class.rs).
+//! Each call keeps its own answer: the script makes the decisions in the order of the lists, and each decision sees the
+//! states after the ones before it. A list in a run can cost the others only time, which [`MERGE_MAX`] and
+//! [`RUN_COST_MAX`] bound, or an error of the run. If that error proves that nothing ran, each list is sent again
+//! separately. Not here: what letters and numbers mean (scripts), when calls are sent (worker.rs), and which errors
+//! prove what (base/error_class.rs).
 
 use hashbrown::HashMap;
 use redis::Value;
@@ -16,75 +16,75 @@ use super::options::MERGE_MAX;
 use super::script::Script;
 use crate::redis::dial::command_buffer::CommandBuffer;
 
-/// Lists with fewer charges than that together are sent as they are: they cost Redis no less in one command.
+/// Lists with fewer charges in total are sent separately: one command would not cost Redis less.
 const CHARGES_MIN: usize = 4;
 
-/// The most that lists in one command cost together, in about a microsecond of Redis each: what their charges weigh
-/// (src/engine/weight.rs), and [`KEY_COST`] for each distinct key.
+/// The maximum total cost of the lists in one command, in about a microsecond of Redis each: the weights of their
+/// charges (src/engine/weight.rs), and [`KEY_COST`] for each distinct key.
 pub(crate) const RUN_COST_MAX: u32 = 100;
 
-/// What a distinct key costs: it is read, and usually written.
+/// The cost of a distinct key: it is read, and usually written.
 pub(crate) const KEY_COST: u32 = 2;
 
-/// Bytes of a double, in which all numbers travel. Each is an integer below 2^53, which a double holds exactly. [ar-2]
+/// Bytes of a double, the format of all numbers. Each is an integer below 2^53, which a double holds exactly. [ar-2]
 const NUMBER_BYTES: usize = size_of::<f64>();
 
-/// The most numbers of one charge, so that a list of one allocates nothing but the text of its key.
+/// The most numbers of one charge. A list of one charge allocates only the text of its key.
 const NUMBERS_OF_ONE: usize = 10;
 
-/// The script that decides lists of charges, given whether some of their states can be long.
+/// The script that decides lists of charges. `has_long`: whether some of their states can be long.
 type ListScripts = fn(has_long: bool) -> &'static Script;
 
 /// The charges of one call.
 #[derive(Debug)]
 pub(crate) struct ChargeList {
-    /// The scripts that decide lists: for states of a few numbers, and if some can be long.
+    /// The scripts that decide lists: for states of a few numbers, and for states that can be long.
     scripts: ListScripts,
     /// Whether some of its states can be long.
     has_long: bool,
-    /// The script that decides it alone, if that is the one for a single charge.
+    /// The script that decides the list separately, if it has a single charge.
     script_of_one: Option<&'static Script>,
     /// Whether it may share a command with others.
     is_mergeable: bool,
-    /// The most work that it can be for Redis; see src/engine/weight.rs.
+    /// The most work that Redis can need for it; see src/engine/weight.rs.
     weight: u32,
-    /// How many numbers its charges have in the reply.
+    /// How many numbers the reply has for its charges.
     replies: usize,
-    /// Replaces the server's clock where a test sets it; else 0.
+    /// Replaces the server's clock in tests; 0: the server's clock.
     now: u64,
-    /// The distinct keys, one after the other, and where each ends.
+    /// The distinct keys, one after the other, and the end of each.
     keys: String,
     key_ends: SmallVec<[usize; 4]>,
     entries: SmallVec<[ListEntry; 4]>,
     numbers: SmallVec<[u64; NUMBERS_OF_ONE]>,
 }
 
-/// What a list has to know of a charge.
+/// The properties of a charge that a list needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListedCharge {
-    /// Its part of the plan.
+    /// Its letters in the plan argument.
     pub(crate) letters: [u8; 3],
-    /// Which of the keys it is on, from 0.
+    /// The index of its key, from 0.
     pub(crate) key: u16,
-    /// How many numbers it has in the reply.
+    /// How many numbers the reply has for it.
     pub(crate) replies: usize,
-    /// What it weighs.
+    /// Its weight.
     pub(crate) weight: u32,
 }
 
-/// A charge, or what the script has to know before one.
+/// A charge, or a condition of the next charge.
 #[derive(Clone, Copy, Debug)]
 struct ListEntry {
-    /// Its part of the plan.
+    /// Its letters in the plan argument.
     letters: [u8; 3],
-    /// Which of the keys the charge is on.
+    /// The index of the charge's key.
     key: Option<u16>,
-    /// How many of the numbers are its own.
+    /// How many of the numbers belong to it.
     numbers: u8,
 }
 
 impl ChargeList {
-    /// A list on these keys, which get `prefix`, without charges.
+    /// An empty list on these keys with `prefix`.
     pub(crate) fn new<'k>(
         scripts: ListScripts,
         has_long: bool,
@@ -114,7 +114,7 @@ impl ChargeList {
         }
     }
 
-    /// The same list of one charge, which `script` decides when it does not share its command.
+    /// The same list, with the `script` that decides its one charge separately.
     pub(crate) fn alone_by(mut self, script: &'static Script) -> Self {
         self.script_of_one = Some(script);
         self
@@ -133,7 +133,7 @@ impl ChargeList {
         self.weight = self.weight.saturating_add(charge.weight);
     }
 
-    /// Appends what the script has to know of the next charge.
+    /// Appends a condition of the next charge.
     pub(crate) fn push_before(&mut self, letters: [u8; 3], numbers: impl IntoIterator<Item = u64>) {
         self.push_entry(letters, None, numbers);
     }
@@ -153,7 +153,7 @@ impl ChargeList {
         self.is_mergeable
     }
 
-    /// The script that decides it alone.
+    /// The script that decides the list separately.
     pub(super) fn script_alone(&self) -> &'static Script {
         self.script_of_one.unwrap_or_else(|| (self.scripts)(self.has_long))
     }
@@ -163,7 +163,7 @@ impl ChargeList {
         self.key_ends.iter().map(move |&end| &self.keys[std::mem::replace(&mut begin, end)..end])
     }
 
-    /// Appends the command that decides it alone.
+    /// Appends the command that decides the list separately.
     pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         match (self.script_of_one, &self.entries[..]) {
             (Some(script), [charge]) => {
@@ -182,7 +182,7 @@ impl ChargeList {
         }
     }
 
-    /// Appends the numbers of its charges, each behind the number of its key, from 1. `places` says which each key is.
+    /// Appends the numbers of its charges, each after the index of its key, from 1. `places` has the index of each key.
     fn push_numbers(&self, places: &[u16], bytes: &mut Vec<u8>) {
         let mut numbers = self.numbers.iter();
         for entry in &self.entries {
@@ -195,8 +195,8 @@ impl ChargeList {
         }
     }
 
-    /// Its answer out of the clock and the numbers of a run that are left: what it would get alone. None where there are too
-    /// few.
+    /// Builds its answer from the clock and the remaining numbers of a run: the same answer as without a run. None if
+    /// there are too few numbers.
     pub(super) fn answer_of(&self, clock: &Value, numbers: &mut impl Iterator<Item = Value>) -> Option<Value> {
         let mut own = Vec::with_capacity(1 + self.replies);
         own.push(clock.clone());
@@ -205,12 +205,12 @@ impl ChargeList {
     }
 }
 
-/// Lists that one command decides.
+/// A run: lists that one command decides.
 pub(crate) struct Run<'a> {
     lists: SmallVec<[&'a ChargeList; MERGE_MAX]>,
-    /// The distinct keys of all.
+    /// The distinct keys of all lists.
     keys: SmallVec<[&'a str; 32]>,
-    /// Which of them each key of each list is, from 0.
+    /// For each key of each list, its index in `keys`.
     places: SmallVec<[u16; 64]>,
 }
 
@@ -220,13 +220,13 @@ impl<'a> Run<'a> {
         Self { lists: SmallVec::from_iter([list]), keys: list.keys().collect(), places }
     }
 
-    /// The first of these lists that one command can decide, at most `max`. None: the first goes alone.
+    /// The first of these lists that one command can decide, at most `max`. None: the first list is sent separately.
     pub(crate) fn of(lists: impl Iterator<Item = &'a ChargeList>, max: usize) -> Option<Self> {
         let mut run = Self { lists: SmallVec::new(), keys: SmallVec::new(), places: SmallVec::new() };
         let mut known = HashMap::with_capacity(run.keys.inline_size());
         let (mut charges, mut weight) = (0, 0_u32);
         for list in lists.take(max) {
-            // Tests set a clock, and one run has one.
+            // Tests set a clock, and a run has only one clock.
             if run.lists.first().is_some_and(|first| first.now != list.now) {
                 break;
             }
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The script that decides these lists together. None for no list.
+/// The script that decides these lists together. None without lists.
 pub(super) fn script_of_run<'a>(mut lists: impl Iterator<Item = &'a ChargeList>) -> Option<&'static Script> {
     let first = lists.next()?;
     Some((first.scripts)(first.has_long || lists.any(|list| list.has_long)))

@@ -1,6 +1,6 @@
-//! Why a call has no answer, and whether it can have run.
+//! Why a call has no answer, and whether it may have run.
 //!
-//! Not here: what that means for a charge (failure.rs), and the errors of Redis itself (base/error_class.rs).
+//! Not here: the consequences for a charge (failure.rs), and the errors of Redis itself (base/error_class.rs).
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use redis::ServerError;
 use crate::redis::base::error_class::RedisErrorClass;
 use crate::redis::base::observer::DialError;
 
-/// Why a call has no answer that can be used.
+/// Why a call has no usable answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// It did not run: nothing was written, or Redis answered that it did not run. You may try it again.
+    /// It did not run: nothing was written, or Redis answered that it did not run. It is safe to retry.
     #[error("not sent to redis: {reason}")]
     NotSent {
-        /// What stood in the way.
+        /// What prevented the call.
         reason: Reason,
     },
-    /// It may have been written, and no answer was read: it ran once or not at all. Never try it again.
+    /// It may have been written, and no answer was read: it ran once or not at all. Never retry it.
     #[error("sent to redis, outcome unknown: {reason}")]
     Unknown {
         /// Why no answer was read.
@@ -29,25 +29,25 @@ pub enum CallError {
     Refused(ServerError),
 }
 
-/// What kept a call from its answer.
+/// What prevented a call's answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Reason {
-    /// As many calls wait as the queue holds.
+    /// The queue is full.
     #[error("the queue is full ({max} calls)")]
     QueueFull {
-        /// The bound.
+        /// The maximum number of calls.
         max: usize,
     },
     /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,
-    /// The deadline has passed, and there was no connection to send it on.
+    /// The deadline has passed without a connection to send the call on.
     #[error("{0}")]
     NoConnection(DialError),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
-    /// No node of the cluster is known to hold the key's slot.
+    /// No known node of the cluster has the key's slot.
     #[error("no node of the redis cluster is known to hold slot {slot}: {why}")]
     NoNode {
         /// The slot, below 16,384.
@@ -55,7 +55,7 @@ pub enum Reason {
         /// The last answer of the cluster, or why there was none.
         why: Arc<str>,
     },
-    /// Redis has failed too often lately. No call goes there until it answers again.
+    /// Redis has failed too often recently. No call is sent until it answers again.
     #[error("the circuit breaker is open")]
     CircuitOpen,
 }

@@ -1,7 +1,7 @@
-//! The lane of heavy calls to one server: each travels alone, on a connection that no other call uses.
+//! The lane of heavy calls to one server: each is sent alone, on a connection that no other call uses.
 //!
-//! A light call never waits behind a heavy one in a queue or a batch; it waits at most while Redis runs one script, whose
-//! weight has a bound (src/engine/weight.rs). Not here: which server that is, and its breaker (routing/node.rs).
+//! A light call never waits behind a heavy one in a queue or a batch. It waits at most while Redis runs one script,
+//! whose weight is bounded (src/engine/weight.rs). Not here: which server that is, and its breaker (routing/node.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::options::Options;
 use super::pipeline::Pipeline;
 use super::turns::{HEAVY_WAITING_MAX, NoTurn, Turn};
 
-/// One runtime's lane to one server.
+/// The lane of one runtime to one server.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pipeline: Pipeline,
@@ -23,24 +23,23 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Starts its tasks on the current runtime. Nothing is dialled before the first heavy call.
+    /// Starts its tasks on the current runtime. Dials nothing before the first heavy call.
     pub(crate) fn start(options: &Options) -> Self {
         let turn = options.turns.of(&options.target.to_string());
         let mut own = Options { connections: 1, batch_max: 1, merge_max: 0, ..options.clone() };
-        // A call whose caller has gone is awaited for longer than usual: a second one would find Redis still busy.
+        // weir waits longer than usual for a call whose caller has gone: Redis would still be busy for a second one.
         own.breaker.timeout = own.breaker.timeout.max(own.connect_timeout);
         Self { pipeline: Pipeline::start(own), turn }
     }
 
-    /// Whether the call has to travel here.
+    /// Whether the call must use this lane.
     pub(crate) const fn takes(call: &Call) -> bool {
         call.weight > WEIGHT_SHARED_MAX
     }
 
-    /// Makes the call when it has its turn.
+    /// Makes the call when its turn comes.
     ///
-    /// # Errors
-    /// Those of the pipeline, also for a turn that does not come in time.
+    /// # Errors As the pipeline; also when the turn does not come in time.
     pub(crate) async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
         let reason = match self.turn.take(deadline).await {
             Ok(_running) => return self.pipeline.call(call, deadline).await,
@@ -50,7 +49,7 @@ impl Lane {
         Err(CallError::NotSent { reason })
     }
 
-    /// Returns, with its reason, when a task of the lane has died. Waits for ever otherwise.
+    /// Returns the reason when a task of the lane has died. Otherwise never returns.
     pub(crate) async fn died(&self) -> String {
         self.pipeline.died().await
     }

@@ -1,6 +1,6 @@
-//! How a pipeline to one server is built: its bounds, and the defaults.
+//! The bounds of a pipeline to one server, and their defaults.
 //!
-//! Not here: the settings that an operator writes (package settings), and how they become these (app).
+//! Not here: the settings of an operator (package settings), and how they become these options (app).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,51 +10,50 @@ use crate::redis::base::circuit::BreakerSettings;
 use crate::redis::base::observer::RedisObserver;
 use crate::redis::dial::target::RedisTarget;
 
-/// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second
-/// on one core: more cannot be served in time, so they are refused at once.
+/// The default maximum of calls that wait in one pipeline. With answers in 10 ms this is 100,000 calls a second on one
+/// core. More could not be served in time, so they are refused at once.
 const QUEUE_MAX: usize = 1024;
 
-/// Calls in one batch by default. Redis' cost per call hardly falls beyond 32, and the first call of a
+/// The default maximum of calls in one batch. Redis' cost per call hardly falls beyond 32, and the first call of a
 /// batch waits for the last.
 pub(crate) const BATCH_MAX: usize = 64;
 
-/// Connections of one pipeline by default.
+/// The default number of connections of one pipeline.
 const CONNECTIONS: u32 = 2;
 
-/// How long a dial may take by default.
+/// The default timeout of a dial.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls that are merged into one command by default. Redis serves no other client meanwhile: at most about 100 us, which
-/// the merger bounds. More than 16 save hardly anything.
+/// The default maximum of calls that are merged into one command. During the command Redis serves no other client: at
+/// most for about 100 us, which the merger bounds. More than 16 save hardly anything.
 pub const MERGE_MAX: usize = 16;
 
-/// How a pipeline to one server, and the node around it, is built. Start from [`Options::new`].
+/// The options of a pipeline to one server, and of its node. Start with [`Options::new`].
 #[derive(Clone)]
 pub struct Options {
-    /// Where Redis is.
+    /// The address of Redis.
     pub target: RedisTarget,
-    /// Connections, each with a worker; at least 1. Fewer make larger batches.
+    /// The number of connections, each with a worker; at least 1. Fewer connections give larger batches.
     pub connections: u32,
-    /// The bound for a dial, from the address to the answered handshake; more than zero.
+    /// The timeout of a dial, including the handshake; more than zero.
     pub connect_timeout: Duration,
-    /// Calls that may wait; at least 1.
+    /// The most calls that may wait; at least 1.
     pub queue_max: usize,
-    /// Calls in one batch; at least 1.
+    /// The most calls in one batch; at least 1.
     pub batch_max: usize,
-    /// Calls of a batch that are merged into one command at most; below 2 none are.
+    /// The most calls of a batch that are merged into one command; below 2, none are merged.
     pub merge_max: usize,
-    /// When the circuit breaker in front of a pipeline opens (routing/node.rs). The pipeline uses only `timeout`: the
-    /// time that a connection may be silent follows from it.
+    /// When the circuit breaker of a node opens (routing/node.rs). The pipeline uses only `timeout`, which determines
+    /// how long a connection may be silent.
     pub breaker: BreakerSettings,
-    /// The turns in which heavy calls are made (heavy.rs).
+    /// The turns of heavy calls (heavy.rs).
     pub turns: Turns,
-    /// Gets reports of batches, failed dials and dropped connections.
+    /// Receives reports of batches, failed dials and dropped connections.
     pub observer: Arc<dyn RedisObserver>,
 }
 
 impl Options {
     /// The defaults, without an observer.
-    #[must_use]
     pub fn new(target: impl Into<RedisTarget>) -> Options {
         Options {
             target: target.into(),

@@ -1,23 +1,23 @@
-//! Calls to one Redis server that share round trips: a bounded queue, and for each connection of the pool a worker that
-//! sends what waits there as one pipeline.
+//! Calls to one Redis server that share round trips: a bounded queue, and one worker for each connection of the pool. A
+//! worker sends the waiting calls as one pipeline.
 //!
 //! Not here: the queue (queue.rs), batches (worker.rs), connections and how they are made (pool.rs), and what a call is
 //! (call.rs) and means (scripts).
 //!
-//! The strategy. An idle pipeline sends a call at once, alone. While a worker waits for an answer, calls pile up, and the
-//! next worker takes all of them: batches grow with the load, and no call waits for a batch to fill. A worker has its
-//! connection before it takes calls, so a call that is still in the queue was certainly not sent.
+//! The strategy. An idle pipeline sends a call at once, alone. While a worker waits for an answer, new calls wait in
+//! the queue, and the next worker takes all of them: batches grow with the load, and no call waits for a batch to fill.
+//! A worker has its connection before it takes calls, so a call that is still in the queue was certainly not sent.
 //!
 //! The promises for each call:
 //!
-//! 1. It is sent at most once. The exceptions prove that nothing ran: Redis does not know the script, so the script is
-//!    loaded and the call sent once more [rd-3]; or calls were merged into one command, and it failed before anything was
-//!    written. If a node of a cluster sends a call elsewhere, the caller decides (routing/cluster.rs).
-//! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the answer says whether
-//!    it can have run. No caller needs a timer of its own.
+//! 1. It is sent at most once. There are two exceptions, and both prove that nothing ran: Redis does not have the
+//!    script, so the script is loaded and the call sent once more [rd-3]; or a merged command failed before anything
+//!    was written. If a cluster node redirects a call, the caller decides (routing/cluster.rs).
+//! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the answer states
+//!    whether it may have run. A caller needs no timer.
 //! 3. It is not sent once its deadline has passed or its caller has gone.
-//! 4. Its error is its own; the other calls of the batch get their answers. Merged calls share an error only where it is
-//!    about the server, or does not prove that nothing ran.
+//! 4. It gets its own error; the other calls of the batch get their answers. Merged calls share an error only if the
+//!    error is about the server, or does not prove that nothing ran.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,24 +36,23 @@ pub use super::worker::{SILENCE_MAX, SILENCE_TIMEOUTS};
 pub use crate::redis::base::observer::Load;
 use crate::redis::base::observer::{Announced, Backlog};
 
-/// Sends calls to one Redis, in batches. One for each runtime: its tasks live on the runtime that
-/// started it and end when it is dropped.
+/// Sends calls to one Redis in batches. Each runtime has its own. Its tasks run on the runtime that started it and end
+/// when it is dropped.
 #[derive(Debug)]
 pub struct Pipeline {
     queue: Arc<Queue>,
-    /// Aborts the tasks when dropped. They end by themselves only by a panic.
+    /// The tasks. Aborted when dropped; without that, they end only by a panic.
     tasks: tokio::sync::Mutex<JoinSet<()>>,
     /// Reports the end to the observer.
     _announced: Announced,
 }
 
 impl Pipeline {
-    /// Starts the tasks of a pipeline on the current runtime. Nothing is dialled before the first call.
+    /// Starts the tasks of a pipeline on the current runtime. Dials nothing before the first call.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
-    #[must_use]
     pub fn start(options: Options) -> Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
@@ -71,27 +70,27 @@ impl Pipeline {
         if let Some(watch) = watch {
             tasks.spawn(watch);
         }
-        // No call comes before this returns, so nothing is reported before the start.
+        // No call starts before this returns, so nothing is reported before the start.
         let announced = Announced::start(pool.address(), load, options.observer);
         Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks), _announced: announced }
     }
 
-    /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
-    /// out of the queue, if it still waits there.
+    /// Sends `call` and returns Redis' answer, by `deadline`. Dropping the future removes the call from the queue if it
+    /// still waits there.
     ///
     /// # Errors
     ///
-    /// [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
+    /// A [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
     pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
         let (waiting, answer) = Waiting::new(call, deadline);
         let slot = self.queue.enter(waiting)?;
         let answer = answer.await;
         slot.answered();
-        // An answer is lost only with the task that owed it.
+        // An answer is lost only if the worker's task died.
         answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
     }
 
-    /// Returns, with its reason, when a task of the pipeline has died. Waits for ever otherwise.
+    /// Returns the reason when a task of the pipeline has died. Otherwise never returns.
     pub async fn died(&self) -> String {
         match self.tasks.lock().await.join_next().await {
             Some(Err(error)) => format!("a task of the redis pipeline died: {error}"),

@@ -1,12 +1,11 @@
-//! The bb8 pool that keeps the connections to one Redis: how many there are, how long a dial may take, and when a
-//! connection may be used again.
+//! The bb8 pool of connections to one Redis: their number, the timeout of a dial, and when a connection may be reused.
 //!
-//! Not here: where Redis is and how it is dialled (dial), and what is sent, in what batches and by which deadline
-//! (worker.rs).
+//! Not here: the address of Redis and how it is dialled (dial), and what is sent, in which batches and by which
+//! deadline (worker.rs).
 //!
-//! bb8's own manager for redis sends a PING before every checkout and does not notice that a connection is broken. The
-//! manager here does the opposite: a checkout costs no round trip, and a connection is used again only if every request on
-//! it was answered and the peer has not closed it. docs/adr/0019 lists what the pool does.
+//! bb8's own manager for redis sends a PING before every checkout and does not detect a broken connection. The manager
+//! here does the opposite: a checkout costs no round trip, and a connection is reused only if every request on it was
+//! answered and the peer has not closed it. docs/adr/0019 lists the duties of the pool.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,15 +25,15 @@ pub use crate::redis::dial::connection::{Connection, REPLIES_BYTES_MAX};
 use crate::redis::dial::target::RedisTarget;
 use crate::redis::dial::unusable::Unusable;
 
-/// Dials for each connection of a pool that are not held back: more than a worker makes while Redis restarts.
+/// The number of dials for each connection of a pool before dials are delayed: more than a worker makes while Redis
+/// restarts.
 const DIALS_AT_ONCE: u32 = 8;
 
-/// The time between further dials for each connection. Bounds the dials to a server whose connections end soon, for any
-/// reason.
+/// The time between further dials for each connection. It limits the dials to a server whose connections end soon, for
+/// any reason.
 const DIAL_EVERY: Duration = Duration::from_millis(250);
 
-/// At most `connections` connections to one Redis, made when they are needed and kept until they
-/// break.
+/// At most `connections` connections to one Redis, made on demand and kept until they break.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: bb8::Pool<Manager>,
@@ -43,18 +42,15 @@ pub struct Pool {
     address: Arc<str>,
 }
 
-/// A connection on loan. It goes back to the pool when dropped, or is closed where it is not fit for
-/// another batch.
+/// A connection on loan. When dropped, it returns to the pool, or is closed if it cannot be reused.
 pub type Pooled<'a> = bb8::PooledConnection<'a, Manager>;
 
 impl Pool {
-    /// An empty pool. A dial, from the address to the answered handshake, takes at most
-    /// `connect_timeout`.
+    /// An empty pool. `connect_timeout` limits a dial, including the handshake.
     ///
     /// # Panics
     ///
     /// When `connections` or `connect_timeout` is zero.
-    #[must_use]
     pub fn new(
         target: RedisTarget,
         connections: u32,
@@ -63,7 +59,7 @@ impl Pool {
     ) -> Pool {
         let address: Arc<str> = target.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError::new(address.clone(), NO_CONNECTION, "none was free".into())),
+            last: Mutex::new(DialError::new(address.clone(), NO_CONNECTION, "no connection was free".into())),
             happened: Notify::new(),
             observer: observer.clone(),
         });
@@ -73,42 +69,41 @@ impl Pool {
         let inner = bb8::Pool::builder()
             .max_size(connections)
             .min_idle(None)
-            // The one used last is the one that is most surely alive.
+            // The connection that was used last is the most likely to be alive.
             .queue_strategy(bb8::QueueStrategy::Lifo)
-            // Our test is a look at the socket and no round trip.
+            // This test reads the socket and costs no round trip.
             .test_on_check_out(true)
             // The worker gets the error of a failed dial at once and waits before the next one.
             .retry_connection(false)
             .error_sink(Box::new(Sink(failures.clone())))
-            // A dead connection is found by its socket; age alone is no reason to close one.
+            // The socket shows a dead connection; age alone is no reason to close one.
             .max_lifetime(None)
             .idle_timeout(None)
-            // Only for what should not happen: the dial's own bound comes first.
+            // A fallback: the dial's own timeout is shorter.
             .connection_timeout(connect_timeout.saturating_mul(2).saturating_add(DIAL_EVERY * 2))
             .build_unchecked(manager);
         Pool { inner, failures, open, address }
     }
 
-    /// The address that it dials, for people.
+    /// The address that the pool dials, for people.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// How many connections are open, on loan or not.
+    /// How many connections are open, including those on loan.
     pub(crate) const fn open(&self) -> &Arc<AtomicUsize> {
         &self.open
     }
 
-    /// A connection that waits in the pool, or a new one. Dials at most once. You may drop the future: a dial that
-    /// succeeds later goes to the pool.
+    /// A connection from the pool, or a new one. Dials at most once. You may drop the future: a dial that succeeds
+    /// later goes to the pool.
     ///
     /// # Errors
     ///
-    /// When a dial failed meanwhile, with its reason.
+    /// When a dial failed during the wait; the error has the reason.
     pub async fn checkout(&self) -> Result<Pooled<'_>, DialError> {
         let mut failed = pin!(self.failures.happened.notified());
-        // Listen before the dial begins: on a runtime of several threads it may fail before this task
-        // looks again.
+        // Subscribe before the dial begins: on a multi-threaded runtime it may fail before this task runs again.
         failed.as_mut().enable();
         tokio::select! {
             biased;
@@ -118,10 +113,10 @@ impl Pool {
     }
 }
 
-/// Why a connection that works is closed.
+/// Why a working connection is closed.
 pub const SUPERSEDED: &str = "the sentinels name another master";
 
-/// The error of the last failed dial: bb8's sink writes it, and checkouts wait for it.
+/// The error of the last failed dial. bb8's error sink writes it, and checkouts wait for it.
 struct Failures {
     last: Mutex<DialError>,
     happened: Notify,
@@ -146,7 +141,7 @@ impl bb8::ErrorSink<Fault> for Sink {
                 *self.0.last.lock() = error;
                 self.0.happened.notify_waiters();
             }
-            Fault::Closed => self.0.observer.connection_dropped("redis closed it while it was idle"),
+            Fault::Closed => self.0.observer.connection_dropped("redis closed the idle connection"),
             Fault::Unrequested { address, reason } => {
                 self.0.observer.connection_broke(&address, &reason);
                 self.0.observer.connection_dropped(&reason);
@@ -160,25 +155,25 @@ impl bb8::ErrorSink<Fault> for Sink {
     }
 }
 
-/// What the manager reports to bb8.
+/// The errors that the manager returns to bb8.
 #[derive(Debug)]
 pub enum Fault {
     /// There is no connection.
     Dial(DialError),
-    /// An idle connection is closed. bb8 takes the next one, or dials.
+    /// The server closed an idle connection. bb8 tries the next one, or dials.
     Closed,
-    /// The server sent something on an idle connection.
+    /// The server sent bytes on an idle connection.
     Unrequested {
-        /// For people.
+        /// The address, for people.
         address: Arc<str>,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
-    /// An idle connection goes to a server that is no longer the master.
+    /// An idle connection leads to a server that is no longer the master.
     Superseded,
 }
 
-/// Makes connections for bb8 and decides which ones stay.
+/// Makes connections for bb8 and decides which ones are reused.
 pub struct Manager {
     target: RedisTarget,
     address: Arc<str>,
@@ -283,9 +278,9 @@ mod tests {
         server.write_all(b":666\r\n").await.unwrap();
         let fault = manager.is_valid(&mut connection).await.unwrap_err();
         let Fault::Unrequested { address, reason } = fault else { panic!("{fault:?}") };
-        assert_eq!((&*address, &*reason), ("redis.internal:6379", r#"a reply that no request waits for: ":666\r\n""#));
+        assert_eq!((&*address, &*reason), ("redis.internal:6379", r#"a reply without a request: ":666\r\n""#));
         assert!(manager.has_broken(&mut connection));
-        // Nothing of another batch leaves.
+        // Nothing of another batch is sent.
         let written = connection.bytes_written();
         assert!(connection.exchange(&batch).await.is_err());
         assert_eq!(connection.bytes_written(), written);

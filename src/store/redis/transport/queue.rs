@@ -1,6 +1,6 @@
 //! The bounded queue of the calls to one server, and the deadline of each call in it.
 //!
-//! Not here: who takes calls out and sends them (worker.rs).
+//! Not here: the task that takes calls out and sends them (worker.rs).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::sync::Mutex;
 
 pub(crate) type Answer = Result<Value, CallError>;
 
-/// A call, and the receiver of its answer.
+/// A waiting call, with the sender of its answer.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) call: Call,
     pub(crate) deadline: Instant,
-    /// Taken by the first answer.
+    /// The first answer takes it.
     reply: Option<oneshot::Sender<Answer>>,
 }
 
 impl Waiting {
-    /// A call, and the receiver of its answer.
+    /// A waiting call, with the sender of its answer.
     pub(crate) fn new(call: Call, deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         let (reply, answer) = oneshot::channel();
         (Waiting { call, deadline, reply: Some(reply) }, answer)
@@ -34,25 +34,25 @@ impl Waiting {
 
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some(reply) = self.reply.take() {
-            // A caller that has gone needs no answer.
+            // The receiver may have been dropped: then the caller needs no answer.
             let _ = reply.send(answer);
         }
     }
 
-    /// Whether it has no answer yet, and a caller that waits for one.
+    /// Whether it has no answer yet, and its caller still waits.
     pub(crate) fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 }
 
-/// A caller's entry in the queue. Dropping it withdraws the call, if it still waits there.
+/// A caller's entry in the queue. Dropping it withdraws the call if it still waits.
 pub(crate) struct QueueSlot<'a> {
     queue: &'a Queue,
     ticket: Option<u64>,
 }
 
 impl QueueSlot<'_> {
-    /// The call was answered: there is nothing to withdraw.
+    /// The call was answered, so dropping withdraws nothing.
     pub(crate) fn answered(mut self) {
         self.ticket = None;
     }
@@ -66,29 +66,29 @@ impl Drop for QueueSlot<'_> {
     }
 }
 
-/// The calls that wait, oldest first.
+/// The waiting calls, oldest first.
 ///
-/// A plain mutex is right: nothing is awaited while it is held, and on a runtime of one thread it has no contention.
+/// A plain mutex is right: nothing is awaited while it is held, and a single-threaded runtime has no contention.
 #[derive(Debug)]
 pub(crate) struct Queue {
     max: usize,
     state: Mutex<QueueState>,
     /// Wakes one worker.
     arrived: Notify,
-    /// Wakes the task that expires calls, when a deadline is earlier than what it sleeps for.
+    /// Wakes the task that expires calls, if a deadline is earlier than its current timer.
     hurry: Notify,
 }
 
 #[derive(Debug)]
 struct QueueState {
-    /// A call that expired or was withdrawn leaves a hole, which counts until it is the oldest. The
-    /// first entry is never a hole.
+    /// A call that expired or was withdrawn leaves a hole, which counts until it is the oldest entry. The first entry
+    /// is never a hole.
     entries: VecDeque<Option<Waiting>>,
-    /// The ticket of the first entry; the others follow in order. Tickets are never used again.
+    /// The ticket of the first entry. Later entries have the following numbers. Tickets are never reused.
     first: u64,
-    /// A worker was woken and has not taken calls yet. It takes all of them, so no other is woken.
+    /// Whether a worker was woken and has not taken calls yet. It will take all of them, so no other worker is woken.
     waking: bool,
-    /// When the task that expires calls runs next.
+    /// The time at which the task that expires calls runs next.
     expiry: Option<Instant>,
     /// Why there is no connection, if the last dial failed.
     dial_error: Option<DialError>,
@@ -119,12 +119,12 @@ impl Queue {
         Ok(QueueSlot { queue: self, ticket: Some(ticket) })
     }
 
-    /// Wakes up when a call arrives.
+    /// Returns when a call arrives.
     pub(crate) async fn arrival(&self) {
         self.arrived.notified().await;
     }
 
-    /// Notes why there is no connection, for the calls that expire.
+    /// Stores why there is no connection, for the calls that expire.
     pub(crate) fn dial_failed(&self, error: DialError) {
         self.state.lock().dial_error = Some(error);
     }
@@ -167,8 +167,7 @@ impl Queue {
         }
     }
 
-    /// Moves up to `max` calls that can still be sent into `batch`, and has the next worker woken if
-    /// more are left.
+    /// Moves up to `max` sendable calls into `batch`, and wakes the next worker if more are left.
     pub(crate) fn take(&self, batch: &mut Vec<Waiting>, max: usize, now: Instant) {
         let mut state = self.state.lock();
         state.dial_error = None;
@@ -190,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// Takes out the call with this ticket, if it still waits.
+    /// Removes the call with this ticket, if it still waits.
     fn withdraw(&self, ticket: u64) {
         let mut state = self.state.lock();
         let Some(index) = ticket.checked_sub(state.first) else {
@@ -202,7 +201,7 @@ impl Queue {
         }
     }
 
-    /// Answers the calls whose deadline has passed, and returns when the next one does.
+    /// Answers the calls whose deadline has passed, and returns the next deadline.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
         let reason = match &state.dial_error {
@@ -240,8 +239,8 @@ impl QueueState {
     }
 }
 
-/// The task that answers calls whose deadline passes in the queue. It sleeps until the earliest deadline. One timer serves
-/// all calls: a timer for each would cost more than the rest of the queue.
+/// The task that answers calls whose deadline passes in the queue. It sleeps until the earliest deadline. One timer
+/// serves all calls: one timer each would cost more than the rest of the queue.
 pub(crate) async fn expire(queue: Arc<Queue>) {
     loop {
         match queue.expire(Instant::now()) {
@@ -336,7 +335,7 @@ mod tests {
         assert!(queue.state.lock().waking, "another worker is called");
     }
 
-    /// A worker as the transport has them: it waits for calls, takes some, and answers them.
+    /// A worker like the transport's: it waits for calls, takes some, and answers them.
     async fn work(queue: Arc<Queue>, max: usize) {
         loop {
             queue.nonempty().await;
@@ -370,7 +369,7 @@ mod tests {
                 })
             });
             callers.into_iter().for_each(|caller| caller.join().unwrap());
-            // What was given up may still be in a worker's batch; the queue holds none of it.
+            // An abandoned call may still be in a worker's batch, but not in the queue.
             assert_eq!(queue.waiting(), 0);
             workers.iter().for_each(future::JoinHandle::abort);
         });
@@ -380,7 +379,7 @@ mod tests {
     fn in_any_schedule_a_call_that_a_worker_leaves_wakes_another_worker() {
         explore(|| {
             let queue = Arc::new(Queue::new(9));
-            // Neither worker answers before the other has a call too.
+            // Neither worker answers before the other has a call.
             let both = Arc::new(shuttle::sync::Barrier::new(2));
             let workers = [(); 2].map(|()| {
                 let (queue, both) = (queue.clone(), both.clone());

@@ -1,12 +1,12 @@
-//! A Lua script, known to Redis by its SHA-1.
+//! A Lua script, identified by its SHA-1.
 //!
-//! Not here: which scripts there are (scripts/library.rs).
+//! Not here: the list of scripts (scripts/library.rs).
 
 use redis::Cmd;
 
-/// A Lua script, known to Redis by its SHA-1.
+/// A Lua script, identified by its SHA-1.
 ///
-/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new("decide", CODE));`
+/// Use it in a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new("decide", CODE));`
 #[derive(Debug)]
 pub struct Script {
     pub(crate) name: &'static str,
@@ -16,12 +16,11 @@ pub struct Script {
 
 impl Script {
     /// Computes the hash of the script, once.
-    #[must_use]
     pub fn new(name: &'static str, code: &'static str) -> Script {
         Script { name, code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// The command that makes it known to Redis.
+    /// The command that loads it into Redis.
     pub(crate) fn load(&self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(self.code);
@@ -29,7 +28,6 @@ impl Script {
     }
 
     /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
-    #[must_use]
     pub fn sha1(&self) -> &str {
         &self.sha1
     }
@@ -41,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_script_is_named_as_redis_names_it() {
-        // `redis-cli script load "return 1"` answers this.
+        // The answer to `redis-cli script load "return 1"`.
         let script = Script::new("one", "return 1");
         assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }

@@ -1,7 +1,7 @@
-//! Whose turn it is to make a heavy call: one at a time on each server, by all runtimes of the process.
+//! The turns of heavy calls: one call at a time on each server, over all runtimes of the process.
 //!
-//! Redis runs one script at a time, so that two heavy calls would only keep light ones waiting for twice as long. Not here:
-//! which calls are heavy (engine/weight.rs) and how they travel (heavy.rs).
+//! Redis runs one script at a time, so two heavy calls would only delay light ones twice as long. Not here: which calls
+//! are heavy (engine/weight.rs), and how they are sent (heavy.rs).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,20 +10,20 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Heavy calls that may wait for one server: with a few milliseconds each, more cannot be made in time.
+/// The most heavy calls that may wait for one server. Each takes a few milliseconds, so more could not be made in time.
 pub const HEAVY_WAITING_MAX: usize = 64;
 
 /// The turns of all servers. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// By address. Entries of unused servers are dropped when a new one is added.
+    /// Turns by address. Adding an entry drops the entries of unused servers.
     servers: Arc<Mutex<HashMap<Box<str>, Weak<Turn>>>>,
 }
 
-/// The turn of one server.
+/// The turns of one server.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// One for the call that runs, and one for each that waits.
+    /// One permit for the running call, and one for each waiting call.
     places: Semaphore,
     running: Semaphore,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Turn {
 /// Why there is no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoTurn {
-    /// [`HEAVY_WAITING_MAX`] calls wait.
+    /// [`HEAVY_WAITING_MAX`] calls are waiting.
     Full,
     /// The deadline has passed.
     Deadline,
@@ -51,7 +51,7 @@ impl Turns {
     }
 }
 
-/// The right to make one heavy call, given up when dropped.
+/// The permission to make one heavy call, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     _running: SemaphorePermit<'a>,
@@ -59,12 +59,12 @@ pub(crate) struct Running<'a> {
 }
 
 impl Turn {
-    /// Waits for the turn, in the order of arrival and until `deadline`.
+    /// Waits for the turn, in the order of arrival, until `deadline`.
     pub(crate) async fn take(&self, deadline: Instant) -> Result<Running<'_>, NoTurn> {
         let place = self.places.try_acquire().map_err(|_| NoTurn::Full)?;
         match tokio::time::timeout_at(deadline.into(), self.running.acquire()).await {
             Ok(Ok(running)) => Ok(Running { _running: running, _place: place }),
-            // Nothing closes the semaphore.
+            // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(NoTurn::Deadline),
         }
     }
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it still waits, after one look.
+    /// Whether the future is still pending after one poll.
     async fn is_pending(future: impl Future) -> bool {
         tokio::select! {
             biased;

@@ -22,42 +22,43 @@ use crate::redis::base::error_class::{After, RedisErrorClass};
 use crate::redis::base::observer::RedisObserver;
 use crate::redis::dial::command_buffer::CommandBuffer;
 
-/// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
-/// is cut by up to half at random, so that workers and replicas do not dial in step.
+/// The pause of a worker before its second dial in a row. It doubles with each further dial. Up to half of each pause
+/// is cut at random, so that workers and replicas do not dial at the same time.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 
-/// The longest pause between two dials of a worker, and so the time that a Redis which is back may stay
-/// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
+/// The longest pause between two dials of a worker: it delays the detection of a recovered Redis by this time at most.
+/// A hundred workers without a connection dial Redis about 500 times a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
-/// How many times the timeout of calls a connection may be silent while answers are outstanding: a Redis that stops for a
-/// moment sends them then, and a new connection would cost a dial and get its answers no sooner.
+/// How long a connection may be silent while answers are pending, in timeouts of calls. A Redis that stops for a moment
+/// still sends the answers afterwards; a new connection would cost a dial and get its answers no earlier.
 pub const SILENCE_TIMEOUTS: u32 = 10;
 
-/// The longest such silence, unless one timeout is longer. A connection whose peer is gone holds its worker so long.
+/// The longest such silence, unless one timeout is longer. A connection whose peer is gone blocks its worker for this
+/// time.
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Takes batches from the queue and sends them, over one connection at a time.
 pub(crate) struct Worker {
     queue: Arc<Queue>,
-    /// Where its connections go, for people.
+    /// The address of its connections, for people.
     address: Arc<str>,
     observer: Arc<dyn RedisObserver>,
     batch_max: usize,
     merge_max: usize,
-    /// How long the connection may be silent while answers are outstanding. Their callers may have gone: late answers are read
-    /// and dropped.
+    /// How long the connection may be silent while answers are pending. Their callers may have gone: late answers are
+    /// read and dropped.
     silence_max: Duration,
-    /// The batch as it is sent. Empty between two.
+    /// The encoded batch. Empty between batches.
     request: CommandBuffer,
-    /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
-    /// deadline costs the runtime next to nothing.
+    /// The timer of the current batch. Resetting it is cheaper than a new timer, because a later deadline costs the
+    /// runtime almost nothing.
     alarm: Pin<Box<Sleep>>,
-    /// Dials that failed and connections that were given up, since a batch was last answered.
+    /// Failed dials and abandoned connections since the last answered batch.
     setbacks: u32,
 }
 
-/// Whether a connection can be used again.
+/// Whether a connection can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
     Good,
@@ -65,7 +66,7 @@ enum Health {
 }
 
 impl Worker {
-    /// A worker of `queue` for connections of `pool`.
+    /// A worker that serves `queue` with connections of `pool`.
     pub(crate) fn new(queue: Arc<Queue>, pool: &Pool, options: &Options) -> Self {
         Self {
             queue,
@@ -82,7 +83,7 @@ impl Worker {
 
     /// Serves the queue until it is aborted.
     pub(crate) async fn run(mut self, pool: Pool) {
-        // Waits before the first look at the queue: else the first call would have every worker dial.
+        // Waits before the first read of the queue; otherwise the first call would make every worker dial.
         self.queue.arrival().await;
         loop {
             self.queue.nonempty().await;
@@ -98,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Waits before the next dial: not at all after the first setback, then longer each time.
+    /// Waits before the next dial: not after the first setback, then longer each time.
     async fn pause(&mut self) {
         if self.setbacks > 0 {
             let whole = doubled(BACKOFF_MIN, self.setbacks - 1, BACKOFF_MAX);
@@ -107,7 +108,7 @@ impl Worker {
         self.setbacks = self.setbacks.saturating_add(1);
     }
 
-    /// Sends batch after batch until the queue is empty or the connection is to be given up.
+    /// Sends batch after batch until the queue is empty or the connection must be closed.
     async fn serve(&mut self, connection: &mut Connection) -> Health {
         let mut batch = Vec::with_capacity(self.batch_max);
         loop {
@@ -134,7 +135,8 @@ impl Worker {
         }
     }
 
-    /// Sends one batch and answers its calls; after a second round those that certainly did not run, but will then.
+    /// Sends one batch and answers its calls. Sends again, once, the calls that certainly did not run and can succeed
+    /// now.
     async fn send(&mut self, connection: &mut Connection, batch: &mut Vec<Waiting>, now: Instant) -> Health {
         let mut groups = SmallVec::<[usize; BATCH_MAX]>::new();
         let mut rest = &batch[..];
@@ -167,7 +169,7 @@ impl Worker {
             };
             let Some(answer) = waiting.call.take_answer(&mut answers) else { break };
             match answer {
-                // It is not answered, and so sent again.
+                // It is not answered here, so it is sent again.
                 Value::ServerError(error) if waiting.call.needed_script().is_some() && is_no_script(&error) => {}
                 Value::ServerError(error) => refuse(waiting, error, &mut close_reason),
                 value => waiting.answer(Ok(value)),
@@ -187,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// Loads these scripts and those of the calls, and sends the calls once more, each alone, in one round trip.
+    /// Loads these scripts and the scripts of the calls, and sends the calls again, each separately, in one round trip.
     async fn send_again(
         &mut self,
         connection: &mut Connection,
@@ -225,7 +227,7 @@ impl Worker {
             let Some(answer) = waiting.call.take_answer(&mut answers) else { break };
             match answer {
                 Value::ServerError(error) if is_no_script(&error) => {
-                    // The reason why it could not be loaded helps more than NOSCRIPT.
+                    // The error of SCRIPT LOAD explains more than NOSCRIPT.
                     refuse(waiting, load_error.clone().unwrap_or(error), close_reason);
                 }
                 Value::ServerError(error) => refuse(waiting, error, close_reason),
@@ -235,10 +237,10 @@ impl Worker {
         Health::Good
     }
 
-    /// Sends `self.request`, which holds the calls of `batch`, at the time `sent`, and empties it. Calls that pass their deadline are
-    /// answered meanwhile. When all have, the worker still waits for the answers for `silence_max`, and drops them:
-    /// then none is outstanding, and the connection is used again. `None` when there are no answers; then every call of the
-    /// batch has its error.
+    /// Sends `self.request`, which has the calls of `batch`, at the time `sent`, and clears it. Meanwhile, answers
+    /// calls whose deadline passes. After the last deadline, the worker waits for the answers for `silence_max` and
+    /// drops them: then none is pending, and the connection can be reused. Returns `None` if there are no answers; then
+    /// every call of the batch has its error.
     async fn exchange(
         &mut self,
         connection: &mut Connection,
@@ -264,11 +266,11 @@ impl Worker {
                         let now = Instant::now();
                         at = match earliest(batch, Some(now)) {
                             Some(next) => next,
-                            // No caller waits for what has not been written by now.
+                            // No caller waits for bytes that are still unwritten.
                             None if now < end && meter.bytes_written() > written => end,
                             None => break Err(Reason::Deadline),
                         };
-                        // They may have run.
+                        // The calls may have run.
                         answer_late(batch, now, |reason| CallError::Unknown { reason });
                     }
                 }
@@ -296,12 +298,12 @@ impl Worker {
     }
 }
 
-/// How long a connection may be silent, where calls usually have `timeout`.
+/// How long a connection may be silent if the usual timeout of calls is `timeout`.
 fn silence_max(timeout: Duration) -> Duration {
     timeout.saturating_mul(SILENCE_TIMEOUTS).min(SILENCE_MAX).max(timeout)
 }
 
-/// The earliest deadline of a batch, of those after `now` where it is given.
+/// The earliest deadline of a batch, after `now` if given.
 fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
     let mut earliest: Option<Instant> = None;
     for waiting in batch {
@@ -322,7 +324,7 @@ fn answer_late(batch: &mut [Waiting], now: Instant, error: impl Fn(Reason) -> Ca
     }
 }
 
-/// Answers a call with an error of Redis, and sets `close_reason` if the connection is not to be used again.
+/// Answers a call with an error of Redis, and sets `close_reason` if the connection must not be reused.
 fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<String>) {
     if close_reason.is_none() && RedisErrorClass::of(&error).connection == After::Redial {
         *close_reason = Some(format!("redis answered {}", error.code()));
@@ -330,9 +332,9 @@ fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<S
     waiting.answer(Err(CallError::Refused(error)));
 }
 
-/// Answers the calls that one command made together. Where its error proves that nothing ran, and the connection stays, none
-/// of them is answered: sent again, each gets its own answer. Alone some would have succeeded, by another key, or because they
-/// write nothing. Returns the script of the command then, which Redis may not know.
+/// Answers the calls of one merged command. If its error proves that nothing ran, and the connection stays usable,
+/// answers none of them: they are sent again, and each gets its own answer. Separately some succeed, because they have
+/// another key or write nothing. In that case, returns the script of the command, which Redis may not have.
 fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> Option<&'static Script> {
     let script = script_of_run(lists(group))?;
     match answer {
@@ -350,7 +352,7 @@ fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<St
             let clock = numbers.next().unwrap_or(Value::Nil);
             for waiting in group {
                 let own = waiting.call.mergeable().and_then(|list| list.answer_of(&clock, &mut numbers));
-                // Nil is no answer to a decision.
+                // Nil is not an answer to a decision.
                 waiting.answer(Ok(own.unwrap_or(Value::Nil)));
             }
         }
@@ -363,7 +365,7 @@ fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<St
     None
 }
 
-/// The charges of the first calls that may share a command with others.
+/// The charges of the first calls that may share a command.
 fn lists(batch: &[Waiting]) -> impl Iterator<Item = &ChargeList> {
     batch.iter().map_while(|waiting| waiting.call.mergeable())
 }

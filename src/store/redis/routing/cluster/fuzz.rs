@@ -1,4 +1,4 @@
-//! The fuzz target of what the nodes of a cluster answer. Compiled for tests and for cargo-fuzz only.
+//! The fuzz target for the answers of cluster nodes. Compiled only for tests and cargo-fuzz.
 
 use std::time::Instant;
 
@@ -8,10 +8,9 @@ use super::map::{Map, NODES_MAX, View, address};
 use super::slot::SLOTS;
 use crate::redis::dial::host_port::HostPort;
 
-/// An answer to CLUSTER SLOTS and, after a line that is empty, addresses that calls are redirected to.
+/// Reads an answer to CLUSTER SLOTS and, after an empty line, redirection addresses.
 ///
-/// # Panics
-/// When the map has too many nodes, or a slot whose node it does not have.
+/// # Panics When the map has too many nodes, or a slot points to a missing node.
 pub fn map(data: &[u8]) {
     let cut = data.windows(4).position(|end| end == b"\r\n\r\n").map_or(data.len(), |at| at + 2);
     let (answer, redirections) = data.split_at(cut);

@@ -1,10 +1,10 @@
-//! How the map of a cluster is learned: which node is asked, how long weir waits for each, and which answer counts.
+//! How the map of a cluster is read: which node is asked, how long weir waits for each, and which answer counts.
 //!
-//! Not here: what the map holds (map.rs), and how calls use it (cluster.rs).
+//! Not here: the content of the map (map.rs), and how calls use it (cluster.rs).
 //!
-//! The strategy. One task asks one node after the other, and does not wait for a slow one before it asks the next. The
-//! first view that counts is that of a node which sees a working cluster. A node that is cut off from the rest reports a
-//! failed cluster; its view is taken only if no better one comes.
+//! The strategy. One task asks one node after the other, and does not wait for a slow node before it asks the next. The
+//! first view from a node that sees a working cluster counts. A node that is disconnected from the rest reports a
+//! failed cluster; its view is used only if there is no better one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,40 +25,41 @@ use crate::redis::transport::call::Call;
 use crate::redis::transport::error::CallError;
 use crate::redis::transport::options::Options;
 
-/// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
+/// The pause between two rounds of questions after a failure. It doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// The longest such pause, and so about the time that a new master may stay unknown.
+/// The longest such pause: a new master is unknown for about this time at most.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often the map is learned anew while all is well. It then includes new replicas, which can be asked in need.
+/// How often the map is updated without a failure. The update finds new replicas, which weir can ask if the masters do
+/// not answer.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// How long one node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a node is waited for before another one is asked too.
+/// How long to wait for a node's answer before another node is asked too.
 const HEDGE: Duration = Duration::from_millis(100);
 
-/// Nodes that are asked at most in one round.
+/// The most nodes that are asked in one round.
 const NODES_MAX: usize = 16;
 
 /// A node to ask.
 enum Candidate {
     /// A node in use.
     InUse(Arc<Member>),
-    /// Any other, by a connection of its own that is closed after the answer.
+    /// Any other node. It gets its own connection, which is closed after the answer.
     Other(Endpoint),
 }
 
 /// The answer of one node.
 struct NodeReport {
     view: View,
-    /// The node sees a cluster that works.
+    /// Whether the node sees a working cluster.
     in_order: bool,
 }
 
-/// Learns the map whenever that is wanted, and from time to time once it was. Ends with its task.
+/// Updates the map on request, and periodically after the first success. Ends with its task.
 pub(super) async fn keep_learning(members: Arc<Members>) {
     members.map_wanted.notified().await;
     let mut pause = PAUSE_MIN;
@@ -99,7 +100,7 @@ impl Members {
                     }
                 }
                 Ok(Err(error)) => problem = Some(error),
-                Err(error) => problem = Some(Problem::Answer(format!("a question to it failed: {error}").into())),
+                Err(error) => problem = Some(Problem::Answer(format!("the question failed: {error}").into())),
             }
         }
         match best {
@@ -116,18 +117,18 @@ impl Members {
             state.map.adopt(view, Instant::now(), |to| self.dial(to))
         };
         self.changed.notify_waiters();
-        // Their connections close here, unless a call is still on its way on them.
+        // Closes their connections, except those with a call in flight.
         drop(gone);
     }
 
-    /// The map stays as it is, if there is one.
+    /// Keeps the existing map, if there is one.
     fn nothing_learned(&self, problem: Problem) {
         self.state.lock().problem = Some(problem);
         self.changed.notify_waiters();
     }
 
-    /// The nodes to ask, in this order: the one that a redirection named last, then by turns a node of the cluster and a
-    /// seed. So neither a cluster that has left all its old addresses costs much time, nor seeds that are gone.
+    /// The nodes to ask, in this order: the node that a redirection named last, then alternately a node of the cluster
+    /// and a seed. So a cluster at new addresses, or seeds that are gone, cost little time.
     fn candidates(&self) -> Vec<Candidate> {
         let (mut known, replicas, preferred) = {
             let mut state = self.state.lock();
@@ -190,7 +191,7 @@ impl Members {
         };
         let in_order = match info {
             Ok(info) => is_in_order(&info),
-            // A user without the right to ask has learned the slots all the same.
+            // A user without the right to this command still gets the slots.
             Err(CallError::Refused(_)) => true,
             Err(_) => false,
         };
@@ -198,8 +199,8 @@ impl Members {
     }
 }
 
-/// The observer of a node that is asked only for the map. It does not report the node's pipeline and breaker, since no
-/// decision goes there.
+/// The observer of a node that is asked only for the map. It does not report the node's pipeline and breaker, because
+/// no decision uses them.
 struct Unlisted(Arc<dyn RedisObserver>);
 
 impl RedisObserver for Unlisted {
@@ -246,10 +247,10 @@ fn cluster(subcommand: &str) -> Cmd {
 impl Problem {
     fn of(error: CallError) -> Self {
         match error {
-            // Even if the question was sent, the calls that wait for its answer were not.
+            // The calls that wait for the answer were not sent, even if the question was.
             CallError::NotSent { reason } | CallError::Unknown { reason } => Self::NoAnswer(reason),
             CallError::Refused(error) => {
-                Self::Answer(format!("a node refused to tell: {}", RedisErrorClass::of(&error).code).into())
+                Self::Answer(format!("a node refused the command: {}", RedisErrorClass::of(&error).code).into())
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Which node holds which slot: the answer of a cluster, and what has been learned so far.
+//! Which node has which slot: the answer of a cluster, and the map so far.
 //!
-//! Generic over what a node is here, and free of waiting, so that it can be read and tested alone. Not in here: when
-//! it is learned, and what is sent where (cluster.rs).
+//! Generic over the node type, and without waiting, so it can be tested alone. Not here: when the map is updated, and
+//! where calls are sent (cluster.rs).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use redis::Value;
 use super::slot::SLOTS;
 use crate::redis::dial::host_port::HostPort;
 
-/// The nodes that are remembered at most: Redis' own recommended bound for a cluster.
+/// The most nodes of a map: Redis' own recommended maximum for a cluster.
 pub(super) const NODES_MAX: usize = 1_000;
 
-/// How long a node that has no slot yet is kept after something was redirected to it: longer than the pauses in the
-/// move of a slot, so that its connections last until it holds one.
+/// How long a node without slots is kept after a redirection to it: longer than the pauses in a slot's migration, so
+/// its connections still exist when it gets the slot.
 const GUEST_FOR: Duration = Duration::from_secs(60);
 
-/// No node, in the table of slots.
+/// The mark for no node in the table of slots.
 const NO_NODE: u16 = u16::MAX;
 
-/// Reads `host:port`. An empty host is that of the node that was `asked`. None if the node does not know its own
-/// name (`?`), or where it is no address.
+/// Reads `host:port`. An empty host means the host of the node `asked`. None if the node does not know its own name
+/// (`?`), or if the text is not an address.
 pub(super) fn address(text: &str, asked: &str) -> Option<HostPort> {
-    // From the right: the colons of an IPv6 address are its own.
+    // Split from the right, because an IPv6 address contains colons.
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok()?;
     match host {
@@ -34,12 +34,12 @@ pub(super) fn address(text: &str, asked: &str) -> Option<HostPort> {
     }
 }
 
-/// How one node sees the cluster.
+/// The cluster as one node sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// First slot, last slot, and the master that holds them.
     ranges: Vec<(u16, u16, HostPort)>,
-    /// The replicas: they know the cluster too.
+    /// The addresses of the replicas. They can answer CLUSTER SLOTS too.
     replicas: Vec<HostPort>,
 }
 
@@ -62,7 +62,7 @@ impl View {
                 return None;
             }
             for (i, node) in nodes.iter().enumerate() {
-                // A node whose name is not known cannot be reached; the others can.
+                // A node without a known name is unreachable; the others are reachable.
                 let Some(address) = node_address(node, asked) else { continue };
                 if i == 0 {
                     ranges.push((first, last, address));
@@ -92,7 +92,7 @@ fn node_address(node: &Value, asked: &str) -> Option<HostPort> {
     let host = match text(host) {
         None if *host == Value::Nil => asked,
         Some("") => asked,
-        // It was to announce its name and has none.
+        // The node should announce its name and has none.
         Some("?") => other_name(rest)?,
         Some(host) => host,
         None => return None,
@@ -100,7 +100,7 @@ fn node_address(node: &Value, asked: &str) -> Option<HostPort> {
     Some(HostPort { host: host.into(), port })
 }
 
-/// The IP address among a node's other addresses, which are a list of names and values after its id.
+/// The IP address among a node's other addresses: a list of names and values after its id.
 fn other_name(rest: &[Value]) -> Option<&str> {
     let Some(Value::Array(others)) = rest.get(1) else {
         return None;
@@ -120,7 +120,7 @@ fn text(value: &Value) -> Option<&str> {
 
 /// The known slots of the cluster, and the nodes `N` that are in use.
 pub(super) struct Map<N> {
-    /// For each slot the index of its node in `nodes`. Empty until something was learned.
+    /// For each slot, the index of its node in `nodes`. Empty until the first update.
     slots: Vec<u16>,
     nodes: Vec<Known<N>>,
     replicas: Vec<HostPort>,
@@ -129,28 +129,28 @@ pub(super) struct Map<N> {
 struct Known<N> {
     address: HostPort,
     node: Arc<N>,
-    /// When something was last redirected to it.
+    /// The time of the last redirection to the node.
     redirected: Option<Instant>,
 }
 
 impl<N> Map<N> {
-    /// Nothing is known.
+    /// An empty map.
     pub(super) const fn new() -> Self {
         Self { slots: Vec::new(), nodes: Vec::new(), replicas: Vec::new() }
     }
 
-    /// Whether anything was ever learned.
+    /// Whether the map was ever updated.
     pub(super) const fn is_known(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// The node that holds a slot.
+    /// The node that has a slot.
     pub(super) fn node(&self, slot: u16) -> Option<Arc<N>> {
         let place = *self.slots.get(usize::from(slot))?;
         self.nodes.get(usize::from(place)).map(|known| known.node.clone())
     }
 
-    /// The first slot that no node holds.
+    /// The first slot without a node.
     pub(super) fn uncovered(&self) -> Option<u16> {
         if !self.is_known() {
             return Some(0);
@@ -173,7 +173,7 @@ impl<N> Map<N> {
         &self.replicas
     }
 
-    /// The node that a redirection names, made by `dial` where it is new. None if there are too many.
+    /// The node of a redirection. If it is new, `dial` makes it. None if there are too many nodes.
     pub(super) fn redirected(
         &mut self,
         address: &HostPort,
@@ -186,7 +186,7 @@ impl<N> Map<N> {
         Some(known.node.clone())
     }
 
-    /// Notes that a slot has moved to a node, and returns that node as [`Map::redirected`] does.
+    /// Moves a slot to a node, and returns that node as [`Map::redirected`] does.
     pub(super) fn moved(
         &mut self,
         slot: u16,
@@ -203,7 +203,7 @@ impl<N> Map<N> {
         Some(node)
     }
 
-    /// Replaces the map by the view of a node. Returns the nodes that are gone, which the caller drops without a lock.
+    /// Replaces the map with a node's view. Returns the removed nodes, which the caller drops without a lock.
     pub(super) fn adopt(&mut self, view: View, now: Instant, mut dial: impl FnMut(&HostPort) -> N) -> Vec<Arc<N>> {
         let mut slots = vec![NO_NODE; usize::from(SLOTS)];
         for (first, last, address) in &view.ranges {
@@ -215,7 +215,7 @@ impl<N> Map<N> {
         self.forget(now)
     }
 
-    /// Drops the nodes that hold no slot and that no call was redirected to recently.
+    /// Removes the nodes without slots and without a recent redirection.
     fn forget(&mut self, now: Instant) -> Vec<Arc<N>> {
         let mut holds = vec![false; self.nodes.len()];
         for place in &self.slots {
@@ -279,7 +279,7 @@ mod tests {
         Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
     }
 
-    /// A view of ranges with a master each.
+    /// A view of ranges, each with its master.
     fn view(ranges: &[(u16, u16, &str)]) -> View {
         let ranges = ranges.iter().map(|(first, last, to)| (*first, *last, at(to))).collect();
         View { ranges, replicas: Vec::new() }
@@ -351,7 +351,7 @@ mod tests {
         let node = map.moved(7, &at("c:1"), now, HostPort::to_string).unwrap();
         assert_eq!(*node, "c:1");
         assert_eq!([6, 7, 8, 8_001].map(|slot| holder(&map, slot).unwrap()), ["a:1", "c:1", "a:1", "b:1"]);
-        // The whole view says the same, and a node that stays keeps its connections.
+        // The whole view has the same ranges, and a node that stays keeps its connections.
         let all = [(0, 6, "a:1"), (7, 7, "c:1"), (8, 8_000, "a:1"), (8_001, 16_383, "b:1")];
         assert!(map.adopt(view(&all), now, |_| panic!("all are known")).is_empty());
         assert!(Arc::ptr_eq(&kept, &map.node(0).unwrap()));

@@ -1,6 +1,6 @@
-//! The nodes of a cluster that are in use, each with a pipeline, and the map by which they are found.
+//! The nodes of a cluster in use, each with a pipeline, and the map of slots.
 //!
-//! Not here: how the map is learned (learn.rs), and what happens to a call that a node refuses (cluster.rs).
+//! Not here: how the map is read (learn.rs), and how refusals are handled (cluster.rs).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::redis::routing::node::Node;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::options::Options;
 
-/// Why a slot that the cluster does not mention has no node.
-pub(super) const NOT_ASSIGNED: &str = "the cluster has assigned it to no node";
+/// Why a slot that the cluster does not report has no node.
+pub(super) const NOT_ASSIGNED: &str = "the cluster has not assigned it to a node";
 
 /// The error of a call to a slot that has no node.
 pub(super) fn no_node(slot: u16, why: Arc<str>) -> CallError {
@@ -27,39 +27,39 @@ pub(super) fn no_node(slot: u16, why: Arc<str>) -> CallError {
 /// A node in use.
 pub(super) struct Member {
     pub(super) node: Node,
-    /// Its own host: an address that it gives without a host lies there.
+    /// The node's host, for redirections without a host.
     pub(super) host: Box<str>,
 }
 
-/// The nodes of one cluster, for one runtime.
+/// The nodes of one cluster. Each runtime has its own.
 pub(super) struct Members {
-    /// Asked about the cluster at first, and again when other nodes do not answer.
+    /// Asked for the map at first, and again when other nodes do not answer.
     pub(super) seeds: Vec<Endpoint>,
-    /// How each node's pipeline is built, but for the address.
+    /// The options of each node's pipeline, except the address.
     pub(super) options: Options,
     /// Runs the tasks of each pipeline.
     runtime: tokio::runtime::Handle,
-    /// Never held across an await; no contention on a runtime of one thread.
+    /// Never held across an await. No contention on a single-threaded runtime.
     pub(super) state: Mutex<MembersState>,
-    /// Bounds the calls that wait for the first map, as each pipeline bounds its queue.
+    /// The maximum number of calls that wait for the first map, as in each pipeline's queue.
     waiting: Semaphore,
-    /// Wakes the task that learns the map.
+    /// Wakes the task that updates the map.
     pub(super) map_wanted: Notify,
-    /// Wakes the calls that wait for the first map, and the supervision of the nodes' tasks.
+    /// Wakes the calls that wait for the first map, and the task that supervises the nodes' tasks.
     pub(super) changed: Notify,
 }
 
-/// What is known of the cluster.
+/// The state of the cluster.
 pub(super) struct MembersState {
     pub(super) map: Map<Member>,
-    /// Why the last attempt to learn a map failed.
+    /// Why the last update of the map failed.
     pub(super) problem: Option<Problem>,
-    /// A node that a redirection named: it is asked for the map first.
+    /// The node of the last redirection. It is asked for the map first.
     pub(super) preferred: Option<HostPort>,
 }
 
 impl Members {
-    /// Nothing is known yet. Takes the current runtime for the tasks of its nodes.
+    /// Starts without a map. Uses the current runtime for the tasks of the nodes.
     pub(super) fn new(seeds: Vec<Endpoint>, options: Options) -> Self {
         Self {
             seeds,
@@ -72,7 +72,7 @@ impl Members {
         }
     }
 
-    /// The node that holds a slot. While nothing is known of the cluster yet, waits for it.
+    /// The node that has a slot. Waits until the first map is known.
     pub(super) async fn member(&self, slot: u16, deadline: Instant) -> Result<Arc<Member>, CallError> {
         if let Some(member) = self.known(slot)? {
             return Ok(member);
@@ -93,7 +93,7 @@ impl Members {
         }
     }
 
-    /// The node that holds a slot; none while the map is first loaded.
+    /// The node that has a slot. None before the first map.
     fn known(&self, slot: u16) -> Result<Option<Arc<Member>>, CallError> {
         let state = self.state.lock();
         if let Some(member) = state.map.node(slot) {
@@ -112,7 +112,7 @@ impl Members {
         Err(error)
     }
 
-    /// The node that a redirection names, which holds `moved` from now on if a slot is given.
+    /// The node of a redirection. If `moved` is given, the node has that slot from now on.
     pub(super) fn redirected(&self, to: &HostPort, moved: Option<u16>) -> Option<Arc<Member>> {
         let now = Instant::now();
         let (member, is_new) = {
@@ -133,22 +133,23 @@ impl Members {
         member
     }
 
-    /// A pipeline to a node. Nothing is dialled before its first call.
+    /// A pipeline to a node. Dials nothing before its first call.
     pub(super) fn dial(&self, to: &HostPort) -> Member {
         let _on = self.runtime.enter();
-        // The seeds share login and TLS: any of them will do.
+        // The seeds share login and TLS, so any seed has them.
         let endpoint = self.seeds[0].at(&to.host, to.port);
-        // The keys of one call lie in one slot, and those of calls that happen to wait together do not.
+        // The keys of one call are in one slot. The keys of calls that wait together may be in several, so calls are
+        // not merged.
         let options = Options { target: endpoint.into(), merge_max: 0, ..self.options.clone() };
         Member { node: Node::start(options), host: to.host.clone() }
     }
 }
 
-/// Why no map was learned.
+/// Why there is no new map.
 #[derive(Clone)]
 pub(super) enum Problem {
     /// No node answered.
     NoAnswer(Reason),
-    /// A node's answer was no map.
+    /// A node's answer was not a map.
     Answer(Arc<str>),
 }

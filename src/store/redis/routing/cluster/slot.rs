@@ -1,13 +1,13 @@
-//! Which of a cluster's slots a key lies in, by Redis' rule: the CRC16 of the key, or of its hash tag.
+//! The cluster slot of a key, by Redis' rule: the CRC16 of the key, or of its hash tag.
 //!
-//! Not here: which node holds a slot (map.rs).
+//! Not here: which node has a slot (map.rs).
 
-/// The slots of every cluster.
+/// The number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key that stands in Redis as `prefix` and `key` in one.
+/// The slot of a key whose Redis key is `prefix` followed by `key`.
 pub(crate) fn of(prefix: &str, key: &str) -> u16 {
-    // Most prefixes have no brace, and then they are no part of a tag: one look at the key is enough.
+    // Most prefixes have no brace, so they are not part of a tag: only the key matters.
     if !prefix.contains('{') {
         if let Some(tag) = tag(key) {
             return slot(crc16(0, tag));
@@ -18,7 +18,7 @@ pub(crate) fn of(prefix: &str, key: &str) -> u16 {
     slot(crc16(0, tag(&whole).unwrap_or(whole.as_bytes())))
 }
 
-/// The text between the first `{` and the first `}` after it. None if it is empty: then the whole key counts.
+/// The text between the first `{` and the next `}`. None if it is empty: then the whole key counts.
 fn tag(key: &str) -> Option<&[u8]> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -29,7 +29,7 @@ const fn slot(crc: u16) -> u16 {
     crc % SLOTS
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021, no reflection, starting from `crc` (0 for a whole text).
+/// CRC-16/XMODEM: polynomial 0x1021, no reflection. `crc` is the start value (0 for a whole text).
 fn crc16(mut crc: u16, bytes: &[u8]) -> u16 {
     for &byte in bytes {
         let index = (crc >> 8) ^ u16::from(byte);
@@ -38,7 +38,7 @@ fn crc16(mut crc: u16, bytes: &[u8]) -> u16 {
     crc
 }
 
-/// What each first byte does to the rest.
+/// The effect of each first byte on the rest.
 const TABLE: [u16; 256] = table();
 
 const fn table() -> [u16; 256] {
@@ -66,7 +66,7 @@ mod tests {
     fn a_slot_is_the_one_that_redis_computes() {
         // The check value of CRC-16/XMODEM, as Redis' cluster specification gives it.
         assert_eq!(crc16(0, b"123456789"), 0x31c3);
-        // The others are what CLUSTER KEYSLOT answers; tests/redis/cluster.rs asks it about thousands more.
+        // CLUSTER KEYSLOT returns the other values. tests/redis/cluster.rs compares thousands more.
         assert_eq!(of("", "foo"), 12_182);
         assert_eq!(of("", "somekey"), 11_058);
         assert_eq!(of("", "foo{hash_tag}"), 2_515);
