@@ -160,7 +160,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard output of a command that ends by itself. A reader that closes the pipe early (`weir check policies | head`) is no error.
+/// Standard output of a command that ends by itself. A reader that closes the pipe early (`weir check policies | head`) is not an error.
 fn stdout() -> UntilClosed<StdoutLock<'static>> {
     UntilClosed::new(io::stdout().lock())
 }

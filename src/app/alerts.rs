@@ -1,9 +1,10 @@
 //! Alerts by the settings: the webhook, its secret, its TLS, and its metrics.
 //!
-//! Not here: what an alert is, and delivering it (telemetry/alerts.rs).
+//! Not here: what an alert is, and how it is delivered (telemetry/alerts.rs).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tonic::codegen::http::Uri;
 use weir_lifecycle::on_own_thread;
@@ -14,10 +15,10 @@ use weir_tls::{Tls, TlsFiles};
 
 use super::{AppError, certificates};
 
-/// What a webhook offers by ALPN.
+/// The protocols that a webhook connection offers by ALPN.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
-/// The webhook and what takes its alerts; nothing if the settings name none. Its files are read once.
+/// The webhook and its outbox. None if the settings name no webhook. Reads its files once.
 ///
 /// # Errors
 /// When a file cannot be used.
@@ -28,7 +29,7 @@ pub(super) async fn open(
     let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {
         return Ok(None);
     };
-    // The settings have checked it. An error would print the URL, which can have a secret.
+    // The settings have checked it. An error would print the URL, which can contain a secret.
     let url: Uri = url.expose().parse().map_err(|_| AppError::Alerts("alerts.webhook_url: not a URL".to_owned()))?;
     let secret = read(secret_file.clone()).await?;
     let tls = match url.scheme_str() {
@@ -68,18 +69,18 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
 }
 
 /// A result by name, and its number.
-type Counted = (&'static str, fn(&Deliveries) -> u64);
+type Counted = (&'static str, fn(&Deliveries) -> &AtomicU64);
 
 /// Adds the counts of alerts to the metrics.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
-        [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];
-    for (result, read) in results {
+        [("delivered", |of| &of.delivered), ("given_up", |of| &of.given_up), ("dropped", |of| &of.dropped)];
+    for (result, count) in results {
         let of = deliveries.clone();
-        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || read(&of));
+        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || count(&of).load(Relaxed));
     }
     let of = deliveries.clone();
-    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed());
+    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed.load(Relaxed));
     let of = deliveries.clone();
-    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting());
+    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting.load(Relaxed));
 }

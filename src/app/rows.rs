@@ -88,7 +88,7 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
     if problems.is_empty() {
         match table.replace_of_files(policies, rows, PROBLEMS_MAX) {
             Ok(rows) => {
-                tracing::info!(rows, files = files.len(), "rows of files are in force");
+                tracing::info!(rows, files = files.len(), "rows of files loaded");
                 return;
             }
             Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {

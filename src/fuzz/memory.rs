@@ -1,5 +1,5 @@
-//! What each decoder of outside bytes takes at most, as docs/bounds.md says: each is given the smallest elements that its
-//! form has, and its allocations are counted.
+//! The maximum memory of each decoder of outside bytes, as in docs/bounds.md. Each decoder gets the smallest elements
+//! of its format, and the test counts its allocations.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,13 +20,13 @@ const KIB: usize = 1 << 10;
 
 /// One row of the page.
 struct Decoder {
-    /// Its first cell.
+    /// The first cell of the row.
     name: &'static str,
     decode: fn(&[u8]),
     inputs: Vec<Vec<u8>>,
 }
 
-/// `unit` again and again between two texts, as often as fits into `bytes`.
+/// Repeats `unit` between two texts, as often as fits into `bytes`.
 fn many(before: &str, unit: &str, after: &str, bytes: usize) -> Vec<u8> {
     let count = (bytes - before.len() - after.len()) / unit.len();
     format!("{before}{}{after}", unit.repeat(count)).into_bytes()
@@ -53,7 +53,7 @@ fn requests() -> Vec<Vec<u8>> {
     let most = 4 * MIB;
     let entries = |count: usize| [0x0a, 0].repeat(count);
     let full = within(2, &entries(64)).repeat(64);
-    // Bytes that are no UTF-8, in as many texts and as few bytes as may be.
+    // Bytes that are not UTF-8, in as many texts and as few bytes as possible.
     let latin = |bytes: usize| within(1, &[within(1, &vec![0xff; bytes]), within(2, &vec![0xff; bytes])].concat());
     let latin = |bytes: usize| within(2, &latin(bytes).repeat(64)).repeat(64);
     vec![
@@ -108,7 +108,7 @@ fn resources(bytes: &[u8]) {
     let _ = resource::policies(&[resource], 32 * MIB, Dialect::default());
 }
 
-/// Each kind of message, as often as a resource of 32 KiB or 256 KiB may have it.
+/// Each kind of message, as often as it fits into a resource of 32 KiB or 256 KiB.
 fn resource_contents() -> Vec<Vec<u8>> {
     let named = |number: u8, name: usize| within(number, format!("{name:05}").as_bytes());
     let plain = |name: usize| within(3, &named(1, name));
@@ -136,7 +136,7 @@ fn value_list(value: &[u8], count: usize) -> Vec<u8> {
     within(6, &within(1, value).repeat(count))
 }
 
-/// So many descriptors that the resource is just not refused before it is decoded, and as many as fit into the bytes.
+/// The most descriptors with which the resource is not refused before decoding, and the most that fit into the bytes.
 fn fitting(bytes: usize, descriptor: &dyn Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let of = |count: usize| {
         let descriptors: Vec<u8> = (0..count).flat_map(descriptor).collect();

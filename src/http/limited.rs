@@ -1,4 +1,4 @@
-//! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
+//! `/top` and `/limited`: the denied keys and their rules, over the last minutes.
 //!
 //! The numbers are read off the runtime, at most once in [`LOOK_AGE`], and callers share the result. So many callers do not delay
 //! decisions. Not here: the numbers (telemetry).
@@ -17,16 +17,18 @@ use weir_lifecycle::on_own_thread;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
 use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
-use super::{Site, json_error};
+use super::{Site, bad_query, bad_request, json_error};
 
 /// The most limits of an answer.
 const LIMITS_MAX: usize = 64;
 /// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
 const KEYS_MAX: usize = 16;
+pub(super) const NO_RULE: &str =
+    "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// The reports that callers share, by their minutes.
+/// The shared reports, by their minutes.
 #[derive(Default)]
 pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 
@@ -34,7 +36,7 @@ pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 type Look = (Instant, Arc<Report>);
 
 impl Looks {
-    /// Who was limited in the last `minutes`, from 1 to [`MINUTES_MAX`].
+    /// The denied keys of the last `minutes`, from 1 to [`MINUTES_MAX`].
     async fn report(&self, metrics: &Arc<Metrics>, minutes: usize) -> Arc<Report> {
         let mut reports = self.0.lock().await;
         let last = &mut reports[minutes - 1];
@@ -58,7 +60,7 @@ pub(super) struct TopQuery {
     limits: usize,
     #[serde(default = "most_keys")]
     keys: usize,
-    /// Selects limits with this text in their names, with all their keys, and of other limits the keys with this text.
+    /// Selects limits with this text in their names, with all their keys, and the keys with this text of other limits.
     #[serde(default)]
     filter: String,
 }
@@ -86,20 +88,18 @@ pub(super) struct LimitedQuery {
 }
 
 /// The limits with most denials and their keys, the limits with most hits, and the store.
-pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQuery>, QueryRejection>) -> Response {
-    let most = match query {
-        Ok(Query(most)) => most,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
+pub(super) async fn top(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<TopQuery>, QueryRejection>,
+) -> Result<Response, Response> {
+    let Query(most) = query.map_err(bad_query)?;
     for (name, value, max) in
         [("minutes", most.minutes, MINUTES_MAX), ("limits", most.limits, LIMITS_MAX), ("keys", most.keys, KEYS_MAX)]
     {
-        if let Err(reason) = in_bounds(name, value, max) {
-            return json_error(StatusCode::BAD_REQUEST, reason);
-        }
+        in_bounds(name, value, max).map_err(bad_request)?;
     }
     if most.filter.len() > FILTER_BYTES_MAX {
-        return json_error(StatusCode::BAD_REQUEST, format!("filter: more than {FILTER_BYTES_MAX} bytes"));
+        return Err(bad_request(format!("filter: more than {FILTER_BYTES_MAX} bytes")));
     }
     let report = site.shared.looks.report(&site.metrics, most.minutes).await;
     let metrics = site.metrics.clone();
@@ -113,11 +113,11 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQu
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
-    fresh(&answer)
+    Ok(fresh(&answer))
 }
 
 impl TopQuery {
-    /// The selected limits and keys within the bounds, and how many limits are left out.
+    /// The selected limits and keys within the bounds, and the number of omitted limits.
     fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
@@ -142,35 +142,28 @@ impl TopQuery {
 pub(super) async fn limited(
     State(site): State<Arc<Site>>,
     query: Result<Query<LimitedQuery>, QueryRejection>,
-) -> Response {
-    let of = match query {
-        Ok(Query(of)) => of,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
-    if let Err(reason) = in_bounds("minutes", of.minutes, MINUTES_MAX) {
-        return json_error(StatusCode::BAD_REQUEST, reason);
-    }
+) -> Result<Response, Response> {
+    let Query(of) = query.map_err(bad_query)?;
+    in_bounds("minutes", of.minutes, MINUTES_MAX).map_err(bad_request)?;
     let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =
         report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, limit.keys.iter(), values)).collect();
     if shown.is_empty() && site.report.has_rule(Some(&of.domain), &of.rule).is_err() {
-        let reason = "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
-        return json_error(StatusCode::NOT_FOUND, reason);
+        return Err(json_error(StatusCode::NOT_FOUND, NO_RULE));
     }
     let mut answer = head(&report, values);
     answer["limits"] = shown.into();
-    fresh(&answer)
+    Ok(fresh(&answer))
 }
 
-/// # Errors
-/// With the text of a 400.
+/// # Errors The text of a 400.
 fn in_bounds(name: &str, value: usize, max: usize) -> Result<(), String> {
     if (1..=max).contains(&value) { Ok(()) } else { Err(format!("{name} = {value}: must be from 1 to {max}")) }
 }
 
-/// An answer that no cache keeps.
+/// An answer that caches must not store.
 pub(super) fn fresh(answer: &Value) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(answer)).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/tap`: live requests with their answers, a JSON line each, while the caller reads.
+//! `/tap`: live requests with their answers, one JSON line each, while the caller reads.
 //!
 //! Not here: which requests are recorded, and the format of a line (telemetry/tap.rs).
 
@@ -27,13 +27,13 @@ use weir_text::nearest;
 use super::listener::ReadUntil;
 use super::streamed::PIECE_BYTES;
 use super::token::PeerAddress;
-use super::{Site, json_error, token};
+use super::{Site, bad_query, bad_request, json_error, token};
 
-/// How long records gather before they are sent.
+/// How long records are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
-/// After so long without a record another line is sent, so that weir notices a caller that has gone.
+/// After this time without a record another line is sent, so that weir detects a caller that has gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long the last lines may take after the end of a tap.
+/// The time limit for the last lines after the end of a tap.
 const LAST_LINES_MAX: Duration = Duration::from_secs(15);
 
 /// The parameters.
@@ -47,15 +47,14 @@ struct TapQuery {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
-    /// Whether values are shown as they are; none for the server's default.
+    /// Whether values are printed in plain text. None: the server's default.
     shows_values: Option<bool>,
-    /// Whether notes come between the records: an unknown domain, that the tap is open, why it ended.
+    /// Whether there are notes between the records: an unknown domain, that the tap is open, why it ended.
     has_notes: bool,
 }
 
 impl TapQuery {
-    /// # Errors
-    /// With the text of a 400.
+    /// # Errors The text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let filter = Filter::default();
         let mut wanted = Self { filter, sample: 1, seconds: None, shows_values: None, has_notes: false };
@@ -105,27 +104,21 @@ fn unknown(name: &str) -> String {
     format!("no parameter {name:?}, only {}{meant}", PARAMETERS.join(", "))
 }
 
-/// Sends records until the time is over, weir ends, or the reader has gone.
+/// Sends records until the time limit, until weir ends, or until the reader has gone.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Response {
-    let caller = match token::caller(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(caller) => caller,
-        Err(refusal) => return refusal,
-    };
-    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| TapQuery::read(pairs));
-    let wanted = match wanted {
-        Ok(wanted) => wanted,
-        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
-    };
+) -> Result<Response, Response> {
+    let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let Query(pairs) = query.map_err(bad_query)?;
+    let wanted = TapQuery::read(pairs).map_err(bad_request)?;
     let by_setting = site.metrics.taps().shows_values();
     let shows_values = wanted.shows_values.unwrap_or(by_setting);
     if shows_values && !by_setting && !caller.may_see_values {
         let reason = "values = \"shown\": this needs a token of admin.token_file that has the right tap-values, or tap.values: shown";
-        return json_error(StatusCode::FORBIDDEN, reason);
+        return Err(json_error(StatusCode::FORBIDDEN, reason));
     }
     if let Some(rule) = &wanted.filter.rule
         && let Err(near) = site.report.has_rule(wanted.filter.domain.as_deref(), rule)
@@ -133,23 +126,21 @@ pub(super) async fn tap(
         let meant = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
         let reason =
             format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies{meant}");
-        return json_error(StatusCode::NOT_FOUND, reason);
+        return Err(json_error(StatusCode::NOT_FOUND, reason));
     }
     let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
     let seconds = wanted.seconds.map_or(site.admin.tap_max, Duration::from_secs);
     if seconds > site.admin.tap_max {
         let reason =
             format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.admin.tap_max.as_secs());
-        return json_error(StatusCode::BAD_REQUEST, reason);
+        return Err(bad_request(reason));
     }
     let filter = wanted.filter.clone();
-    let listener = match site.metrics.taps().listen(filter, wanted.sample) {
-        Ok(listener) => listener.with_values(shows_values),
-        Err(TooManyTaps) => {
-            let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
-            return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
-        }
-    };
+    let listener = site.metrics.taps().listen(filter, wanted.sample).map_err(|TooManyTaps| {
+        let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
+        json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
+    })?;
+    let listener = listener.with_values(shows_values);
     if shows_values {
         audit(&caller.name, &wanted, seconds);
     }
@@ -162,10 +153,10 @@ pub(super) async fn tap(
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
     answer.extensions_mut().insert(ReadUntil(ends + LAST_LINES_MAX));
-    answer
+    Ok(answer)
 }
 
-/// Logs who sees values of callers, and for how long.
+/// Logs who can read values of callers, and for how long.
 fn audit(by: &str, wanted: &TapQuery, length: Duration) {
     let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
@@ -185,7 +176,7 @@ struct Sending {
     site: Arc<Site>,
     listener: Listener,
     known: Option<Arc<Known>>,
-    /// Set if no policy has the wanted domain: the domain that was probably meant.
+    /// Set if no policy has the requested domain: the domain that was probably meant.
     unknown_domain: Option<Option<String>>,
     sample: u32,
     has_notes: bool,
@@ -199,13 +190,13 @@ struct Sending {
 enum Step {
     Begin,
     Live,
-    /// The tap is over for this reason. Waiting records are sent.
+    /// The tap has ended for this reason. Waiting records are sent.
     Ending(&'static str),
     Ended,
 }
 
 impl Sending {
-    /// Makes the next piece; none at the end.
+    /// Makes the next piece. None at the end.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         loop {
             let piece = match self.step {
@@ -240,7 +231,7 @@ impl Sending {
         }
     }
 
-    /// Waits until it is time to send records, or until the tap is over.
+    /// Waits until records must be sent, or until the tap has ended.
     async fn wait(&mut self) {
         tokio::select! {
             () = self.site.life.reached(Phase::Ending) => self.step = Step::Ending("shutdown"),

@@ -10,27 +10,27 @@
 //! }
 //! ```
 //!
-//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default reads the text, if the type
-//! alone does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
+//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default parses the text, if
+//! the type does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
 //!
-//! Not here: the groups (lib.rs and the files beside it), and how a text is read (value.rs).
+//! Not here: the groups (lib.rs and the files beside it), and how a text is parsed (value.rs).
 
 use super::row::{Kind, Preset, Setting};
 use super::{Merged, Problem};
 
-/// A setting, or settings below it.
+/// A setting, or a nested group of settings.
 pub(super) enum Entry {
     Setting(Setting),
     Group(&'static [Entry]),
 }
 
-/// Settings that are read into one value.
+/// Settings that are parsed into one value.
 pub(super) trait Group: Sized {
     /// The settings, in the order of the documentation.
     const ENTRIES: &'static [Entry];
 
-    /// Each layer has checked its texts, so an error here means that the kind and the type of a setting disagree. The first
-    /// load with defaults shows that.
+    /// Each layer has checked its texts, so an error here means that the kind and the type of a setting disagree. The
+    /// first load with defaults finds that.
     fn read(from: &Merged) -> Result<Self, Problem>;
 }
 
@@ -98,35 +98,22 @@ macro_rules! read {
 
 /// Declares an enum for a setting with a few words.
 macro_rules! choice {
-    ($(#[$attribute:meta])* pub enum $Choice:ident {
-        $($(#[doc = $about:literal])+ $Word:ident = $text:literal,)+
-    }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $Choice {
-            $($(#[doc = $about])+ $Word,)+
-        }
+    ($(#[$attribute:meta])* pub enum $Choice:ident { $($words:tt)+ }) => {
+        weir_engine::named! { $(#[$attribute])* pub enum $Choice { $($words)+ } }
 
         impl $Choice {
-            const KIND: $crate::Kind = $crate::Kind::Choice(&[$($text),+]);
-
-            const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$Word => $text,)+
-                }
-            }
+            const KIND: $crate::Kind = $crate::Kind::Choice(&Self::NAMES);
         }
 
         impl $crate::value::FromText for $Choice {
             fn from_text(text: &str) -> Result<Self, String> {
-                let mut all = [$(Self::$Word),+].into_iter();
-                all.find(|word| word.name() == text).ok_or_else(|| "no such word".to_owned())
+                Self::named(text).ok_or_else(|| "no such word".to_owned())
             }
         }
     };
 }
 
-/// The number of settings in a group and below it.
+/// The number of settings in a group, including nested groups.
 pub(super) const fn count(entries: &[Entry]) -> usize {
     let (mut sum, mut index) = (0, 0);
     while index < entries.len() {
@@ -148,7 +135,7 @@ pub(super) const fn flat<const N: usize>(entries: &[Entry]) -> [Setting; N] {
     all
 }
 
-/// Writes settings from the index `next` on. Returns the index behind them.
+/// Writes settings from the index `next` on. Returns the index after them.
 const fn fill(all: &mut [Setting], mut next: usize, entries: &[Entry]) -> usize {
     let mut index = 0;
     while index < entries.len() {

@@ -40,11 +40,11 @@ pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
 pub struct Request {
     /// Its time, in microseconds since 1970.
     pub time: Micros,
-    /// How long it lasts if it is admitted, until it settles its holds, in microseconds; none where it never does.
+    /// How long it lasts if it is admitted, until it settles its holds, in microseconds. None: it never settles.
     pub lasts: Option<Micros>,
     /// Its message, as on the wire.
     pub message: RateLimitRequest,
-    /// In a record, the path of the rule that each descriptor met; none for a descriptor without a rule.
+    /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
     pub rules: Vec<Option<String>>,
     /// Its recorded answer, if any.
     pub verdict: Option<Verdict>,
@@ -77,8 +77,7 @@ impl Request {
 
 /// The query of a request.
 ///
-/// # Errors
-/// If a server would refuse it.
+/// # Errors When a server would refuse it.
 pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
     convert::query(view, bounds)
 }
@@ -86,7 +85,7 @@ pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Inval
 /// Why traffic cannot be read.
 #[derive(Debug)]
 pub enum TrafficError {
-    /// The file of traffic has mistakes; one line for each.
+    /// The file of traffic has mistakes, one in each line of the text.
     File(Problems),
     /// A line of a record or a log cannot be used.
     Line {
@@ -103,7 +102,7 @@ pub enum TrafficError {
     Read {
         /// The file.
         file: Arc<str>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -137,8 +136,7 @@ enum Flow {
 impl Traffic {
     /// Opens traffic: `*.yaml` and `*.yml` are files of traffic, any other file is a record of `weir tap`.
     ///
-    /// # Errors
-    /// If a file cannot be read, or has mistakes at its beginning.
+    /// # Errors When a file cannot be read, or has mistakes at its beginning.
     pub fn open(path: &Path) -> Result<Self, TrafficError> {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
             let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
@@ -155,8 +153,7 @@ impl Traffic {
 
     /// The traffic of a parsed file.
     ///
-    /// # Errors
-    /// If its log cannot be read, or has mistakes at its beginning.
+    /// # Errors When its log cannot be read, or has mistakes at its beginning.
     pub fn of(file: traffic_file::TrafficFile) -> Result<Self, TrafficError> {
         let (seed, flow) = match &file.origin {
             Origin::Sources(sources) => (Some(sources.seed), Flow::Made(Box::new(Generator::new(sources)))),
@@ -171,7 +168,7 @@ impl Traffic {
         &self.name
     }
 
-    /// The settings that its decisions depend on.
+    /// The settings that affect its decisions.
     #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
@@ -189,7 +186,7 @@ impl Traffic {
         self.seed
     }
 
-    /// When its sources begin; none if that is unknown before its first request.
+    /// When its sources begin. None if that is unknown before its first request.
     #[must_use]
     pub fn start(&self) -> Option<Micros> {
         match &self.flow {
@@ -198,10 +195,9 @@ impl Traffic {
         }
     }
 
-    /// The next request; none after the last one.
+    /// The next request. None after the last one.
     ///
-    /// # Errors
-    /// If a file cannot be read, a line is not valid, or a request is too far out of order.
+    /// # Errors When a file cannot be read, a line is not valid, or a request is too far out of order.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend its items")]
     pub fn next(&mut self) -> Result<Option<&Request>, TrafficError> {
         match &mut self.flow {
@@ -237,7 +233,7 @@ impl Traffic {
         }
     }
 
-    /// Notes about the traffic, a sentence each. Complete after the last request.
+    /// Notes about the traffic, one sentence each. Complete after the last request.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         match &self.flow {

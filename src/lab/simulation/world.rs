@@ -1,4 +1,4 @@
-//! The environment of simulations and tests: a limiter with its store, its policies and a clock that they set.
+//! The environment of simulations and tests: a limiter with its store, its policies and a clock that the caller sets.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use weir_store::{Clock, Store};
 use super::traffic::Request;
 use crate::in_flight::InFlight;
 
-/// The time that a store outside of this process has for a decision.
+/// The time limit of a store outside of this process for a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A clock that only [`World::set_now`] changes.
@@ -111,21 +111,21 @@ impl World {
         self.clock.0.store(now, Ordering::Relaxed);
     }
 
-    /// Moves the clock. Requests that end until then settle at their time; `settling` gets true before each settle and false
-    /// after it.
+    /// Moves the clock. Requests that end until then settle at their time. Calls `settling` with true before each
+    /// settle and with false after it.
     pub fn go_on(&self, now: Micros, settling: impl Fn(bool)) {
         loop {
             let Some((at, ending)) = self.in_flight.borrow_mut().next_ended(now) else { break };
             self.set_now(at);
             settling(true);
-            // What it leaves is seen by later requests, and a store in memory does not fail.
+            // Ignores the result: later requests see the state, and the memory store does not fail.
             ending.settle(&self.bounds, |query| self.decide_now(query).is_ok());
             settling(false);
         }
         self.set_now(now);
     }
 
-    /// Decides one request in memory, which settles when it ends.
+    /// Decides one request with the memory store. The request settles when it ends.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -144,7 +144,7 @@ impl World {
         &self.limiter
     }
 
-    /// Decides one request by the memory store.
+    /// Decides one request with the memory store.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -153,7 +153,7 @@ impl World {
         self.limiter.decide_now(query, self.started, None)
     }
 
-    /// Puts other policies in force and keeps all states.
+    /// Replaces the policies and keeps all states.
     pub fn swap(&self, policies: Arc<PolicySet>) {
         self.policies.replace(policies);
     }

@@ -36,7 +36,7 @@ pub(super) enum CaseEnd {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run. Has the reason, with the place in the file of tests.
+    /// It could not be run. Contains the reason, with the place in the file of tests.
     Broken(String),
     /// The store failed.
     StoreFailed(StoreError),
@@ -289,13 +289,13 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-/// Why a case with wrong policies cannot be run, with the place that names them.
+/// Why a case with invalid policies cannot be run, with the place that names them.
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
 }
 
-/// The request with the hits that it has used in place of its own.
+/// The request, with its used hits in place of its own.
 fn with_used(request: &RateLimitRequest, used: Option<u32>) -> Cow<'_, RateLimitRequest> {
     let Some(used) = used else { return Cow::Borrowed(request) };
     let mut request = request.clone();

@@ -34,7 +34,7 @@ struct Trial {
 }
 
 impl Trials {
-    /// Takes the verdict of the last request; none if it met no limit on trial.
+    /// Takes the verdict about the last request. None if it met no limit on trial.
     fn take(&self) -> Option<Verdict> {
         let is_over = self.0.is_over.swap(false, Ordering::Relaxed);
         self.0.is_met.swap(false, Ordering::Relaxed).then(|| verdict(is_over))
@@ -141,7 +141,7 @@ impl<'r> World<'r> {
         misfit.map_or(Ok(()), |misfit| Err(RowsNotSet::Misfit(misfit)))
     }
 
-    /// Puts other policies in force and keeps all states.
+    /// Replaces the policies and keeps all states.
     pub(super) fn swap(&mut self, load: Rc<Load>) {
         self.world.swap(load.policies.clone());
         self.load = load;
@@ -187,7 +187,7 @@ pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> 
     let mut options = pipeline::Options::new(endpoint.clone());
     options.connections = 1;
     options.connect_timeout = TIMEOUT;
-    // Distinguishes runs at the same time.
+    // Distinguishes simultaneous runs.
     let run = format!("{}-{}", std::process::id(), SystemClock.now());
     let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
     runtime.block_on(redis.prepare(deadline()).get())?;

@@ -1,7 +1,7 @@
 //! The denials of all cores and several minutes: for each limit the keys with most denials.
 //!
-//! The count of a key lies between two bounds: a sketch can have counted other keys under its name, or can have dropped the key.
-//! Not here: how values are shown (values.rs), and JSON (http).
+//! The count of a key is between two bounds: a sketch may have counted other keys under its name, or may have dropped
+//! the key. Not here: how values are printed (values.rs), and JSON (http).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ pub const REPORTED_KEYS_MAX: usize = 128;
 /// The most limits of a report.
 pub const REPORTED_LIMITS_MAX: usize = 256;
 
-/// Who was limited in the last minutes.
+/// The denied keys of the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When the report was made, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// The minutes that it covers, including the current one.
     pub minutes: usize,
@@ -57,7 +57,7 @@ pub struct KeyReport {
     pub at_least: u64,
     /// The upper bound of its denials.
     pub at_most: u64,
-    /// Its first denial that is remembered, in milliseconds since the Unix epoch.
+    /// Its first stored denial, in milliseconds since the Unix epoch.
     pub first_ms: u64,
     /// Its last denial.
     pub last_ms: u64,
@@ -141,7 +141,8 @@ impl Parts {
     }
 }
 
-/// The keys of all sketches. If a sketch lacks a key, the upper bound includes what the sketch can have missed.
+/// The keys of all sketches. If a sketch lacks a key, the upper bound includes the denials that the sketch may have
+/// missed.
 fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
     let missed: u64 = sketches.iter().map(|sketch| u64::from(sketch.missed_max())).sum();
     let mut keys: HashMap<&str, KeyReport> = HashMap::new();

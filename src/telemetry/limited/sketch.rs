@@ -1,4 +1,4 @@
-//! The keys that occur most in a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
+//! The most frequent keys of a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
 //!
 //! A sketch of m keys over N occurrences has every key that occurs more than N/m times. No count is too low, and none is more than
 //! N/m too high. Not here: the sketches of each minute, limit and core (recorder.rs).
@@ -14,11 +14,11 @@ pub const KEYS_MAX: usize = 32;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) key: String,
-    /// Occurrences, at most `error` too many.
+    /// Occurrences. Too high by at most `error`.
     pub(super) count: u32,
-    /// The count of another key, whose place this key took.
+    /// The count of the key that this key replaced.
     pub(super) error: u32,
-    /// Its first occurrence since it took its place, in milliseconds since the Unix epoch.
+    /// Its first occurrence since then, in milliseconds since the Unix epoch.
     pub(super) first_ms: u64,
     /// Its last occurrence.
     pub(super) last_ms: u64,
@@ -26,14 +26,14 @@ pub(super) struct Counted {
     pub(super) row: Option<Arc<RowTerms>>,
 }
 
-/// The keys that occur most.
+/// The most frequent keys.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     /// In the order of `keys`. Separate, so that a search reads few cache lines.
     hashes: [u64; KEYS_MAX],
     counts: [u32; KEYS_MAX],
     len: usize,
-    /// The keys behind `len` are unused. Their buffers are kept.
+    /// The keys after `len` are unused. Their buffers are reused.
     keys: Vec<Counted>,
 }
 
@@ -73,7 +73,7 @@ impl Sketch {
         counted.row = row.cloned();
     }
 
-    /// The most occurrences that a key outside of the sketch can have.
+    /// The most occurrences of a key outside of the sketch.
     pub(super) fn missed_max(&self) -> u32 {
         if self.len < KEYS_MAX { 0 } else { self.counts[self.least()] }
     }
@@ -83,7 +83,7 @@ impl Sketch {
         &self.keys[..self.len]
     }
 
-    /// Forgets all keys. Their buffers are kept.
+    /// Removes all keys. Their buffers are reused.
     pub(super) const fn clear(&mut self) {
         self.len = 0;
     }

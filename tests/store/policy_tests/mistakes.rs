@@ -42,7 +42,7 @@ fn mistakes_in_steps() {
         ("{wait: 1s, expect: ok}", "6:16: expect has no effect in a step with wait"),
         (
             "{at: noon}",
-            "6:10: at \"noon\": no instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
+            "6:10: at \"noon\": not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
         ),
         ("{at: \"2039-01-01T00:00:00Z\"}", "6:10: this instant is past: the clock of a case only goes on"),
         ("{swap: other, state: lost}", "6:26: no state \"lost\": it is one of kept, forgotten"),
