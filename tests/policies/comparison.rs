@@ -307,7 +307,10 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
     let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
     let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
     let (_, text) = diff(both, one, DiffFormat::Text, &[]);
-    assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
+    assert!(
+        text.contains("removed   b   otherwise   old.yaml:2:42\n      now these descriptors match no rule"),
+        "{text}"
+    );
     let (_, text) = diff(one, both, DiffFormat::Text, &[]);
     assert!(text.contains("unlimited: false -> true"), "{text}");
     // An example is spelled as weir explain reads it.
