@@ -116,7 +116,9 @@ fn main() -> ExitCode {
             result => result.map_err(|error| error.to_string()),
         },
         Command::Rows(arguments) => match rows::run(&arguments.action, &mut stdout(), &mut stderr()) {
-            Err(error @ rows::Failed::Usage(_)) => return told(&error, USAGE),
+            Err(error @ (rows::Failed::Usage(_) | rows::Failed::Import(rows::ImportError::File(_)))) => {
+                return told(&error, USAGE);
+            }
             result => result.map_err(|error| error.to_string()),
         },
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),

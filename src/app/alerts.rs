@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tonic::codegen::http::Uri;
 use weir_lifecycle::on_own_thread;
@@ -68,18 +69,18 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
 }
 
 /// A result by name, and its number.
-type Counted = (&'static str, fn(&Deliveries) -> u64);
+type Counted = (&'static str, fn(&Deliveries) -> &AtomicU64);
 
 /// Adds the counts of alerts to the metrics.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
-        [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];
-    for (result, read) in results {
+        [("delivered", |of| &of.delivered), ("given_up", |of| &of.given_up), ("dropped", |of| &of.dropped)];
+    for (result, count) in results {
         let of = deliveries.clone();
-        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || read(&of));
+        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || count(&of).load(Relaxed));
     }
     let of = deliveries.clone();
-    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed());
+    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed.load(Relaxed));
     let of = deliveries.clone();
-    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting());
+    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting.load(Relaxed));
 }

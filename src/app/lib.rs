@@ -17,6 +17,7 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
+mod redis_rows;
 mod rows;
 mod server;
 mod service_manager;
@@ -40,6 +41,7 @@ pub use self::banner::COMMIT;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
+pub use self::redis_rows::open_rows;
 use self::server::Server;
 use self::stores::Stores;
 
@@ -85,6 +87,9 @@ pub enum AppError {
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
+    /// The rows of a Redis cannot be opened.
+    #[error("{0}")]
+    Rows(String),
     /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),

@@ -18,7 +18,6 @@ pub enum Program {
 
 impl Program {
     /// The program by its name or path.
-    #[must_use]
     pub fn called(name: &OsStr) -> Self {
         match Path::new(name).file_name().and_then(OsStr::to_str) {
             Some("ratelimit") => Self::Ratelimit,

@@ -38,13 +38,11 @@ impl Token {
     }
 
     /// The text of the token, if any.
-    #[must_use]
     pub fn text(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
     /// Advice if a server refuses the token.
-    #[must_use]
     pub const fn advice(&self) -> &'static str {
         match self.0 {
             Some(_) => "the token of --token-file is not one of them",

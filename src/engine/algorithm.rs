@@ -124,7 +124,6 @@ impl Algorithm {
     }
 
     /// The algorithm's parameters, in the order in which policies list them.
-    #[must_use]
     pub fn parameters(self) -> SmallVec<[Parameter; 2]> {
         let set = |name, value, is_default| Parameter { name, value, is_default };
         let burst = |burst| set("burst", ParameterValue::Hits(burst), false);
@@ -155,26 +154,22 @@ impl Algorithm {
 
     /// Whether the algorithm counts in windows with a beginning and an end. Only then can a share be crossed once in
     /// each. [al-2]
-    #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow { .. })
     }
 
     /// Whether hits are counted in steps. All hits of one step leave the same state, at any instant of the step. [ls-4]
-    #[must_use]
     pub const fn has_steps(self) -> bool {
         matches!(self, Self::FixedWindow { .. } | Self::SlidingWindow { .. })
     }
 
     /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
-    #[must_use]
     pub const fn counts_permits(self) -> bool {
         matches!(self, Self::Concurrency)
     }
 
     /// Whether usage can be reported after the fact. A log cannot: each report would add an entry, without a bound. A
     /// permit cannot: it is consumed before the request runs. [dc-5]
-    #[must_use]
     pub const fn takes_reports(self) -> bool {
         match self {
             Self::FixedWindow { .. }
@@ -189,7 +184,6 @@ impl Algorithm {
 
     /// Whether part of a charge can be given back later, after other charges. The receipt names the window of the hits.
     /// A debt cannot: it does not record whose hits drained. A log cannot: it would rewrite each later charge. [hd-1]
-    #[must_use]
     pub const fn takes_holds(self) -> bool {
         match self {
             Self::FixedWindow { .. } | Self::SlidingWindowCounter | Self::SlidingWindow { .. } => true,
@@ -203,7 +197,6 @@ impl Algorithm {
     }
 
     /// Where windows begin. Only some fixed windows begin elsewhere than at the clock's multiples.
-    #[must_use]
     pub const fn anchor(self) -> Anchor {
         match self {
             Self::FixedWindow { anchor } => anchor,
@@ -236,7 +229,6 @@ impl Algorithm {
     }
 
     /// The default number of sub-buckets: 60, or the largest smaller number that divides the window.
-    #[must_use]
     pub fn default_precision(window: Window) -> Precision {
         const BUCKETS: u64 = 60;
         let buckets = (1..=BUCKETS).rev().find(|count| window.us().is_multiple_of(*count)).unwrap_or(1);
@@ -334,7 +326,6 @@ impl Next {
     }
 
     /// The state that the key has afterwards.
-    #[must_use]
     pub fn into_state(self) -> Option<State> {
         match self {
             Self::Kept(state) => state,
@@ -422,20 +413,17 @@ crate::kind_rows!(kinds);
 impl StateKind {
     /// Whether the limit keeps no state at all. A limit of 0 counts nothing, except a fixed window, which counts denied
     /// hits. [lm-5]
-    #[must_use]
     pub fn is_stateless(&self) -> bool {
         !self.counts_denied() && self.requests() == 0
     }
 
     /// The result of an effect on a key; the caller holds its state.
-    #[must_use]
     pub fn apply(&self, mut state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.apply_in_place(&mut state, effect, bounds, now);
         Next::of(change, state)
     }
 
     /// The state after undoing the charge of the receipt. A charge that no longer counts changes nothing. [un-1]
-    #[must_use]
     pub fn undone(&self, mut state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.undo_in_place(&mut state, receipt, bounds, now);
         Next::of(change, state)
@@ -443,7 +431,6 @@ impl StateKind {
 
     /// The current window of a state that counts in consecutive windows. None for every other kind: its hits expire one
     /// by one. [al-2]
-    #[must_use]
     pub fn counted(&self, observed: &Observed, now: Micros) -> Option<CountedWindow> {
         match (self, observed) {
             (Self::FixedWindow(counting), Observed::FixedWindow(counter)) => Some(counting.counted(*counter, now)),
@@ -456,7 +443,6 @@ impl StateKind {
 
     /// The time until the step of the last charge ends; `left` is the state after that charge. None for an algorithm
     /// without steps. [ls-3]
-    #[must_use]
     pub fn step_after(&self, left: &Observed, now: Micros) -> Option<Micros> {
         match (self, left) {
             (Self::SlidingWindow(counting), Observed::SlidingWindow(summary)) => {
@@ -467,7 +453,6 @@ impl StateKind {
     }
 
     /// The observation without these hits, which were charged ahead. The observation must contain them. [ls-5]
-    #[must_use]
     pub fn without(&self, found: &Observed, hits: Hits, now: Micros) -> Observed {
         match found {
             Observed::SlidingWindow(summary) => {
@@ -478,7 +463,6 @@ impl StateKind {
     }
 
     /// The time until hits would fit in the state after a charge: 0 if they fit now, None if they never fit.
-    #[must_use]
     pub fn fits_after(&self, left: &Observed, hits: Hits, now: Micros) -> Option<Micros> {
         if hits > self.capacity() {
             None

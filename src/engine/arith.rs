@@ -11,7 +11,6 @@
 /// assert_eq!(mul_div(3, 1_000_000, 7), (428_571, 3));
 /// ```
 #[inline]
-#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "a remainder is below its divisor, which is a u64")]
 pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     if let Some(product) = a.checked_mul(b) {
@@ -43,14 +42,12 @@ impl Fraction {
     const UNITS: u32 = 1_000_000_000;
 
     /// A fraction in percent, at most 100.
-    #[must_use]
     pub const fn percent(percent: u32) -> Self {
         let percent = if percent > 100 { 100 } else { percent };
         Self { units: Self::UNITS / 100 * percent }
     }
 
     /// The fraction in billionths: 1,000,000,000 is the whole.
-    #[must_use]
     pub const fn billionths(self) -> u32 {
         self.units
     }

@@ -91,13 +91,11 @@ impl Regex {
     }
 
     /// The regular expression as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Whether the whole value matches. Builds an automaton each time, so decisions do not call it.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let automaton = Automaton::new(&[Source::Regex(self)], REGEX_AUTOMATON_BYTES_MAX);
         automaton.is_some_and(|automaton| automaton.first(value).is_some())

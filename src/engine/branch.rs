@@ -35,7 +35,6 @@ pub enum Step<'p> {
 
 impl<'p> Step<'p> {
     /// The text in the key in place of the value, if all values that lead here share a state.
-    #[must_use]
     pub const fn shared_by(self) -> Option<SharedBy<'p>> {
         match self {
             Self::Pattern(pattern) => Some(SharedBy::Pattern(pattern)),

@@ -22,7 +22,6 @@ pub enum Operation {
 
 impl Operation {
     /// The hits that the verdict and the wait are for: 1 for a peek and a report, 0 for a refund. [dc-6] [dc-9]
-    #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
             Self::Consume(hits) => hits,
@@ -47,7 +46,6 @@ crate::named! {
 
 impl Role {
     /// The role of a rule with these two settings. A rule in shadow mode denies nothing, even if it is a quota.
-    #[must_use]
     pub const fn of(shadow_mode: bool, quota_mode: bool) -> Self {
         match (shadow_mode, quota_mode) {
             (true, _) => Self::Shadow,
@@ -88,7 +86,6 @@ pub struct Charge<'a> {
 
 impl<'a> Charge<'a> {
     /// A charge that is the only one of its decision.
-    #[must_use]
     pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
         Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
     }

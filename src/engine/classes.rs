@@ -57,7 +57,6 @@ pub enum ClassKind {
 }
 
 /// The keys that one of the policies has at a level, in order.
-#[must_use]
 pub fn keys<'p, const N: usize>(places: &[Option<Place<'p>>; N]) -> BTreeSet<&'p str> {
     places.iter().flatten().flat_map(|place| place.keys()).collect()
 }

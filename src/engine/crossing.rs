@@ -19,7 +19,6 @@ pub struct Rise {
 
 impl Rise {
     /// The effect of a charge that is the only charge on its key. The decision must be in force as its outcome shows.
-    #[must_use]
     pub fn of_outcome(charge: &Charge<'_>, outcome: &Outcome) -> Option<Self> {
         let kind = charge.limit.kind();
         let before = kind.counted(&outcome.before, outcome.now)?;
@@ -29,7 +28,6 @@ impl Rise {
     /// The effect of a decision on the count of the key of `charges[at]`; `places` are the indices of
     /// [`key_indices`](super::decision::key_indices). None if the algorithm has no windows, or if an earlier charge is
     /// on the same key: the result for that charge covers both.
-    #[must_use]
     pub fn of_key(charges: &[Charge<'_>], places: &[u16], decision: &Decision, mode: Mode, at: usize) -> Option<Self> {
         let kind = charges[at].limit.kind();
         let first = &decision.outcomes[at];

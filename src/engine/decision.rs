@@ -27,7 +27,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether the charge does not fit.
-    #[must_use]
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Within)
     }
@@ -95,7 +94,6 @@ pub struct FoundState {
 
 impl FoundState {
     /// The result for a charge on a limit that does not apply now: an empty, unchanged state. [te-1]
-    #[must_use]
     pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
         // The boundaries of a calendar's charge need not contain the clock's time.
         let bounds = charge.limit.calendar().map(|_| [now, now + 1, now + 1, now + 1]);
@@ -111,7 +109,6 @@ pub struct StaleBounds;
 pub type KeyIndices = SmallVec<[u16; 4]>;
 
 /// Numbers the distinct keys of a decision. Returns the index of each charge's key, and the first charge of each index.
-#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
 pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
     let mut places = KeyIndices::new();
@@ -189,7 +186,6 @@ pub fn decide<'s>(
 }
 
 /// Derives a decision from the state that each charge found. Every store uses it. [dc-3] [dc-7] [dc-10]
-#[must_use]
 pub fn evaluate(charges: &[Charge<'_>], places: &[u16], found: &[FoundState], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();

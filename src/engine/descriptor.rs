@@ -31,7 +31,6 @@ pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 /// Writes a descriptor as [`parse_entries`] reads it.
-#[must_use]
 pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String {
     let mut text = String::new();
     for Entry { key, value } in entries {
@@ -49,7 +48,6 @@ pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String
 }
 
 /// As [`spell_entries`], for pairs of keys and values.
-#[must_use]
 pub fn spell_pairs(pairs: &[(String, String)]) -> String {
     spell_entries(pairs.iter().map(|(key, value)| Entry { key, value }))
 }

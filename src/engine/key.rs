@@ -76,7 +76,6 @@ pub fn write_tag<'a>(
 }
 
 /// The prefix of all keys of a domain, or of all domains.
-#[must_use]
 pub fn domain_prefix(domain: Option<&str>) -> String {
     let mut prefix = format!("{VERSION}{{");
     if let Some(domain) = domain {
@@ -102,7 +101,6 @@ fn shorten(out: &mut String, start: usize) {
 
 /// The number of a key in a receipt: the first 64 bits of its SHA-256. So no caller can choose a value whose number
 /// equals that of another caller's key. The operator's prefix is not part of a key. [hd-4]
-#[must_use]
 pub fn number(key: &str) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&Sha256::digest(key.as_bytes())[..8]);
@@ -132,7 +130,6 @@ pub struct ParsedKey<'k> {
 }
 
 /// Reads a key of [`write_key`] or a tag of [`write_tag`]. None for any other text.
-#[must_use]
 pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let (tag, limit_id) = key.strip_prefix(VERSION)?.strip_prefix('{')?.split_once('}')?;
     let (tag, is_hashed) = match tag.rsplit_once('~') {

@@ -80,7 +80,6 @@ impl Limit {
     }
 
     /// A fixed window of one unit: the form of a limit of the request, and the default of policies.
-    #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         match Self::new(requests, unit.window(), Algorithm::FIXED_WINDOW) {
             Ok(limit) => limit,
@@ -96,7 +95,6 @@ impl Limit {
     }
 
     /// The IANA name of a calendar's time zone; empty for UTC, and for every limit without a calendar.
-    #[must_use]
     pub fn zone(&self) -> &str {
         &self.zone
     }
@@ -120,32 +118,27 @@ impl Limit {
     }
 
     /// Hits per window. 0 denies everything; it never means unlimited. [lm-5]
-    #[must_use]
     pub const fn requests(&self) -> u32 {
         self.requests
     }
 
     /// The window, or the period of the rate.
-    #[must_use]
     pub const fn window(&self) -> Window {
         self.window
     }
 
     /// The algorithm of the limit.
-    #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// The kind of the limit's states, with the numbers of this limit.
-    #[must_use]
     pub const fn kind(&self) -> &StateKind {
         &self.kind
     }
 
     /// Whether the limit applies at this instant. If not, decisions ignore it. [te-1]
     #[inline]
-    #[must_use]
     pub fn applies_at(&self, now: Micros) -> bool {
         match &self.term {
             None => true,
@@ -154,14 +147,12 @@ impl Limit {
     }
 
     /// The time until the limit's term ends. None if it never ends.
-    #[must_use]
     pub fn ends_after(&self, now: Micros) -> Option<Micros> {
         let until = self.term.as_ref()?.until();
         (until < Term::NO_END).then(|| until.saturating_sub(now))
     }
 
     /// The calendar of the limit's windows, if they follow one.
-    #[must_use]
     pub const fn calendar(&self) -> Option<CalendarUnit> {
         match self.algorithm.anchor() {
             Anchor::Calendar(unit) => Some(unit),
@@ -170,7 +161,6 @@ impl Limit {
     }
 
     /// Whether usage is reported after the fact: every charge is a report. [dc-5]
-    #[must_use]
     pub const fn post_paid(&self) -> bool {
         self.post_paid
     }
@@ -182,14 +172,12 @@ impl Limit {
     }
 
     /// The most hits that this limit can hold at one instant. It never admits more at once. [lm-4]
-    #[must_use]
     pub fn capacity(&self) -> u32 {
         self.kind.capacity()
     }
 
     /// The hits that a charge of `hits` consumes. For `concurrency`: one permit [cc-3]. For a hold: at most the
     /// capacity, so that every estimate can be admitted. A limit of 0 still admits nothing. [hd-2]
-    #[must_use]
     pub fn consumed(&self, hits: Hits) -> Hits {
         match self.hold {
             _ if self.algorithm.counts_permits() => 1,
@@ -199,7 +187,6 @@ impl Limit {
     }
 
     /// The part of the key that identifies the shape of the state. Limits with equal ids share states.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -37,7 +37,6 @@ impl From<String> for Matcher {
 impl Matcher {
     /// The matcher's name in the paths of rules and in the keys of shared states. Each name is unique for a key at one
     /// level. A list has the name of its first item, so appending items does not change the name.
-    #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Self::Text(text) => Cow::Borrowed(text),
@@ -54,7 +53,6 @@ impl Matcher {
     }
 
     /// The matcher's value, if it matches only one.
-    #[must_use]
     pub fn exact(&self) -> Option<&str> {
         match self {
             Self::Text(text) if !text.contains('*') => Some(text),
@@ -63,13 +61,11 @@ impl Matcher {
     }
 
     /// Whether it can match many values that share one state.
-    #[must_use]
     pub fn is_of_many(&self) -> bool {
         self.exact().is_none()
     }
 
     /// Whether the value matches. Compares with one text after the other, so decisions do not call it.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         match self {
             Self::Text(text) => match Pattern::new(text) {

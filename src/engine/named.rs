@@ -33,13 +33,11 @@ macro_rules! named {
             pub const NAMES: [&'static str; [$($name),+].len()] = [$($name),+];
 
             /// Its name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 Self::NAMES[self as usize]
             }
 
             /// The one with this name.
-            #[must_use]
             pub fn named(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.name() == name)
             }

@@ -167,13 +167,11 @@ impl Network {
     }
 
     /// Whether a value of a request is in this network.
-    #[must_use]
     pub fn has(&self, value: &str) -> bool {
         Self::of_value(value).is_some_and(|value| self.covers(&value))
     }
 
     /// Whether each address of the other network is in this one.
-    #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.is_v6 == self.is_v6 && other.length >= self.length && other.cut(self.length) == *self
     }

@@ -34,7 +34,6 @@ pub struct Override {
 
 impl Override {
     /// The descriptor in the form of a request.
-    #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }
@@ -62,7 +61,6 @@ struct Fitted {
 
 impl Overrides {
     /// Fits overrides to a policy set. Ignores those past [`OVERRIDES_MAX`].
-    #[must_use]
     pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
         let mut of_rule = vec![false; policies.rules().len()];
         let mut by_tag: HashMap<Box<str>, Fitted> = HashMap::new();
@@ -81,19 +79,16 @@ impl Overrides {
     }
 
     /// Whether no override has an effect.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_tag.is_empty()
     }
 
     /// How many overrides have an effect.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_tag.len()
     }
 
     /// Whether a rule of the policy set has an override.
-    #[must_use]
     pub fn concern(&self, rule: &Rule) -> bool {
         self.of_rule.get(rule.id as usize).copied().unwrap_or(false)
     }
@@ -106,7 +101,6 @@ impl Overrides {
 
     /// The position, among the given overrides, of the override of these keys, and its limits. Also returns an override
     /// that has ended.
-    #[must_use]
     pub fn at(&self, tag: &str) -> Option<(usize, &[Limit])> {
         self.by_tag.get(tag).map(|fitted| (fitted.number, &*fitted.limits))
     }
@@ -133,7 +127,6 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
 
 /// The descriptors that share the state of this one by `share_threshold`, and therefore its override. `*` stands for
 /// any text, and the name of a matcher for any of its values. None if the descriptor has its own state.
-#[must_use]
 pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     let domain = policies.domain(&one.domain)?;
     let Match { shared, .. } = policies.find(domain, &one.descriptor());

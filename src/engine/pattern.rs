@@ -8,13 +8,11 @@ pub struct Pattern {
 
 impl Pattern {
     /// The pattern. None if the text has no `*`.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
     }
 
     /// The pattern as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -25,7 +23,6 @@ impl Pattern {
     }
 
     /// Whether the whole value matches.
-    #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let mut literals = self.text.split('*');
         let first = literals.next().unwrap_or("");
@@ -58,7 +55,6 @@ pub enum SharedBy<'p> {
 
 impl SharedBy<'_> {
     /// The wildcard as written, or the name in parentheses; for people.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             SharedBy::Pattern(pattern) => pattern.literals().collect::<Vec<_>>().join("*"),

@@ -110,7 +110,6 @@ pub struct RuleSpec {
 
 impl RuleSpec {
     /// A rule that denies, with default values for everything else.
-    #[must_use]
     pub const fn of(kind: RuleKind) -> Self {
         Self {
             kind,
@@ -155,7 +154,6 @@ pub enum PolicyError {
 
 impl PolicyError {
     /// The path of that regular expression, with its domain.
-    #[must_use]
     pub fn regex_path(&self) -> Option<&str> {
         match self {
             Self::TooLarge(path) | Self::TooManyPatterns(path) => Some(path),
@@ -225,7 +223,6 @@ pub struct Rule {
 impl Rule {
     /// Whether the rule has exactly one limit that is not on trial. Callers see that limit under the rule's name.
     /// [tr-3]
-    #[must_use]
     pub fn has_one_limit(&self) -> bool {
         self.limits.iter().filter(|limit| !limit.shadow).count() == 1
     }
@@ -318,7 +315,6 @@ pub struct Place<'p>(&'p Node);
 
 impl<'p> Place<'p> {
     /// The id of the rule for a descriptor of this depth.
-    #[must_use]
     pub const fn rule(self) -> Option<u32> {
         self.0.rule
     }
@@ -379,7 +375,6 @@ impl<'p> Place<'p> {
     }
 
     /// The keys that are patterns, in file order.
-    #[must_use]
     pub fn key_patterns(self) -> Vec<&'p Pattern> {
         self.0.key_patterns.iter().map(|found| &found.pattern).collect()
     }
@@ -401,7 +396,6 @@ impl<'p> Place<'p> {
     }
 
     /// A number that is unique among the places of these policies.
-    #[must_use]
     pub fn address(self) -> usize {
         std::ptr::from_ref(self.0).addr()
     }
@@ -432,14 +426,12 @@ pub struct Domain {
 
 impl Domain {
     /// The first level of descriptors.
-    #[must_use]
     pub const fn top(&self) -> Place<'_> {
         Place(&self.root)
     }
 
     /// The `on_error` of a charge, and the part of the policies that sets it. None: by the setting. Without a rule, the
     /// charge is for a limit of the request. [st-4]
-    #[must_use]
     pub fn on_error_of(&self, rule: Option<&Rule>) -> Option<(OnError, SaidBy)> {
         let of_rule = rule.and_then(|rule| rule.on_error).map(|on_error| (on_error, SaidBy::Rule));
         of_rule.or(self.on_error.map(|on_error| (on_error, SaidBy::Domain)))
@@ -523,7 +515,6 @@ impl PolicySet {
     }
 
     /// The domain with this name.
-    #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }
@@ -534,7 +525,6 @@ impl PolicySet {
     }
 
     /// All rules. A rule's position is its [`Rule::id`].
-    #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -544,7 +534,6 @@ impl PolicySet {
     /// At each level the search takes the first of these: key and value as written, alone or in a list (also the text
     /// of a wildcard); the longest network; the first wildcard or regular expression in file order; the key alone. It
     /// never goes back to another branch. A rule counts only if its depth equals the descriptor's.
-    #[must_use]
     pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
         let mut node = &domain.root;
         let mut shared = Vec::new();
@@ -564,7 +553,6 @@ impl PolicySet {
     }
 
     /// The rule for a descriptor of a stored key. Such a descriptor can have names in place of values.
-    #[must_use]
     pub fn find_parsed<'p>(&'p self, domain: &'p Domain, entries: &[(String, ParsedValue)]) -> Option<&'p Rule> {
         let mut node = &domain.root;
         for (key, value) in entries {
@@ -578,7 +566,6 @@ impl PolicySet {
     }
 
     /// How each entry of a descriptor matches, up to the first that does not. For `explain`, not for decisions.
-    #[must_use]
     pub fn trace<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Vec<Step<'p>> {
         let mut node = &domain.root;
         let mut steps = Vec::new();
@@ -618,7 +605,6 @@ fn seal(node: &mut Node, above: &Above<'_>, bytes_left: &mut usize) -> Result<()
 }
 
 /// The path of a nested descriptor. [`Rule::path`]
-#[must_use]
 pub fn path_below(above: &str, key: &str, value: Option<&Matcher>) -> String {
     let mut path = String::from(above);
     if !path.is_empty() {
@@ -812,10 +798,6 @@ mod tests {
         assert_eq!(domain.on_error_of(None), Some((OnError::Deny, SaidBy::Domain)));
         let silent = compile(vec![node("a", "1", vec![])]).expect("compiles");
         assert_eq!(silent.domain("shop").and_then(|domain| domain.on_error_of(Some(&silent.rules()[0]))), None);
-        for (on_error, name) in OnError::ALL.into_iter().zip(OnError::NAMES) {
-            assert_eq!(OnError::named(name), Some(on_error));
-        }
-        assert_eq!(OnError::named("Allow"), None);
     }
 
     #[test]

@@ -60,7 +60,6 @@ impl Shares {
     }
 
     /// Whether there are no shares.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -23,25 +23,21 @@ impl Term {
     pub const NO_END: Micros = (1 << 53) - 1;
 
     /// Makes a term. None if it would be empty.
-    #[must_use]
     pub const fn new(from: Micros, until: Micros) -> Option<Self> {
         if from < until { Some(Self { from, until }) } else { None }
     }
 
     /// The instant at which the term begins.
-    #[must_use]
     pub const fn from(&self) -> Micros {
         self.from
     }
 
     /// The instant at which the term ends; [`Term::NO_END`] if it never ends.
-    #[must_use]
     pub const fn until(&self) -> Micros {
         self.until
     }
 
     /// Whether the instant is in the term.
-    #[must_use]
     pub const fn holds(&self, now: Micros) -> bool {
         self.from <= now && now < self.until
     }
@@ -74,13 +70,11 @@ crate::named! {
 
 impl Unit {
     /// The unit with this name, in upper or lower case.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The unit's length.
-    #[must_use]
     pub const fn window(self) -> Window {
         let seconds = match self {
             Self::Second => 1,
@@ -115,13 +109,11 @@ impl Window {
     }
 
     /// The length in microseconds.
-    #[must_use]
     pub const fn us(self) -> u64 {
         self.0
     }
 
     /// The unit of exactly this length, if there is one.
-    #[must_use]
     pub fn unit(self) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.window() == self)
     }
@@ -189,7 +181,6 @@ pub enum CalendarUnit {
 
 impl CalendarUnit {
     /// The unit, whose name policies use.
-    #[must_use]
     pub const fn unit(self) -> Unit {
         match self {
             Self::Day => Unit::Day,

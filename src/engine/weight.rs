@@ -23,13 +23,11 @@ pub const TOO_HEAVY: &str = "too_heavy";
 pub const DESCRIPTORS_MAX: u32 = 64;
 
 /// The weight of a charge on the limit, if it is not a refund.
-#[must_use]
 pub fn of_limit(limit: &Limit) -> u32 {
     limit.kind().weight()
 }
 
 /// The weight of the charge.
-#[must_use]
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
     match charge.operation {
         Operation::Refund(hits) => charge.limit.kind().weight_to_give(hits),
@@ -38,13 +36,11 @@ pub fn of_charge(charge: &Charge<'_>) -> u32 {
 }
 
 /// The sum of the weights of the charges.
-#[must_use]
 pub fn of_charges(charges: &[Charge<'_>]) -> u32 {
     charges.iter().fold(0, |sum: u32, charge| sum.saturating_add(of_charge(charge)))
 }
 
 /// The weight of undoing one charge of the limit.
-#[must_use]
 pub fn of_undo(limit: &Limit) -> u32 {
     limit.kind().weight_to_undo()
 }

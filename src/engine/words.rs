@@ -11,7 +11,6 @@ use std::fmt::Display;
 /// assert_eq!([0, 1, 2].map(|rules| counted(rules, "rule")), ["0 rules", "1 rule", "2 rules"]);
 /// assert_eq!(counted("1,000", "more status"), "1,000 more statuses");
 /// ```
-#[must_use]
 pub fn counted(number: impl Display, noun: &str) -> String {
     let number = number.to_string();
     let ending = match &*number {
@@ -30,7 +29,6 @@ pub fn counted(number: impl Display, noun: &str) -> String {
 /// assert_eq!([percent(2, 3), percent(5, 5), percent(0, 5)], ["66.7 %", "100.0 %", "0.0 %"]);
 /// assert_eq!([percent(1, 9_999), percent(9_998, 9_999)], ["<0.1 %", ">99.9 %"]);
 /// ```
-#[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
     // If there are no requests, none passed.
     match rounded_tenths(part, whole) {
@@ -48,7 +46,6 @@ pub fn percent(part: u64, whole: u64) -> String {
 /// assert_eq!([tenths_of_percent(2, 3), tenths_of_percent(5, 5), tenths_of_percent(0, 5)], [667, 1_000, 0]);
 /// assert_eq!([tenths_of_percent(1, 9_999), tenths_of_percent(9_998, 9_999)], [1, 999]);
 /// ```
-#[must_use]
 pub fn tenths_of_percent(part: u64, whole: u64) -> u64 {
     match rounded_tenths(part, whole) {
         0 if part > 0 => 1,
@@ -72,13 +69,11 @@ fn rounded_tenths(part: u64, whole: u64) -> u64 {
 ///
 /// assert_eq!(printable("a\\b \u{1b}[31m\n\u{202e}"), "a\\b \\u{1b}[31m\\n\\u{202e}");
 /// ```
-#[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
 /// Whether a character disturbs neither a terminal nor a line.
-#[must_use]
 pub fn is_plain(c: char) -> bool {
     !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\')
 }

@@ -9,6 +9,7 @@ mod memory;
 use std::path::Path;
 
 pub use weir_grpc::fuzz::{frames, message};
+pub use weir_http::fuzz::{override_body, row_body};
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
 use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
@@ -18,6 +19,7 @@ use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
 use weir_rls::{json, receipts};
 use weir_settings::{Layer, Settings};
 pub use weir_store::redis::{map, replies};
+pub use weir_telemetry::mapper::fuzz as mapper;
 pub use weir_xds::discovery;
 
 /// How many requests of traffic are read.
@@ -288,6 +290,21 @@ mod tests {
     #[test]
     fn row_lines() {
         run("row_lines", super::row_lines);
+    }
+
+    #[test]
+    fn override_body() {
+        run("override_body", super::override_body);
+    }
+
+    #[test]
+    fn row_body() {
+        run("row_body", super::row_body);
+    }
+
+    #[test]
+    fn mapper() {
+        run("mapper", super::mapper);
     }
 
     #[test]

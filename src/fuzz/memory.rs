@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
+use weir_http::fuzz::{override_body, row_body};
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
 use weir_limiter::rows::fuzz as rows;
@@ -258,6 +259,30 @@ fn row_lines() -> Vec<Vec<u8>> {
     ]
 }
 
+/// As the admin listener reads a POST: all lines, then their rows.
+fn row_bodies(bytes: &[u8]) {
+    bytes.split(|byte| *byte == b'\n').for_each(row_body);
+}
+
+fn row_posts() -> Vec<Vec<u8>> {
+    let head = "{\"domain\":\"\",\"descriptor\":\"";
+    let limit = "{\"requests\":1,\"window_us\":1000}";
+    vec![
+        many("", "{}\n", "", 4 * MIB),
+        many(head, "a=,", "a=\",\"plan\":\"\"}", 4 * MIB),
+        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), 4 * MIB),
+    ]
+}
+
+fn override_bodies() -> Vec<Vec<u8>> {
+    let head = "{\"domain\":\"\",\"reason\":\"a\",\"for_us\":1,\"descriptor\":\"";
+    let limit = "{\"requests\":1,\"window_us\":1000}";
+    vec![
+        many(head, "a=,", &format!("a=\",\"limits\":[{limit}]}}"), 16 * KIB),
+        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), 16 * KIB),
+    ]
+}
+
 fn sources(bytes: &[u8]) {
     let _ = serde_json::from_slice::<Sources>(bytes);
 }
@@ -300,6 +325,8 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
         Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },
         Decoder { name: "a file of rows, in `weir`", decode: row_file::fuzz, inputs: row_lines() },
+        Decoder { name: "rows by the admin listener", decode: row_bodies, inputs: row_posts() },
+        Decoder { name: "an override by the admin listener", decode: override_body, inputs: override_bodies() },
         Decoder { name: "policies of a server, in `weir`", decode: sources, inputs: served() },
         Decoder { name: "a mapping file of StatsD", decode: mapper, inputs: mappings() },
         Decoder { name: "a settings file", decode: settings, inputs: yaml(256 * KIB) },

@@ -37,8 +37,8 @@ use weir_lifecycle::on_own_thread;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows, source, states,
-    tap, token, wrong_method,
+    ServiceState, Site, bad_request, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows,
+    source, states, tap, token, wrong_method,
 };
 
 /// Every path, for the response to an unknown one.
@@ -339,17 +339,14 @@ impl StateRequest {
     }
 }
 
-async fn show_state(State(site): State<Arc<Site>>, query: Result<Query<StateQuery>, QueryRejection>) -> Response {
-    let wanted = match StateRequest::read(query) {
-        Ok(wanted) => wanted,
-        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
-    };
-    let states = match site.limiter.show_states(&wanted.domain, &wanted.entries()).await {
-        Ok(states) => states,
-        Err(error) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
-    };
+async fn show_state(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<StateQuery>, QueryRejection>,
+) -> Result<Response, Response> {
+    let wanted = StateRequest::read(query).map_err(bad_request)?;
+    let states = site.limiter.show_states(&wanted.domain, &wanted.entries()).await.map_err(unavailable)?;
     if states.is_empty() {
-        return no_limit();
+        return Err(no_limit());
     }
     let limits = states.iter().map(|state| {
         json!({
@@ -362,7 +359,7 @@ async fn show_state(State(site): State<Arc<Site>>, query: Result<Query<StateQuer
             "reset_after_us": state.reset_after_us,
         })
     });
-    Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response()
+    Ok(Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response())
 }
 
 async fn reset(
@@ -370,25 +367,21 @@ async fn reset(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<StateQuery>, QueryRejection>,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
-    };
-    let wanted = match StateRequest::read(query) {
-        Ok(wanted) => wanted,
-        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
-    };
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let wanted = StateRequest::read(query).map_err(bad_request)?;
     let entries = wanted.entries();
-    match site.limiter.reset(&wanted.domain, &entries).await {
-        Ok((keys, _)) if keys.is_empty() => no_limit(),
-        Ok((keys, stored)) => {
-            let descriptor = spell_entries(entries.iter().copied());
-            tracing::info!(by, domain = &*wanted.domain, descriptor, stored, "state reset by the admin listener");
-            Json(json!({ "keys": keys, "stored": stored })).into_response()
-        }
-        Err(error) => json_error(StatusCode::SERVICE_UNAVAILABLE, error),
+    let (keys, stored) = site.limiter.reset(&wanted.domain, &entries).await.map_err(unavailable)?;
+    if keys.is_empty() {
+        return Err(no_limit());
     }
+    let descriptor = spell_entries(entries.iter().copied());
+    tracing::info!(by, domain = &*wanted.domain, descriptor, stored, "state reset by the admin listener");
+    Ok(Json(json!({ "keys": keys, "stored": stored })).into_response())
+}
+
+fn unavailable(error: impl std::fmt::Display) -> Response {
+    json_error(StatusCode::SERVICE_UNAVAILABLE, error)
 }
 
 fn no_limit() -> Response {

@@ -5,6 +5,7 @@
 
 mod admin;
 mod debug;
+pub mod fuzz;
 mod limited;
 mod listener;
 mod origin;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -513,6 +515,16 @@ fn not_found(uri: &Uri, paths: &[&str]) -> Response {
 async fn wrong_method(method: axum::http::Method, uri: Uri) -> Response {
     let text = format!("no {method} on {}\n", uri.path());
     (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
+}
+
+/// A 400 with this reason.
+fn bad_request(reason: impl std::fmt::Display) -> Response {
+    json_error(StatusCode::BAD_REQUEST, reason)
+}
+
+/// A 400 for a query that cannot be read.
+fn bad_query(rejection: QueryRejection) -> Response {
+    bad_request(rejection.body_text())
 }
 
 /// An error in the format of the admin paths.

@@ -17,12 +17,14 @@ use weir_lifecycle::on_own_thread;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
 use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
-use super::{Site, json_error};
+use super::{Site, bad_query, bad_request, json_error};
 
 /// The most limits of an answer.
 const LIMITS_MAX: usize = 64;
 /// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
 const KEYS_MAX: usize = 16;
+pub(super) const NO_RULE: &str =
+    "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
@@ -86,20 +88,18 @@ pub(super) struct LimitedQuery {
 }
 
 /// The limits with most denials and their keys, the limits with most hits, and the store.
-pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQuery>, QueryRejection>) -> Response {
-    let most = match query {
-        Ok(Query(most)) => most,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
+pub(super) async fn top(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<TopQuery>, QueryRejection>,
+) -> Result<Response, Response> {
+    let Query(most) = query.map_err(bad_query)?;
     for (name, value, max) in
         [("minutes", most.minutes, MINUTES_MAX), ("limits", most.limits, LIMITS_MAX), ("keys", most.keys, KEYS_MAX)]
     {
-        if let Err(reason) = in_bounds(name, value, max) {
-            return json_error(StatusCode::BAD_REQUEST, reason);
-        }
+        in_bounds(name, value, max).map_err(bad_request)?;
     }
     if most.filter.len() > FILTER_BYTES_MAX {
-        return json_error(StatusCode::BAD_REQUEST, format!("filter: more than {FILTER_BYTES_MAX} bytes"));
+        return Err(bad_request(format!("filter: more than {FILTER_BYTES_MAX} bytes")));
     }
     let report = site.shared.looks.report(&site.metrics, most.minutes).await;
     let metrics = site.metrics.clone();
@@ -113,7 +113,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<TopQu
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
-    fresh(&answer)
+    Ok(fresh(&answer))
 }
 
 impl TopQuery {
@@ -142,26 +142,20 @@ impl TopQuery {
 pub(super) async fn limited(
     State(site): State<Arc<Site>>,
     query: Result<Query<LimitedQuery>, QueryRejection>,
-) -> Response {
-    let of = match query {
-        Ok(Query(of)) => of,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
-    if let Err(reason) = in_bounds("minutes", of.minutes, MINUTES_MAX) {
-        return json_error(StatusCode::BAD_REQUEST, reason);
-    }
+) -> Result<Response, Response> {
+    let Query(of) = query.map_err(bad_query)?;
+    in_bounds("minutes", of.minutes, MINUTES_MAX).map_err(bad_request)?;
     let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =
         report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, limit.keys.iter(), values)).collect();
     if shown.is_empty() && site.report.has_rule(Some(&of.domain), &of.rule).is_err() {
-        let reason = "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
-        return json_error(StatusCode::NOT_FOUND, reason);
+        return Err(json_error(StatusCode::NOT_FOUND, NO_RULE));
     }
     let mut answer = head(&report, values);
     answer["limits"] = shown.into();
-    fresh(&answer)
+    Ok(fresh(&answer))
 }
 
 /// # Errors The text of a 400.
@@ -206,6 +200,7 @@ fn key_as_json(key: &KeyReport, values: Values) -> Value {
         "denials_max": key.at_most,
         "first_ms": key.first_ms,
         "last_ms": key.last_ms,
+        "row": key.row.as_ref().map(|terms| terms.to_string()),
     })
 }
 

@@ -14,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::PolicySet;
 use weir_engine::Window;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
@@ -24,6 +23,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::overrides::Override;
 use weir_engine::overrides::fit;
 use weir_engine::overrides::shared_with;
+use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
 use weir_text::{instant_text, parse_instant};
@@ -119,7 +119,7 @@ pub(super) async fn set(
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.admin.overrides)) {
+    let new = match read(body).await.and_then(|body| wanted(&body, &by, site.admin.overrides.now())) {
         Ok(new) => new,
         Err((status, reason)) => return json_error(status, reason),
     };
@@ -249,7 +249,7 @@ async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
 }
 
 /// The override in a body.
-fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverride, (StatusCode, String)> {
+pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, (StatusCode, String)> {
     let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
     let SetBody { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
@@ -259,7 +259,6 @@ fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverrid
     if reason.trim().is_empty() {
         return Err(invalid("reason: write why".to_owned()));
     }
-    let now = overrides.now();
     let until = match (until, for_us) {
         (Some(text), None) => parse_instant(&text).map_err(|reason| invalid(format!("until = {text:?}: {reason}")))?,
         (None, Some(us)) => now.saturating_add(us),

@@ -265,7 +265,7 @@ fn refused_json(refused: &RowRefused) -> Value {
     json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_)) })
 }
 
-fn as_json(row: &Row) -> Value {
+pub(super) fn as_json(row: &Row) -> Value {
     let mut shown = json!({
         "domain": row.domain,
         "descriptor": spell_entries(row.descriptor()),
@@ -284,7 +284,7 @@ fn numbers_as_json(numbers: &Numbers) -> Value {
     json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
 }
 
-fn row_of(body: &[u8]) -> Result<Row, String> {
+pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     let Wanted { domain, descriptor, plan, limits, until, note } =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {

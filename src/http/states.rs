@@ -14,8 +14,8 @@ use weir_limiter::states::{NoStates, StoredState};
 use weir_store::ScanPosition;
 use weir_telemetry::limited::Values;
 
-use super::limited::fresh;
-use super::{Site, json_error};
+use super::limited::{NO_RULE, fresh};
+use super::{Site, bad_query, bad_request, json_error};
 
 /// The most states of one page. The last step can add some more.
 const STATES_MAX: usize = 256;
@@ -39,37 +39,28 @@ const fn some() -> usize {
 pub(super) async fn states(
     State(site): State<Arc<Site>>,
     query: Result<Query<StatesQuery>, QueryRejection>,
-) -> Response {
-    let page = match query {
-        Ok(Query(page)) => page,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
+) -> Result<Response, Response> {
+    let Query(page) = query.map_err(bad_query)?;
     if !(1..=STATES_MAX).contains(&page.max) {
-        let reason = format!("max = {}: must be from 1 to {STATES_MAX}", page.max);
-        return json_error(StatusCode::BAD_REQUEST, reason);
+        return Err(bad_request(format!("max = {}: must be from 1 to {STATES_MAX}", page.max)));
     }
     let Some(from) = page.from.as_deref().map_or(Some(ScanPosition::default()), position) else {
-        return json_error(StatusCode::BAD_REQUEST, "from: must be the \"next\" of an answer");
+        return Err(bad_request("from: must be the \"next\" of an answer"));
     };
     // One page at a time, so that many callers do not slow decisions.
     let _turn = site.shared.pages.lock().await;
-    let found = match site.limiter.states(&page.domain, &page.rule, from, page.max).await {
-        Ok(found) => found,
-        Err(NoStates::NoRule) => {
-            let reason =
-                "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
-            return json_error(StatusCode::NOT_FOUND, reason);
-        }
-        Err(NoStates::Store(error)) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
-    };
+    let found = site.limiter.states(&page.domain, &page.rule, from, page.max).await.map_err(|error| match error {
+        NoStates::NoRule => json_error(StatusCode::NOT_FOUND, NO_RULE),
+        NoStates::Store(error) => json_error(StatusCode::SERVICE_UNAVAILABLE, error),
+    })?;
     let values = site.metrics.limited().values();
     let states: Vec<Value> = found.states.iter().map(|state| state_as_json(state, values)).collect();
-    fresh(&json!({
+    Ok(fresh(&json!({
         "store": site.limiter.store().name(),
         "values": values.name(),
         "states": states,
         "next": found.next.map(|next| format!("{}-{}", next.part, next.at)),
-    }))
+    })))
 }
 
 fn position(text: &str) -> Option<ScanPosition> {

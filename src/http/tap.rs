@@ -27,7 +27,7 @@ use weir_text::nearest;
 use super::listener::ReadUntil;
 use super::streamed::PIECE_BYTES;
 use super::token::PeerAddress;
-use super::{Site, json_error, token};
+use super::{Site, bad_query, bad_request, json_error, token};
 
 /// How long records are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
@@ -110,21 +110,15 @@ pub(super) async fn tap(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Response {
-    let caller = match token::caller(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(caller) => caller,
-        Err(refusal) => return refusal,
-    };
-    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| TapQuery::read(pairs));
-    let wanted = match wanted {
-        Ok(wanted) => wanted,
-        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
-    };
+) -> Result<Response, Response> {
+    let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let Query(pairs) = query.map_err(bad_query)?;
+    let wanted = TapQuery::read(pairs).map_err(bad_request)?;
     let by_setting = site.metrics.taps().shows_values();
     let shows_values = wanted.shows_values.unwrap_or(by_setting);
     if shows_values && !by_setting && !caller.may_see_values {
         let reason = "values = \"shown\": this needs a token of admin.token_file that has the right tap-values, or tap.values: shown";
-        return json_error(StatusCode::FORBIDDEN, reason);
+        return Err(json_error(StatusCode::FORBIDDEN, reason));
     }
     if let Some(rule) = &wanted.filter.rule
         && let Err(near) = site.report.has_rule(wanted.filter.domain.as_deref(), rule)
@@ -132,23 +126,21 @@ pub(super) async fn tap(
         let meant = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
         let reason =
             format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies{meant}");
-        return json_error(StatusCode::NOT_FOUND, reason);
+        return Err(json_error(StatusCode::NOT_FOUND, reason));
     }
     let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
     let seconds = wanted.seconds.map_or(site.admin.tap_max, Duration::from_secs);
     if seconds > site.admin.tap_max {
         let reason =
             format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.admin.tap_max.as_secs());
-        return json_error(StatusCode::BAD_REQUEST, reason);
+        return Err(bad_request(reason));
     }
     let filter = wanted.filter.clone();
-    let listener = match site.metrics.taps().listen(filter, wanted.sample) {
-        Ok(listener) => listener.with_values(shows_values),
-        Err(TooManyTaps) => {
-            let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
-            return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
-        }
-    };
+    let listener = site.metrics.taps().listen(filter, wanted.sample).map_err(|TooManyTaps| {
+        let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
+        json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
+    })?;
+    let listener = listener.with_values(shows_values);
     if shows_values {
         audit(&caller.name, &wanted, seconds);
     }
@@ -161,7 +153,7 @@ pub(super) async fn tap(
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
     answer.extensions_mut().insert(ReadUntil(ends + LAST_LINES_MAX));
-    answer
+    Ok(answer)
 }
 
 /// Logs who can read values of callers, and for how long.

@@ -21,7 +21,7 @@ use weir_engine::words::counted;
 use weir_engine::{Matcher, Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
 use weir_policies::Dialect;
-use weir_policies::{Loaded, Location, Problems, load_dir_with};
+use weir_policies::{GivenRows, Loaded, Location, Problems, load_dir_with};
 use weir_rls::configured;
 use weir_settings::Settings;
 
@@ -123,6 +123,14 @@ impl Simulated {
         let counts = Counts::new(&policies);
         let world = World::new(policies.clone(), settings, Arc::new(counts.clone()));
         Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
+    }
+
+    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan counts for their customers.
+    #[must_use]
+    pub fn set_rows(&self, rows: &GivenRows) -> Option<String> {
+        let (left_out, first) = self.world.replace_rows(rows)?;
+        let rows = counted(left_out, "row");
+        Some(format!("{}: {rows} without effect, so the default plan counts, such as {first}", self.name))
     }
 
     /// Its policies.

@@ -62,7 +62,8 @@ impl Counts {
                 true => AnsweredBy::Cache,
                 false => AnsweredBy::Store,
             };
-            let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
+            let row = plan.row_terms(usize::from(charge.group));
+            let charged = Charged { limit: plan.charged(planned), entries, row, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
             let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
             if outcome.verdict.is_over() && !settles {

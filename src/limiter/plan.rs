@@ -379,8 +379,8 @@ impl<'p> Plan<'p> {
     }
 
     /// The terms of the row of a descriptor.
-    pub(super) fn row_terms(&self, group: usize) -> Option<&RowTerms> {
-        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_deref())
+    pub(super) fn row_terms(&self, group: usize) -> Option<&Arc<RowTerms>> {
+        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_ref())
     }
 
     /// Whether the limits of a descriptor depend on a row.

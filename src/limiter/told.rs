@@ -73,7 +73,7 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
     }
 
     fn row(&self, at: usize) -> Option<&RowTerms> {
-        self.plan.and_then(|plan| plan.row_terms(at))
+        self.plan.and_then(|plan| plan.row_terms(at)).map(|terms| &**terms)
     }
 
     fn rule(&self, at: usize) -> Option<&Rule> {

@@ -64,13 +64,11 @@ impl Source {
 }
 
 /// Whether a file holds tests of policies, by its name: `*.test.yaml` or `*.test.yml`.
-#[must_use]
 pub fn is_test(path: &Path) -> bool {
     is_yaml_called(path, b".test")
 }
 
 /// Whether a file describes traffic, by its name: `*.traffic.yaml` or `*.traffic.yml`.
-#[must_use]
 pub fn is_traffic(path: &Path) -> bool {
     is_yaml_called(path, b".traffic")
 }

@@ -30,7 +30,6 @@ weir_engine::named! {
 
 impl Schema {
     /// The schema itself.
-    #[must_use]
     pub fn document(self) -> Value {
         match self {
             Self::Policies => policies::schema(),

@@ -98,7 +98,6 @@ pub enum Change {
 
 impl Watch {
     /// Watches a directory or one file from now on. It need not exist yet.
-    #[must_use]
     pub fn new(source: impl Into<Source>) -> Self {
         let source = source.into();
         let seen = Snapshot::at(&source);

@@ -98,29 +98,16 @@ macro_rules! read {
 
 /// Declares an enum for a setting with a few words.
 macro_rules! choice {
-    ($(#[$attribute:meta])* pub enum $Choice:ident {
-        $($(#[doc = $about:literal])+ $Word:ident = $text:literal,)+
-    }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $Choice {
-            $($(#[doc = $about])+ $Word,)+
-        }
+    ($(#[$attribute:meta])* pub enum $Choice:ident { $($words:tt)+ }) => {
+        weir_engine::named! { $(#[$attribute])* pub enum $Choice { $($words)+ } }
 
         impl $Choice {
-            const KIND: $crate::Kind = $crate::Kind::Choice(&[$($text),+]);
-
-            const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$Word => $text,)+
-                }
-            }
+            const KIND: $crate::Kind = $crate::Kind::Choice(&Self::NAMES);
         }
 
         impl $crate::value::FromText for $Choice {
             fn from_text(text: &str) -> Result<Self, String> {
-                let mut all = [$(Self::$Word),+].into_iter();
-                all.find(|word| word.name() == text).ok_or_else(|| "no such word".to_owned())
+                Self::named(text).ok_or_else(|| "no such word".to_owned())
             }
         }
     };

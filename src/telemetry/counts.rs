@@ -203,6 +203,7 @@ mod tests {
             let charged = Charged {
                 limit: LimitOf::Request { domain: "shop" },
                 entries: &[],
+                row: None,
                 mode,
                 charge: &charges[0],
                 outcome: &decision.outcomes[0],

@@ -151,7 +151,8 @@ mod tests {
         let charge = Charge::alone(&text, &rule.limits[0], Operation::Consume(2));
         let (outcome, by) = (outcome(&charge), AnsweredBy::Store);
         let limit = LimitOf::Rule(rule, 0);
-        let charged = Charged { limit, entries: &entries, mode: Mode::Atomic, charge: &charge, outcome: &outcome, by };
+        let (mode, row) = (Mode::Atomic, None);
+        let charged = Charged { limit, entries: &entries, row, mode, charge: &charge, outcome: &outcome, by };
         limited.record_at(lane, &charged, now_ms);
     }
 

@@ -195,6 +195,25 @@ impl Mapper {
     }
 }
 
+/// A mapping file, with statistics of two kinds through it.
+///
+/// # Panics
+/// When it is refused without a reason, or the name of a metric is none of Prometheus.
+pub fn fuzz(data: &[u8]) {
+    let mapper = match Mapper::parse(&String::from_utf8_lossy(data)) {
+        Ok(mapper) => mapper,
+        Err(fault) => return assert!(!fault.message.is_empty()),
+    };
+    for (statistic, kind) in [
+        ("ratelimit.service.rate_limit.shop.user_a.b.total_hits", MetricType::Counter),
+        ("ratelimit_server.ShouldRateLimit.response_time", MetricType::Observer),
+    ] {
+        let Mapped::Metric { name, .. } = mapper.find(statistic, kind) else { continue };
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        assert!(name.chars().all(is_of_name) && !name.starts_with(|c: char| c.is_ascii_digit()), "{name:?}");
+    }
+}
+
 impl Target {
     fn with(&self, expand: &dyn Fn(&str) -> String) -> Mapped {
         match self {

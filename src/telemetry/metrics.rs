@@ -563,7 +563,7 @@ mod tests {
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &[], mode: Mode::Atomic, charge, outcome, by });
+        tally.charged(&Charged { limit, entries: &[], row: None, mode: Mode::Atomic, charge, outcome, by });
     }
 
     fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
@@ -606,7 +606,7 @@ mod tests {
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let entries = [Entry { key: "user", value: "ann" }];
         let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &entries, mode: Mode::Atomic, charge, outcome, by });
+        tally.charged(&Charged { limit, entries: &entries, row: None, mode: Mode::Atomic, charge, outcome, by });
         let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
         assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
     }

@@ -1,7 +1,6 @@
 //! The words for true and false in policies, settings and files of tests.
 
 /// True or false in the words of YAML 1.1.
-#[must_use]
 pub fn boolean(text: &str) -> Option<bool> {
     match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Some(true),

@@ -3,7 +3,6 @@
 use std::error::Error;
 
 /// An error and the chain of its causes, as one sentence.
-#[must_use]
 pub fn in_full(error: &(dyn Error + 'static)) -> String {
     let mut text = own_text(error);
     let mut cause = error.source();
@@ -27,7 +26,6 @@ fn own_text(error: &(dyn Error + 'static)) -> String {
 }
 
 /// The last of an error's causes.
-#[must_use]
 pub fn innermost(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }

@@ -26,6 +26,7 @@ use tokio_rustls::rustls::{
 
 use super::files::{self, FileError};
 use super::validity::Validity;
+use super::verify::signatures_by;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
 /// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
@@ -250,27 +251,7 @@ impl ClientCertVerifier for NamedClients {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
-    }
+    signatures_by!(signed);
 }
 
 /// Why a handshake with a client failed, as in metrics.

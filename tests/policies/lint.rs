@@ -204,6 +204,12 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "3:5",
         "limit 2 never denies, because limit 1 of the rule admits no more in the same time",
     ),
+    (
+        Code::SamePlan,
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 9/s, plans: {gold: 9/s}}, {rate: 900/h, plans: {lead: 90/h}}]}\n",
+        "3:5",
+        "the plan \"gold\" has the numbers of the default plan \"free\"",
+    ),
     (Code::NoReason, "  - {key: a, rate_limit: {unlimited: true}}\n", "3:5", "unlimited, and no comment says why"),
     (
         Code::NoReason,
@@ -371,6 +377,8 @@ fn what_is_meant_so_is_left_alone() {
         // A peak and a volume.
         "  - {key: a, rate_limits: [50/s, 100_000/day]}\n",
         "  - {key: a, rate_limits: [{rate: 50/s, algorithm: gcra, burst: 100}, 200_000/day]}\n",
+        // Rows can have numbers under which the second limit denies first.
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 10/s, plans: {gold: 90/s}}, 100_000/h]}\n",
         // Comments in every place.
         "  # closed on Sundays\n  - {key: a, rate_limit: {unlimited: true}}\n",
         "  - {key: a, rate_limit: {unlimited: true}} # staff\n",

@@ -31,7 +31,6 @@ pub struct ObservedWindow {
 
 /// The start and the end of the calendar window that contains `now`. None if no window of the bounds contains it.
 /// [cl-2]
-#[must_use]
 pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
     bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
 }

@@ -466,7 +466,6 @@ pub enum StoredFormat {
 
 impl StoredFormat {
     /// Whether the state can be long.
-    #[must_use]
     pub const fn is_list(self) -> bool {
         matches!(self, Self::Counts | Self::SortedSet)
     }

@@ -23,7 +23,6 @@ pub struct Counter {
 
 impl Counter {
     /// The counter from the one integer, below 2^53, that scripts keep.
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
     pub const fn unpacked(packed: u64) -> Self {
         Self { window: ((packed >> 32) % WINDOW_NUMBERS) as u32, count: (packed % COUNTS) as u32 }

@@ -52,7 +52,6 @@ macro_rules! kinds {
 
         impl Observed {
             /// Whether the state equals an empty one, so the store can delete its key.
-            #[must_use]
             pub fn is_empty(&self, now: Micros) -> bool {
                 match self {
                     $(Self::$Kind(own) => <$Counting>::is_empty(own, now),)*
@@ -60,7 +59,6 @@ macro_rules! kinds {
             }
 
             /// The part of the state that a charge was added to, for its receipt. [un-1]
-            #[must_use]
             pub fn mark(&self) -> u64 {
                 match self {
                     $(Self::$Kind(own) => <$Counting>::mark(own),)*
@@ -71,7 +69,6 @@ macro_rules! kinds {
         impl StateKind {
             /// How many numbers of a limit and a charge the scripts read, by the number of the kind. None for an
             /// unknown number.
-            #[must_use]
             pub const fn numbers_of(number: u8) -> Option<usize> {
                 match number {
                     $($number => Some(<<$Counting as Counting>::Numbers as ScriptNumbers>::COUNT),)*
@@ -80,7 +77,6 @@ macro_rules! kinds {
             }
 
             /// The number by which scripts distinguish the kinds.
-            #[must_use]
             pub const fn number(&self) -> u8 {
                 match self {
                     $(Self::$Kind(_) => $number,)*
@@ -88,7 +84,6 @@ macro_rules! kinds {
             }
 
             /// Hits per window. 0 denies everything. [lm-5]
-            #[must_use]
             pub fn requests(&self) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.requests(),)*
@@ -96,7 +91,6 @@ macro_rules! kinds {
             }
 
             /// The most hits that a state can hold at one instant. [lm-4]
-            #[must_use]
             pub fn capacity(&self) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.capacity(),)*
@@ -112,7 +106,6 @@ macro_rules! kinds {
             }
 
             /// The id of the limit in keys. [ky-4]
-            #[must_use]
             pub fn id(&self, zone: &str) -> String {
                 match self {
                     $(Self::$Kind(counting) => counting.id(zone),)*
@@ -120,7 +113,6 @@ macro_rules! kinds {
             }
 
             /// The weight of a charge that is not a refund. [dc-11]
-            #[must_use]
             pub fn weight(&self) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight(),)*
@@ -128,7 +120,6 @@ macro_rules! kinds {
             }
 
             /// The weight of a refund.
-            #[must_use]
             pub fn weight_to_give(&self, hits: Hits) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight_to_give(hits),)*
@@ -136,7 +127,6 @@ macro_rules! kinds {
             }
 
             /// The weight of undoing one charge.
-            #[must_use]
             pub fn weight_to_undo(&self) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight_to_undo(),)*
@@ -144,7 +134,6 @@ macro_rules! kinds {
             }
 
             /// Whether independent charging counts denied hits. [dc-4]
-            #[must_use]
             pub const fn counts_denied(&self) -> bool {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::COUNTS_DENIED,)*
@@ -152,7 +141,6 @@ macro_rules! kinds {
             }
 
             /// Whether an observation has the wait of only the requested hits.
-            #[must_use]
             pub const fn is_summary(&self) -> bool {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::IS_SUMMARY,)*
@@ -162,7 +150,6 @@ macro_rules! kinds {
             /// The state as a charge of `asked` hits finds it at `now`.
             ///
             /// `bounds` are the boundaries of a calendar window that contains `now`; None for every other limit.
-            #[must_use]
             pub fn observe(
                 &self,
                 state: Option<&State>,
@@ -179,7 +166,6 @@ macro_rules! kinds {
             }
 
             /// Whether each decision about a state must store it as observed, even if it charges nothing. [tm-3]
-            #[must_use]
             pub fn is_stale(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> bool {
                 if self.is_stateless() {
                     return false;
@@ -190,7 +176,6 @@ macro_rules! kinds {
             }
 
             /// The observation after an effect. None for a summary, which does not have the single parts.
-            #[must_use]
             pub fn left(&self, before: &Observed, effect: Effect, now: Micros) -> Option<Observed> {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -201,7 +186,6 @@ macro_rules! kinds {
             }
 
             /// The state after an effect, as the same charge of `asked` hits would find it.
-            #[must_use]
             pub fn left_of(
                 &self,
                 state: Option<&State>,
@@ -256,7 +240,6 @@ macro_rules! kinds {
             }
 
             /// Converts an observation under another limit of the same shape to the observation under this limit.
-            #[must_use]
             pub fn reobserved(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -266,7 +249,6 @@ macro_rules! kinds {
             }
 
             /// An earlier observation, moved to `now` without a charge in between. [dn-3]
-            #[must_use]
             pub fn later(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -276,7 +258,6 @@ macro_rules! kinds {
             }
 
             /// A state written at `now`, before the next charge cuts it to the maximum that the limit believes.
-            #[must_use]
             pub fn as_written(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -286,7 +267,6 @@ macro_rules! kinds {
             }
 
             /// The largest number of hits that would be admitted at `now`.
-            #[must_use]
             pub fn remaining(&self, observed: &Observed, now: Micros) -> Hits {
                 match self {
                     $(Self::$Kind(counting) => counting.remaining(own_observed(counting, observed), now),)*
@@ -297,7 +277,6 @@ macro_rules! kinds {
             ///
             /// `hits` is at most the capacity; more would never fit. A summary has the wait of only the hits of its
             /// charge.
-            #[must_use]
             pub fn retry_after(&self, observed: &Observed, hits: Hits, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -307,7 +286,6 @@ macro_rules! kinds {
             }
 
             /// The microseconds, rounded up, until the state equals an empty one without further charges.
-            #[must_use]
             pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => counting.reset_after(own_observed(counting, observed), now),)*
@@ -315,7 +293,6 @@ macro_rules! kinds {
             }
 
             /// Whether more hits are charged than the limit holds: the rule for a peek of independent charging. [dc-6]
-            #[must_use]
             pub fn is_past(&self, observed: &Observed, now: Micros) -> bool {
                 match self {
                     $(Self::$Kind(counting) => counting.is_past(own_observed(counting, observed), now),)*
@@ -323,7 +300,6 @@ macro_rules! kinds {
             }
 
             /// The wait of an admitted request until its turn, in microseconds. [lb-2]
-            #[must_use]
             pub fn turn_after(&self, before: &Observed, now: Micros) -> Micros {
                 match self {
                     $(Self::$Kind(counting) => counting.turn_after(own_observed(counting, before), now),)*
@@ -331,7 +307,6 @@ macro_rules! kinds {
             }
 
             /// The form in which Redis stores the state.
-            #[must_use]
             pub const fn format(&self) -> StoredFormat {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
@@ -339,7 +314,6 @@ macro_rules! kinds {
             }
 
             /// How many numbers a script returns for one charge.
-            #[must_use]
             pub const fn reply_count(&self) -> usize {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::REPLY,)*
@@ -347,7 +321,6 @@ macro_rules! kinds {
             }
 
             /// The script that takes a charge back.
-            #[must_use]
             pub const fn undo_script(&self) -> UndoScript {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::UNDO,)*
@@ -355,7 +328,6 @@ macro_rules! kinds {
             }
 
             /// The number from a receipt that a script searches for.
-            #[must_use]
             pub fn proof(&self, receipt: Receipt) -> u64 {
                 match self {
                     $(Self::$Kind(_) => <$Counting>::proof(receipt),)*
@@ -363,7 +335,6 @@ macro_rules! kinds {
             }
 
             /// The numbers of a charge, in the order in which its script reads them.
-            #[must_use]
             pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> StateNumbers {
                 match self {
                     $(Self::$Kind(counting) => StateNumbers::from_slice(&counting.script_numbers(hits, bounds)),)*
@@ -372,7 +343,6 @@ macro_rules! kinds {
 
             /// Reads the numbers that a script returned for one charge: the state before it, and for a summary the
             /// state after it. None if they are not of this kind.
-            #[must_use]
             pub fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Observed, Option<Observed>)> {
                 match self {
                     $(Self::$Kind(counting) => {
@@ -383,7 +353,6 @@ macro_rules! kinds {
             }
 
             /// A state from the numbers that Redis stores. None if they are not of this kind.
-            #[must_use]
             pub fn read_stored(&self, numbers: &[u64]) -> Option<State> {
                 match self {
                     $(Self::$Kind(_) => <$Counting>::read_stored(numbers).map(State::$Kind),)*

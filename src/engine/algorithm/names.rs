@@ -20,13 +20,11 @@ macro_rules! algorithms {
             pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
 
             /// Every algorithm, each with the parameters that it uses.
-            #[must_use]
             pub const fn all(with: &Parameters) -> [Self; Self::NAMES.len()] {
                 [$(Self::$Variant $({ $($field: with.$field,)* })?),*]
             }
 
             /// The name that policies use.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant { .. } => $name,)*
@@ -34,7 +32,6 @@ macro_rules! algorithms {
             }
 
             /// The names of the algorithm's parameters.
-            #[must_use]
             pub const fn parameter_names(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$Variant { .. } => &[$($(stringify!($field)),*)?],)*

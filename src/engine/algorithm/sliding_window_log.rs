@@ -34,7 +34,6 @@ pub struct Log {
 
 impl Log {
     /// The hits of one entry.
-    #[must_use]
     pub fn hits(&self, index: usize) -> u64 {
         let before = if index == 0 { self.base } else { self.entries[index - 1].sum };
         self.entries[index].sum - before

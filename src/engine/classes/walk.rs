@@ -29,13 +29,11 @@ impl Default for Budget {
 
 impl Budget {
     /// A budget of this many steps.
-    #[must_use]
     pub const fn of(steps: u64) -> Self {
         Self(steps)
     }
 
     /// The number of remaining steps.
-    #[must_use]
     pub const fn left(&self) -> u64 {
         self.0
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use weir_engine::Micros;
 use weir_limiter::Query;
+use weir_policies::GivenRows;
 use weir_policies::Problems;
 use weir_policies::files::is_test;
 use weir_policies::test_file::with_defaults;
@@ -122,6 +123,7 @@ impl std::error::Error for TrafficError {}
 pub struct Traffic {
     name: Arc<str>,
     settings: Arc<Settings>,
+    rows: Option<Arc<GivenRows>>,
     seed: Option<u64>,
     flow: Flow,
 }
@@ -138,7 +140,8 @@ impl Traffic {
     pub fn open(path: &Path) -> Result<Self, TrafficError> {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
             let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
-            return Ok(Self { name: name_of(path), settings: Arc::new(default_settings()), seed: None, flow });
+            let settings = Arc::new(default_settings());
+            return Ok(Self { name: name_of(path), settings, rows: None, seed: None, flow });
         }
         if is_test(path) {
             let reason = "its name marks it as a file of tests, not of traffic: weir test runs it".to_owned();
@@ -156,7 +159,7 @@ impl Traffic {
             Origin::Sources(sources) => (Some(sources.seed), Flow::Made(Box::new(Generator::new(sources)))),
             Origin::AccessLog(log) => (None, Flow::Read(Box::new(Recorded::open(&log.path, Box::new(Log::new(log)))?))),
         };
-        Ok(Self { name: file.name, settings: file.settings, seed, flow })
+        Ok(Self { name: file.name, settings: file.settings, rows: file.rows, seed, flow })
     }
 
     /// The name of its file.
@@ -169,6 +172,12 @@ impl Traffic {
     #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
+    }
+
+    /// The rows of customers, if it has any.
+    #[must_use]
+    pub fn rows(&self) -> Option<&GivenRows> {
+        self.rows.as_deref()
     }
 
     /// The seed of its random numbers, if it has any.

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use weir_engine::observer::Observer;
 use weir_engine::{Micros, PolicySet};
+use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::KnownRows;
 use weir_limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
+use weir_policies::GivenRows;
 use weir_rls::configured;
 use weir_rls::convert::Bounds;
 use weir_settings::Settings;
@@ -37,6 +40,8 @@ pub struct World {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     limiter: Limiter,
+    known: Arc<KnownRows>,
+    rows: RowTable,
     in_flight: RefCell<InFlight>,
     bounds: Bounds,
     started: Instant,
@@ -69,10 +74,36 @@ impl World {
         let clock = Arc::new(VirtualClock::default());
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
-        let limiter = limiter(&policies, store, &clock, settings, &observer);
+        let known = Arc::<KnownRows>::default();
+        let rows = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), observer.clone());
+        let limiter = limiter(&policies, store, &known, &clock, settings, &observer);
         let bounds = configured::bounds(&settings.limits);
         let (settings, in_flight, started) = (settings.clone(), RefCell::default(), Instant::now());
-        Self { clock, policies, settings, observer, limiter, in_flight, bounds, started }
+        Self { clock, policies, settings, observer, limiter, known, rows, in_flight, bounds, started }
+    }
+
+    /// The rows of customers.
+    #[must_use]
+    pub fn rows(&self) -> &RowTable {
+        &self.rows
+    }
+
+    /// Replaces all rows, with the memory store. Rows that do not fit the policies are left out: returns how many, and the first of them
+    /// with its place and why.
+    pub fn replace_rows(&self, given: &GivenRows) -> Option<(usize, String)> {
+        let (mut fitting, mut left_out, mut first) = (Vec::with_capacity(given.rows.len()), 0, None);
+        for (line, row) in &given.rows {
+            match self.rows.check(row) {
+                Ok(()) => fitting.push(row.clone()),
+                Err(refused) => {
+                    left_out += 1;
+                    first.get_or_insert_with(|| given.at(*line, &refused.to_string()));
+                }
+            }
+        }
+        let replaced = self.rows.replace_of_files(&self.policies.current(), fitting, 1);
+        assert!(replaced.is_ok(), "rows that fit the policies: {replaced:?}");
+        first.map(|first| (left_out, first))
     }
 
     /// Moves the clock.
@@ -127,10 +158,10 @@ impl World {
         self.policies.replace(policies);
     }
 
-    /// Removes all states from the memory store.
+    /// Removes all states from the memory store. Rows stay.
     pub fn forget(&mut self) {
         let store = memory(&self.clock, &self.settings, &self.observer);
-        self.limiter = limiter(&self.policies, store, &self.clock, &self.settings, &self.observer);
+        self.limiter = limiter(&self.policies, store, &self.known, &self.clock, &self.settings, &self.observer);
     }
 }
 
@@ -141,6 +172,7 @@ fn memory(clock: &Arc<VirtualClock>, settings: &Settings, observer: &Arc<dyn Obs
 fn limiter(
     policies: &Arc<Policies>,
     store: Arc<dyn Store>,
+    known: &Arc<KnownRows>,
     clock: &Arc<VirtualClock>,
     settings: &Settings,
     observer: &Arc<dyn Observer>,
@@ -150,6 +182,7 @@ fn limiter(
         modes: configured::modes(settings),
         budget: TIMEOUT,
         clock: clock.clone(),
+        rows: known.clone(),
         ..Options::new(store)
     };
     Limiter::new(policies.clone(), options, observer.clone())

@@ -16,13 +16,11 @@ pub struct Range {
 
 impl Range {
     /// Whether the number is in the range.
-    #[must_use]
     pub const fn has(&self, number: u64) -> bool {
         self.min <= number && number <= self.max
     }
 
     /// The range as a test writes it. `spelled` formats its numbers.
-    #[must_use]
     pub fn written(&self, spelled: impl Fn(u64) -> String) -> String {
         match (self.min, self.max) {
             (min, max) if min == max => spelled(min),

@@ -65,46 +65,19 @@ pub struct Options {
     pub queue: usize,
 }
 
-/// The counts of alerts by their result.
+/// The counts of alerts.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    delivered: AtomicU64,
-    given_up: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
-    waiting: AtomicU64,
-}
-
-impl Deliveries {
     /// Alerts that the webhook accepted.
-    #[must_use]
-    pub fn delivered(&self) -> u64 {
-        self.delivered.load(Relaxed)
-    }
-
+    pub delivered: AtomicU64,
     /// Alerts that were given up: attempts or time were used up, too many were pausing, or weir ended.
-    #[must_use]
-    pub fn given_up(&self) -> u64 {
-        self.given_up.load(Relaxed)
-    }
-
+    pub given_up: AtomicU64,
     /// Alerts that did not fit into the queue.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Relaxed)
-    }
-
+    pub dropped: AtomicU64,
     /// Attempts that failed.
-    #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Relaxed)
-    }
-
+    pub failed: AtomicU64,
     /// Alerts that wait or are being delivered.
-    #[must_use]
-    pub fn waiting(&self) -> u64 {
-        self.waiting.load(Relaxed)
-    }
+    pub waiting: AtomicU64,
 }
 
 /// Receives alerts for the webhook. After it is dropped, the webhook delivers waiting alerts for a bounded time.

@@ -107,7 +107,7 @@ impl Recorder {
         denials.count += 1;
         let step = &mut denials.steps[(now_ms % MINUTE_MS / STEP_MS) as usize];
         *step = step.saturating_add(1);
-        denials.keys.add(hash, text, now_ms);
+        denials.keys.add(hash, text, charged.row, now_ms);
     }
 
     /// The denials of the limit at this position, in the minute with this number. None after the last limit.

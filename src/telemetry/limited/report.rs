@@ -4,8 +4,9 @@
 //! the key. Not here: how values are printed (values.rs), and JSON (http).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use weir_engine::Role;
+use weir_engine::{Role, RowTerms};
 
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
@@ -60,6 +61,8 @@ pub struct KeyReport {
     pub first_ms: u64,
     /// Its last denial.
     pub last_ms: u64,
+    /// The row that counted at its last denial; none for the default plan and rules without rows.
+    pub row: Option<Arc<RowTerms>>,
 }
 
 /// Makes a report.
@@ -152,11 +155,14 @@ fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
                 at_most: missed,
                 first_ms: counted.first_ms,
                 last_ms: counted.last_ms,
+                row: counted.row.clone(),
             });
             key.at_least += u64::from(counted.count - counted.error);
             key.at_most += u64::from(counted.count) - missed_here;
             key.first_ms = key.first_ms.min(counted.first_ms);
-            key.last_ms = key.last_ms.max(counted.last_ms);
+            if counted.last_ms > key.last_ms {
+                (key.last_ms, key.row) = (counted.last_ms, counted.row.clone());
+            }
         }
     }
     let mut keys: Vec<KeyReport> = keys.into_values().collect();

@@ -62,25 +62,21 @@ const fn low(number: u64) -> u16 {
 
 impl Buckets {
     /// How many buckets there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.0.len)
     }
 
     /// Whether there are no buckets.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
     /// The hits of all buckets.
-    #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.sum
     }
 
     /// The number of the newest bucket.
-    #[must_use]
     pub fn newest(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.0.newest)
     }

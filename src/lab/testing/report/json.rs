@@ -6,7 +6,6 @@ use super::{Covered, Problem, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
 /// The whole report.
-#[must_use]
 pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
     let totals = Totals::of(files);
     let mut document = json!({
@@ -25,7 +24,6 @@ pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
 }
 
 /// The report if no case was run.
-#[must_use]
 pub fn of_problems(problems: &[Problem]) -> Value {
     let problem = |problem: &Problem| json!({ "subject": problem.subject, "text": problem.text });
     let mut document = document(&[], None);

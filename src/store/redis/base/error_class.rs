@@ -110,13 +110,11 @@ const IN_SCRIPT: &str = " script: ";
 const ARGUMENTS: &str = ", with args beginning with";
 
 /// A server's text without the arguments of weir's commands, which the server may repeat. Safe to show.
-#[must_use]
 pub fn without_arguments(text: &str) -> &str {
     text.find(ARGUMENTS).map_or(text, |end| &text[..end])
 }
 
 /// The text of a Redis error for a log.
-#[must_use]
 pub fn for_log(error: &ServerError) -> String {
     let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
     without_arguments(&text).trim_end().to_owned()
@@ -124,13 +122,11 @@ pub fn for_log(error: &ServerError) -> String {
 
 impl RedisErrorClass {
     /// The class of an error that Redis returned.
-    #[must_use]
     pub fn of(error: &ServerError) -> &'static RedisErrorClass {
         Self::of_parts(error.code(), error.details().unwrap_or_default())
     }
 
     /// The class of an error by its first word and the rest of its text.
-    #[must_use]
     pub fn of_parts(code: &str, text: &str) -> &'static RedisErrorClass {
         let code = match code {
             "ERR" if LACKS_A_RIGHT.iter().any(|words| text.contains(words)) => "NOPERM",
@@ -155,7 +151,6 @@ impl RedisErrorClass {
     }
 
     /// Whether the call certainly wrote nothing; `self` is the class of `error`.
-    #[must_use]
     pub fn proves_nothing_ran(&self, error: &ServerError) -> bool {
         match self.proof {
             Proof::NothingRan => true,

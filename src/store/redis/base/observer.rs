@@ -104,13 +104,11 @@ impl Load {
     }
 
     /// Calls that wait to be sent.
-    #[must_use]
     pub fn waiting(&self) -> Option<usize> {
         self.backlog.as_ref()?.upgrade().map(|backlog| backlog.waiting())
     }
 
     /// Connections that are open.
-    #[must_use]
     pub fn connections(&self) -> Option<usize> {
         self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
@@ -165,13 +163,11 @@ impl DialError {
     }
 
     /// Whether nothing listens at the address, or the address does not exist.
-    #[must_use]
     pub const fn is_refused(&self) -> bool {
         self.is_refused
     }
 
     /// Its label in metrics: the class of the error by which Redis refused the connection, or `no_connection`.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.kind
     }

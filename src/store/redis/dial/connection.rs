@@ -283,7 +283,6 @@ impl Connection {
 
     /// Bytes written to the socket so far. If a failed batch has not changed the number, nothing of the batch has left
     /// this process.
-    #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.meter.bytes_written()
     }
@@ -314,7 +313,6 @@ impl Connection {
     }
 
     /// Whether another server has replaced this one. The connection must not be reused, although it may work.
-    #[must_use]
     pub fn is_superseded(&self) -> bool {
         self.generation.as_ref().is_some_and(Generation::is_over)
     }

@@ -84,13 +84,11 @@ impl Endpoint {
     }
 
     /// Another address with the same login, database and TLS.
-    #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Endpoint {
         Endpoint { address: Address::Tcp { host: host.into(), port }, access: self.access.clone() }
     }
 
     /// The host and port of a TCP address.
-    #[must_use]
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         match &self.address {
             Address::Tcp { host, port } => Some((host, *port)),
@@ -99,14 +97,12 @@ impl Endpoint {
     }
 
     /// The same address with another login. Each given part replaces the URL's.
-    #[must_use]
     pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials.replace(username, password);
         self
     }
 
     /// The same address, without a login and in database 0.
-    #[must_use]
     pub fn without_login(mut self) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials = Credentials::default();
         self
@@ -114,14 +110,12 @@ impl Endpoint {
 
     /// The same address with the password from a file, without its line end. Each dial reads the file: at most
     /// [`PASSWORD_FILE_BYTES_MAX`] bytes.
-    #[must_use]
     pub fn with_password_file(mut self, path: &Path) -> Endpoint {
         Arc::make_mut(&mut self.access).credentials.read_password_from(path);
         self
     }
 
     /// The same address with these files for TLS. No effect if the URL does not use TLS.
-    #[must_use]
     pub fn with_tls(mut self, files: TlsFiles) -> Endpoint {
         if self.access.tls.is_some() {
             Arc::make_mut(&mut self.access).tls = Some(Arc::new(Tls::new(files)));
@@ -130,7 +124,6 @@ impl Endpoint {
     }
 
     /// The TLS of this address. None if the URL does not use TLS.
-    #[must_use]
     pub fn tls(&self) -> Option<&Tls> {
         self.access.tls.as_deref()
     }

@@ -60,7 +60,6 @@ impl Sentinels {
     /// # Panics
     ///
     /// Without a sentinel.
-    #[must_use]
     pub fn new(master: &str, sentinels: Vec<Endpoint>, redis: Endpoint) -> Sentinels {
         assert!(!sentinels.is_empty(), "at least one sentinel is needed to find a master");
         Sentinels {

@@ -89,14 +89,12 @@ impl Breaker {
     ///
     /// # Panics
     /// When the share is more than 100 percent.
-    #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
         assert!(settings.error_percent <= 100, "{} is more than 100 percent", settings.error_percent);
         Self { settings, state: BreakerState::Closed(None), phase: 0 }
     }
 
     /// Whether calls pass.
-    #[must_use]
     pub const fn circuit(&self) -> Circuit {
         match self.state {
             BreakerState::Closed(_) => Circuit::Closed,
@@ -106,7 +104,6 @@ impl Breaker {
     }
 
     /// Whether every call may pass as an ordinary one, and its success need not be reported.
-    #[must_use]
     pub const fn is_calm(&self) -> bool {
         matches!(self.state, BreakerState::Closed(None))
     }
@@ -191,7 +188,6 @@ impl Breaker {
 
     /// The time before the next probe: longer after each setback. Half open, it is the time for calls to be trials;
     /// afterwards probes are trials. None if no probe is needed.
-    #[must_use]
     pub fn next_probe(&self) -> Option<Duration> {
         let setbacks = match self.state {
             BreakerState::Closed(_) => return None,

@@ -42,7 +42,6 @@ impl Node {
     ///
     /// # Panics
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
-    #[must_use]
     pub fn start(options: Options) -> Self {
         let settings = options.breaker;
         let connect_timeout = options.connect_timeout;
@@ -99,13 +98,11 @@ impl Node {
     }
 
     /// The current circuit state.
-    #[must_use]
     pub fn circuit(&self) -> Circuit {
         self.gate.breaker.lock().circuit()
     }
 
     /// The address of the server, without user and password.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.gate.address
     }

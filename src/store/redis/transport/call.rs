@@ -56,7 +56,6 @@ impl Call {
     /// # Panics
     ///
     /// When `command` has no name: Redis does not answer it.
-    #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
         Call { body: Body::Command { command, script: None }, asking: false, weight: 0 }
@@ -69,7 +68,6 @@ impl Call {
     }
 
     /// The same call with a weight.
-    #[must_use]
     pub fn weighing(mut self, weight: u32) -> Call {
         self.weight = weight;
         self
@@ -77,7 +75,6 @@ impl Call {
 
     /// The same call for a cluster node that is importing the call's slot. The node serves it only if ASKING was the
     /// command before it on the same connection, so ASKING is sent with the call each time.
-    #[must_use]
     pub fn asking(mut self) -> Call {
         self.asking = true;
         self

@@ -54,7 +54,6 @@ pub struct Options {
 
 impl Options {
     /// The defaults, without an observer.
-    #[must_use]
     pub fn new(target: impl Into<RedisTarget>) -> Options {
         Options {
             target: target.into(),

@@ -51,7 +51,6 @@ impl Pool {
     /// # Panics
     ///
     /// When `connections` or `connect_timeout` is zero.
-    #[must_use]
     pub fn new(
         target: RedisTarget,
         connections: u32,

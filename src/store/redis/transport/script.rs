@@ -16,7 +16,6 @@ pub struct Script {
 
 impl Script {
     /// Computes the hash of the script, once.
-    #[must_use]
     pub fn new(name: &'static str, code: &'static str) -> Script {
         Script { name, code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
@@ -29,7 +28,6 @@ impl Script {
     }
 
     /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
-    #[must_use]
     pub fn sha1(&self) -> &str {
         &self.sha1
     }
