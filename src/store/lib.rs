@@ -28,34 +28,25 @@ pub trait Store: Send + Sync {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// As [`Store::decide`], but only if each of these rows has the given version; checks and charges use one reading
-    /// of the store's clock. If a version differs, charges nothing and returns [`StoreError::StaleRow`]. A store in
-    /// this process stores no rows and checks nothing: the process keeps them itself. [rw-2]
+    /// of the store's clock. If a version differs, charges nothing and returns [`StoreError::StaleRow`]. An immediate store
+    /// compares nothing: its process keeps the rows itself. [rw-2]
     fn decide_checked<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
-    ) -> Reply<'a, Decision> {
-        let _ = checks;
-        self.decide(charges, mode, deadline)
-    }
+    ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys. The keys may be in different parts of the store.
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![RowRead::Absent; keys.len()]))
-    }
+    /// Reads the rows at these keys. The keys may be in different parts of the store. An immediate store is never asked.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>>;
 
-    /// Writes each row separately; None deletes the row. Returns the result of each write.
-    fn write_rows<'a>(
+    /// Changes each row separately. Returns for each whether it was changed. An immediate store is never asked.
+    fn change_rows<'a>(
         &'a self,
-        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![Ok(()); rows.len()]))
-    }
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>>;
 
     /// Takes back the charges of the receipts, each as far as it still counts. If one fails, the others are still taken
     /// back.
@@ -79,16 +70,10 @@ pub trait Store: Send + Sync {
     }
 
     /// The overrides of all replicas that share the store. None if their version is still `known`. [ov-3]
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        let _ = (known, deadline);
-        Reply::Ready(Ok(None))
-    }
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>>;
 
     /// Replaces the overrides and their version if the version is still `known`. Returns whether it replaced them.
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
-        let _ = (known, with, deadline);
-        Reply::Ready(Ok(false))
-    }
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool>;
 
     /// Whether the store answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
@@ -121,7 +106,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Hints for the operator about the store's configuration, one sentence each. Called once, at the start.
+    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
+    /// minute.
     fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Ready(Ok(Vec::new()))
     }
@@ -175,6 +161,15 @@ pub struct StoredRow {
     pub until: Option<Micros>,
     /// The content of the row; not empty.
     pub text: Box<str>,
+}
+
+/// A change of the row at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowChange<'a> {
+    /// Writes this row over any value.
+    Write(&'a StoredRow),
+    /// Removes this row. If another value is at the key, it stays.
+    Remove(&'a StoredRow),
 }
 
 /// The value at the key of a row.

@@ -16,7 +16,10 @@ use weir_engine::decision;
 use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 use super::sync::{Mutex, MutexGuard};
-use super::{Clock, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
+use super::{
+    Check, Clock, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, Undo,
+};
 
 /// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
 const SHARDS_MAX: usize = 64;
@@ -217,6 +220,29 @@ impl Store for Memory {
         Reply::Ready(self.decide_now(charges, mode))
     }
 
+    /// The process has the rows, and compares them itself. [rw-6]
+    fn decide_checked<'a>(
+        &'a self,
+        _checks: &'a [Check<'a>],
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        _deadline: Instant,
+    ) -> Reply<'a, Decision> {
+        Reply::Ready(self.decide_now(charges, mode))
+    }
+
+    fn read_rows<'a>(&'a self, _keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Ready(Err(has_no_rows()))
+    }
+
+    fn change_rows<'a>(
+        &'a self,
+        _changes: &'a [(&'a str, RowChange<'a>)],
+        _deadline: Instant,
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+        Reply::Ready(Err(has_no_rows()))
+    }
+
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
         let mut end = Ok(());
         for undo in charges {
@@ -283,6 +309,12 @@ impl Store for Memory {
     fn keys(&self) -> Option<u64> {
         Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
+}
+
+/// The rows of a process are not in its store.
+fn has_no_rows() -> StoreError {
+    let message = "the memory store has no rows: its process has them".to_owned();
+    StoreError::NotSent(Failure { kind: "no_rows", message })
 }
 
 /// The locked shards of one decision, by number.

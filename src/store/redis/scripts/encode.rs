@@ -83,14 +83,20 @@ pub(crate) fn decide_call(
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
+    if let ([charge], [check]) = (charges, checks)
+        && charge.limit.term.is_none()
+    {
+        push_check(&mut list, check, 1, b's');
+        // The verdict of the charge is that of the decision, as without a row. In a list, only another row undoes the charge.
+        push_charge(&mut list, charge, Op::alone(charge, mode), b'S', 0);
+        return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
+    }
     // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated.
     let whole = mode == Mode::Atomic || !checks.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
     for (at, check) in checks.iter().enumerate() {
         let is_last = charges.is_empty() && at + 1 == checks.len();
         let role = if is_last { b'S' } else { b's' };
-        let key = u16::try_from(firsts.len() + at).expect("a request has a few hundred keys");
-        let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
-        list.push(listed, [check.version]);
+        push_check(&mut list, check, firsts.len() + at, role);
     }
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         let role = match charge.role {
@@ -168,6 +174,13 @@ fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key
     let hits = hits_of(charge.operation);
     let one = listed(charge.limit, op, role, key, weight::of_charge(charge));
     list.push(one, numbers(charge.limit, hits, charge.bounds));
+}
+
+/// Appends the version that the row at this key must have. [rw-2]
+fn push_check(list: &mut ChargeList, check: &Check<'_>, key: usize, role: u8) {
+    let key = u16::try_from(key).expect("a request has a few hundred keys");
+    let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
+    list.push(listed, [check.version]);
 }
 
 /// Appends the term of the next charge's limit. [te-1]
