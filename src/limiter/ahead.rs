@@ -32,7 +32,7 @@ pub(super) struct Ahead {
     deny_cache: Option<Arc<DenyCache>>,
     unanswered: Arc<Unanswered>,
     budget: Duration,
-    /// Whether the process ends.
+    /// True during shutdown.
     ends: watch::Receiver<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! A row as the text that a store keeps: an object of JSON. Its hash is the version of the row, so the same row always has the same
-//! text. [rw-2]
+//! Converts a row to and from the text in the store: a JSON object. Its hash is the version of the row, so the same row
+//! always has the same text. [rw-2]
 
 use serde::{Deserialize, Serialize};
 use weir_engine::overrides::Numbers;
@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
     Ok(Row { domain, entries: descriptor.into(), terms, until: until_us, note })
 }
 
-/// A row as the store keeps it.
+/// The text of a row for the store.
 ///
 /// # Errors The reason why the row does not fit into a text.
 pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
