@@ -577,9 +577,9 @@ fn a_change_of_a_rule_that_nothing_can_meet_is_not_stricter() {
         |hits| format!("{{key: a, regex: '(?s)x.*', rate_limit: 5/h}}, {{key: a, regex: xy, rate_limit: {hits}/h}}");
     let (outcome, text) = told(&of(9), &of(1), &[FailOn::Stricter, FailOn::Looser, FailOn::Forgotten]);
     assert_eq!(outcome, Outcome::Same, "{text}");
-    assert_has(&text, &["changed   a=~xy   otherwise", "no request meets it before and now"]);
+    assert_has(&text, &["changed   a=~xy   otherwise", "no request matches it, before and now"]);
     let (_, text) = told(&of(9), "{key: a, regex: '(?s)x.*', rate_limit: 5/h}", &[]);
-    assert_has(&text, &["removed   a=~xy   otherwise", "no request can meet it"]);
+    assert_has(&text, &["removed   a=~xy   otherwise", "no request can match it"]);
 }
 
 #[test]
