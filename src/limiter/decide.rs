@@ -93,9 +93,9 @@ impl Limiter {
     async fn decide_planned(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
         let plan = request.plan;
         let mut charges = plan.charges(query);
-        // Boxes, because few requests settle.
         let settling = match &query.settle {
             None => None,
+            // A box, because few requests settle.
             Some(settle) => Some(Box::pin(self.stores.begin_settle(request, query, settle, &mut charges)).await),
         };
         let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
@@ -143,7 +143,7 @@ impl Limiter {
         let started = Instant::now();
         let deadline = started + options.budget;
         let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
-        let plan = self.plan(&asked, Some(self.stores.row_source()));
+        let plan = self.plan(&asked, None);
         self.stores.settle_alone(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
     }
 

@@ -55,14 +55,14 @@ impl Settle {
     }
 }
 
-/// How a settle goes on after its charges are known.
+/// The parts of a settle, when its charges are known.
 #[derive(Default)]
 pub(super) struct Settling {
-    /// What the call that decides gives back.
+    /// The hits to give back in the call of the decision.
     pub(super) given_back: Vec<GivenBack>,
-    /// What the memory of this process gives back, which held for the store of today while that gave no answer.
+    /// The hits to give back in the memory of this process, which were charged there while the store gave no answer.
     from_local: Vec<GivenBack>,
-    /// Holds of which as much was used as was held.
+    /// Holds whose hits were all used.
     settled: u64,
     /// Holds of which more was used than held: the decision charges the excess, one for each key.
     excesses: u64,
@@ -115,8 +115,8 @@ impl Stores {
         self.options.local.as_ref().filter(|_| is_ours)
     }
 
-    /// Makes the charges of a settle what is still to be charged: the excess of a hold, once for each key. Returns what goes back.
-    /// [hd-5]
+    /// Replaces the charges of a settle by what is left to charge: the excess of a hold, once for each key. Returns the hits to give
+    /// back. [hd-5]
     fn settling(
         &self,
         request: &Request<'_, '_>,
@@ -170,15 +170,15 @@ impl Stores {
         settling
     }
 
-    /// The same, and gives back what is not in the store that decides.
+    /// The same, and gives back the hits that are not in the store of the decision.
     pub(super) async fn begin_settle(
         &self,
         request: &Request<'_, '_>,
         query: &Query<'_>,
         settle: &Settle,
         charges: &mut [Charge<'_>],
-    ) -> Settling {
-        let settling = self.settling(request, query, settle, charges);
+    ) -> Box<Settling> {
+        let settling = Box::new(self.settling(request, query, settle, charges));
         if !request.is_again {
             if settle.holds.is_empty() {
                 self.count_holds(request.trace, HoldResult::Reported, 1);
@@ -188,7 +188,8 @@ impl Stores {
         settling
     }
 
-    /// Counts what the decision of a settle did not give back: the excesses that it has charged, and those that it could not. [hd-6]
+    /// Counts the holds of a settle that give nothing back: those that are settled, the excesses that were charged, and lost ones.
+    /// [hd-6]
     pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>, trace: Option<&dyn Trace>) {
         let (mut charged, mut hits) = (0, 0);
         for (charge, ..) in decided.into_iter().flat_map(Decided::iter).take_while(|_| settling.excesses > 0) {
@@ -201,7 +202,7 @@ impl Stores {
         self.count_hold_hits(trace, HoldHits::Excess, hits);
     }
 
-    /// Settles holds with no hits, and asks for no decision.
+    /// Settles holds without a decision.
     pub(super) async fn settle_alone(
         &self,
         request: &Request<'_, '_>,
@@ -242,7 +243,7 @@ impl Stores {
         }
     }
 
-    /// Counts hits that a call should have given back.
+    /// Counts the holds of a call that had to give back hits.
     pub(super) fn gave_back(
         &self,
         request: &Request<'_, '_>,
