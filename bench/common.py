@@ -92,10 +92,11 @@ def available_bytes():
 class Server:
     """A process that is measured."""
 
-    def __init__(self, process, address, metrics=None, redis=None):
+    def __init__(self, process, address, metrics=None, redis=None, admin=None):
         self.process = process
         self.address = address
         self.metrics = metrics
+        self.admin = admin
         self.redis = redis
         self.scheme = "http"
 
@@ -214,14 +215,14 @@ class Stage:
 
     def launch(self, policies, redis=None, cores=1, settings=None, under=()):
         """Starts weir, on memory where no Redis is given, and does not wait for it; `under` a tool that runs it."""
-        grpc, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        grpc, metrics, admin = (f"127.0.0.1:{free_port()}" for _ in range(3))
         command = [*under, WEIR, "serve", "--policies", policies, "--store", "redis" if redis else "memory"]
-        command += ["--grpc", grpc, "--http", metrics, "--admin", "127.0.0.1:0"]
+        command += ["--grpc", grpc, "--http", metrics, "--admin", admin]
         if redis:
             command += ["--redis-url", f"redis+unix://{redis.address}"]
         for name, value in {"runtime.cores": cores, **(settings or {})}.items():
             command += ["--set", f"{name}={value}"]
-        return Server(self.start(command, self.path("weir.log")), grpc, metrics, redis)
+        return Server(self.start(command, self.path("weir.log")), grpc, metrics, redis, admin)
 
     def weir(self, policies, redis=None, cores=1, settings=None, under=()):
         usual = {"memory.max_keys": MAX_KEYS}

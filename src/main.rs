@@ -116,7 +116,9 @@ fn main() -> ExitCode {
             result => result.map_err(|error| error.to_string()),
         },
         Command::Rows(arguments) => match rows::run(&arguments.action, &mut stdout(), &mut stderr()) {
-            Err(error @ rows::Failed::Usage(_)) => return told(&error, USAGE),
+            Err(error @ (rows::Failed::Usage(_) | rows::Failed::Import(rows::ImportError::File(_)))) => {
+                return told(&error, USAGE);
+            }
             result => result.map_err(|error| error.to_string()),
         },
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
@@ -158,7 +160,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard output of a command that ends by itself. A reader that closes the pipe early (`weir check policies | head`) is no error.
+/// Standard output of a command that ends by itself. A reader that closes the pipe early (`weir check policies | head`) is not an error.
 fn stdout() -> UntilClosed<StdoutLock<'static>> {
     UntilClosed::new(io::stdout().lock())
 }

@@ -68,7 +68,8 @@ fn denials(c: &mut Criterion) {
                 let entries = [Entry { key: &rule.path, value: "client" }];
                 let charge = charge(&keys[at], &rule.limits[0]);
                 let (mode, by, limit) = (Mode::Atomic, AnsweredBy::Store, LimitOf::Rule(rule, 0));
-                let charged = Charged { limit, entries: &entries, mode, charge: &charge, outcome: &outcome, by };
+                let charged =
+                    Charged { limit, entries: &entries, row: None, mode, charge: &charge, outcome: &outcome, by };
                 limited.record(0, black_box(&charged));
             };
             let mut at = 0;

@@ -1,6 +1,6 @@
 //! Alerts by the settings: the webhook, its secret, its TLS, and its metrics.
 //!
-//! Not here: what an alert is, and delivering it (telemetry/alerts.rs).
+//! Not here: what an alert is, and how it is delivered (telemetry/alerts.rs).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use weir_tls::{Tls, TlsFiles};
 
 use super::{AppError, certificates};
 
-/// What a webhook offers by ALPN.
+/// The protocols that a webhook connection offers by ALPN.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
-/// The webhook and what takes its alerts; nothing if the settings name none. Its files are read once.
+/// The webhook and its outbox. None if the settings name no webhook. Reads its files once.
 ///
 /// # Errors
 /// When a file cannot be used.
@@ -29,7 +29,7 @@ pub(super) async fn open(
     let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {
         return Ok(None);
     };
-    // The settings have checked it. An error would print the URL, which can have a secret.
+    // The settings have checked it. An error would print the URL, which can contain a secret.
     let url: Uri = url.expose().parse().map_err(|_| AppError::Alerts("alerts.webhook_url: not a URL".to_owned()))?;
     let secret = read(secret_file.clone()).await?;
     let tls = match url.scheme_str() {

@@ -12,10 +12,10 @@ use super::Addresses;
 
 /// The version of this build.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit that this was built from; `unknown` where the build could not tell. build.rs sets it.
+/// The commit of this build; `unknown` if the build could not determine it. build.rs sets it.
 pub const COMMIT: &str = env!("WEIR_COMMIT");
 
-/// Which replica this is. In Kubernetes the name of the host is that of the pod.
+/// The name of this replica. In Kubernetes the host name is that of the pod.
 pub(super) fn instance(settings: &Settings) -> Instance {
     let host = || {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
@@ -25,7 +25,7 @@ pub(super) fn instance(settings: &Settings) -> Instance {
     Instance { name: given.or_else(host), version: VERSION }
 }
 
-/// One readable banner.
+/// The banner's content.
 pub(super) struct Banner {
     listeners: Vec<(&'static str, String)>,
     store: String,
@@ -69,7 +69,8 @@ impl Banner {
         }
     }
 
-    /// Prints the banner if the log is text, or else logs it as one event. Then logs an event for each listener.
+    /// Prints the banner if the log format is text; otherwise logs it as one event. Then logs an event for each
+    /// listener.
     pub(super) fn show(&self, format: LogFormat) {
         match format {
             LogFormat::Text => logging::write(&self.to_string()),
@@ -86,7 +87,7 @@ impl Banner {
             ),
         }
         for (listener, address) in &self.listeners {
-            // TLS is shown on the banner and not in the address, which tools read.
+            // The banner shows TLS. The address in the event does not, because programs read it.
             let address = address.split(' ').next();
             tracing::info!(listener, address, "listening");
         }

@@ -15,8 +15,8 @@ fn main() {
     stamp_commit();
 }
 
-/// Sets `WEIR_COMMIT` for the crate: the commit of git, else the variable of that name in the environment of the build (a
-/// container image is built without .git), else `unknown`.
+/// Sets `WEIR_COMMIT` for the crate: the commit from git; otherwise the environment variable of that name (a container
+/// image is built without .git); otherwise `unknown`.
 fn stamp_commit() {
     println!("cargo::rerun-if-env-changed=WEIR_COMMIT");
     let commit = commit_by_git()
@@ -27,16 +27,16 @@ fn stamp_commit() {
     println!("cargo::rustc-env=WEIR_COMMIT={commit}");
 }
 
-/// The commit that is checked out. `None` outside of a clone, or if git does not run.
+/// The commit that is checked out. `None` outside of a clone, or if git fails.
 fn commit_by_git() -> Option<String> {
-    // Without this check, sources unpacked inside some other repository would show its commit.
+    // Without this check, sources unpacked inside another repository would show its commit.
     if !Path::new(ROOT).join(".git").exists() {
         return None;
     }
     let commit = git(&["rev-parse", COMMIT_DIGITS, "HEAD"])?;
 
-    // HEAD changes with the branch; its log and the branch's own file change with each commit. Only files that exist are named,
-    // because cargo would build again each time for a missing one.
+    // HEAD changes with the branch; its log and the branch's own file change with each commit. Only existing files are
+    // listed, because cargo would rebuild each time for a missing one.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let Some(path) = git(&["rev-parse", "--git-path", name]) else {
@@ -49,11 +49,11 @@ fn commit_by_git() -> Option<String> {
     Some(commit)
 }
 
-/// What a git command printed, without the line's end. `None` if it failed or git is not there.
+/// The output of a git command, without its line end. `None` if it failed or git is missing.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .args(arguments)
-        // A hook that builds has these set, to a repository that need not be ours.
+        // In a git hook these variables are set, perhaps to another repository.
         .env_remove("GIT_DIR")
         .env_remove("GIT_WORK_TREE")
         .output()

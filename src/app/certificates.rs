@@ -1,6 +1,7 @@
-//! The TLS of the gRPC listener: read at the start, and read again while weir serves. When certificates expire, for each use of TLS.
+//! The TLS of the gRPC listener: its files are read at the start and again at runtime. Also the expiry of certificates,
+//! for each use of TLS.
 //!
-//! Not here: what the files mean (tls/server.rs).
+//! Not here: the content of the files (tls/server.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,16 +25,15 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The TLS of the gRPC listener, and how often its files were replaced and refused.
 pub(super) struct Certificates {
     tls: Arc<ServerTls>,
-    /// Replaced, and refused.
+    /// The counts of replaced and refused files.
     reloads: [Arc<AtomicU64>; 2],
-    /// Whether the files are refused now.
+    /// Whether the files are currently refused.
     refused: Arc<AtomicBool>,
 }
 
-/// TLS by the settings; none for cleartext.
+/// TLS from the settings. None for cleartext.
 ///
-/// # Errors
-/// The first file that cannot be used.
+/// # Errors The first unusable file.
 pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppError> {
     let Some(tls) = &listen.tls else { return Ok(None) };
     let names = tls.client_names.clone();
@@ -45,7 +45,7 @@ pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppE
     Ok(Some(Arc::new(tls)))
 }
 
-/// Shows when the certificates of one use expire.
+/// Adds the expiry of the certificates of one use to the metrics.
 pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) {
     for &holder in Holder::VARIANTS {
         let validity = validity.clone();
@@ -56,7 +56,7 @@ pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) 
 }
 
 impl Certificates {
-    /// Shows when its certificates expire, the handshakes that failed, and the reloads.
+    /// Adds the expiry of its certificates, the failed handshakes, and the reloads to the metrics.
     pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Self {
         show("grpc", tls.validity(), metrics);
         for &kind in HandshakeFailure::VARIANTS {
@@ -76,7 +76,8 @@ impl Certificates {
         Self { tls, reloads, refused }
     }
 
-    /// Reads the files every second, and at each order to reload, until weir drains. A file system that does not answer costs one thread.
+    /// Reads the files every second, and at each order to reload, until weir drains. A file system that does not answer
+    /// blocks one thread.
     pub(super) async fn follow(self, reloads: Reloads, life: Life) -> Result<(), String> {
         self.read_every(READ_EVERY, reloads, life).await
     }
@@ -107,11 +108,11 @@ impl Certificates {
                     let certificate = tls.files().identity.certificate.display();
                     tracing::info!(%certificate, "certificate replaced");
                 }
-                // Logged once for each problem, and not at each reading.
+                // Each problem is logged once, not at each read.
                 Err(error) if problem.as_ref() == Some(&error) => {}
                 Err(error) => {
                     refusals.fetch_add(1, Relaxed);
-                    tracing::error!(%error, "certificate refused, the last good one stays in force");
+                    tracing::error!(%error, "certificate refused, the last good one stays in use");
                     problem = Some(error);
                 }
             }
@@ -149,7 +150,7 @@ mod tests {
         let before = tls.config();
         let (stop, shutdown) = shutdown();
         let phases = Phases::starting();
-        // The next look without an order comes in an hour.
+        // Without an order, the next read is in an hour.
         let following = certificates.read_every(Duration::from_secs(3_600), shutdown.reloads(), phases.watch());
         let orders = async {
             for order in 1..=2 {

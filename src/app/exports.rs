@@ -1,6 +1,6 @@
-//! What is sent to other systems: statistics to StatsD, spans and metrics to a collector, alerts to a webhook.
+//! The exports to other systems: statistics to StatsD, spans and metrics to a collector, alerts to a webhook.
 //!
-//! Not here: how each is opened from the settings (metrics.rs, traces.rs, alerts.rs).
+//! Not here: how each export is made from the settings (metrics.rs, traces.rs, alerts.rs).
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use weir_telemetry::traces::{Exporting, Tracer};
 
 use super::{AppError, alerts, metrics, otlp, traces};
 
-/// The exports of the settings. Nothing is sent yet.
+/// The exports of the settings, before anything is sent.
 pub(super) struct Exports {
     tracer: Option<Arc<Tracer>>,
     statsd: Option<statsd::Options>,
@@ -30,7 +30,7 @@ pub(super) struct Exports {
 /// The tasks that send.
 pub(super) struct Senders {
     tasks: Vec<Done>,
-    /// Dropping it asks them to send what is left, and to end.
+    /// Dropping it makes the tasks send the rest and end.
     stop: watch::Sender<()>,
 }
 
@@ -46,7 +46,7 @@ impl Exports {
         Ok(Self { tracer, statsd, spans, metrics: exporter, outbox, webhook })
     }
 
-    /// Begins the traces of decisions, if they are exported.
+    /// Starts the traces of decisions, if they are exported.
     pub(super) fn tracer(&self) -> Option<Arc<Tracer>> {
         self.tracer.clone()
     }
@@ -79,7 +79,7 @@ impl Exports {
 }
 
 impl Senders {
-    /// Sends what is left, all at the same time. Each task bounds its own time.
+    /// Sends the rest, all at the same time. Each task limits its own time.
     pub(super) async fn finish(self) {
         drop(self.stop);
         for mut task in self.tasks {

@@ -1,6 +1,7 @@
 //! The composition root: binds, connects and starts all parts, runs until a stop signal, and ends in order.
 //!
-//! Here: the order of the start and of the end. In server.rs: how the parts are made. Not here: the end of the process (main).
+//! Here: the order of the start and of the shutdown. In server.rs: how the parts are made. Not here: the end of the
+//! process (main).
 
 mod alerts;
 mod banner;
@@ -16,6 +17,7 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
+mod redis_rows;
 mod rows;
 mod server;
 mod service_manager;
@@ -39,37 +41,38 @@ pub use self::banner::COMMIT;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
+pub use self::redis_rows::open_rows;
 use self::server::Server;
 use self::stores::Stores;
 
-/// How long HTTP may take for requests in flight if gRPC has used up the grace.
+/// The time for HTTP requests in flight if gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
-/// How long threads may take to end after their connections are dropped.
+/// The time for threads to end after their connections were dropped.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why weir did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// A listener has no address to listen on.
+    /// The address of a listener cannot be bound.
     #[error("cannot listen on {address} for {listener}: {reason}")]
     Bind {
-        /// Which one.
+        /// The listener.
         listener: &'static str,
         /// The address from the settings.
         address: Endpoint,
         /// The error of the system.
         reason: io::Error,
     },
-    /// The policies cannot be put in force. Each problem is one text.
+    /// The policies cannot be loaded. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
-    /// A file of the TLS of the gRPC listener, or of the collector, cannot be used.
+    /// A TLS file of the gRPC listener or of the collector cannot be used.
     #[error("{0}")]
     Tls(#[from] FileError),
     /// The address of Redis cannot be used.
     #[error("{0}")]
     Redis(#[from] weir_store::redis::EndpointError),
-    /// The system gives no thread or no runtime.
+    /// The system cannot start a thread or a runtime.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
     /// A mapping file or a pattern cannot be used: the setting, the place and the mistake.
@@ -84,16 +87,19 @@ pub enum AppError {
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
+    /// The rows of a Redis cannot be opened.
+    #[error("{0}")]
+    Rows(String),
     /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),
 }
 
-/// Binds the listeners and serves; see [`serve`]. If policies come by xDS, binds when the first are in force, unless the settings
-/// say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if there is one.
+/// Binds the listeners and serves; see [`serve`]. If policies come from xDS, binds after the first were loaded, unless
+/// the settings say not to wait. Sends the state of the process, and an error at the end, to the service manager if
+/// there is one.
 ///
-/// # Errors
-/// When an address is taken, and those of [`serve`].
+/// # Errors When an address cannot be bound; otherwise as [`serve`].
 pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<ServiceManager>>) -> Result<(), AppError> {
     let serving = async {
         let waits = waits_for_policies(&settings);
@@ -111,8 +117,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
 ///
 /// Runs on the caller's runtime, which becomes the control runtime: HTTP, reloads and supervision. gRPC has its own threads.
 ///
-/// # Errors
-/// When the policies are wrong at the start, or when a part dies.
+/// # Errors When the policies are invalid at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
     serve_on(Some(listeners), settings, shutdown, None).await
 }
@@ -122,14 +127,14 @@ fn waits_for_policies(settings: &Settings) -> bool {
     settings.policies.source == PolicySource::Xds && !settings.policies.xds.start_without_config
 }
 
-/// Serves, phase after phase. Listeners that are not bound yet are bound when there are policies.
+/// Serves, phase after phase. Binds listeners that are not bound yet when there are policies.
 async fn serve_on(
     listeners: Option<Listeners>,
     settings: Settings,
     shutdown: Shutdown,
     manager: Option<Arc<ServiceManager>>,
 ) -> Result<(), AppError> {
-    // What the settings name is opened: a mistake in it ends the start.
+    // Opens everything that the settings name: a mistake ends the start.
     let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(metrics::options(&settings)?));
     let exports = Exports::open(&settings, &metrics).await?;
@@ -141,7 +146,7 @@ async fn serve_on(
         None => Listeners::bind(&server.settings.listen).await?,
     };
 
-    // Callers are answered. Health is NOT_SERVING until the stores have answered.
+    // Callers get answers from here on. Health is NOT_SERVING until the stores have answered.
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
     let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
     server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
@@ -156,7 +161,7 @@ async fn serve_on(
         () = server.shutdown.ordered() => {}
     }
 
-    // weir leaves.
+    // The shutdown of weir.
     let leaving = leave(&server.settings.shutdown, &server.shutdown, &server.phases, serving.grpc.done, serving.http);
     let left = tokio::select! {
         death = server.supervisor.death() => Err(AppError::Died(death)),
@@ -166,7 +171,7 @@ async fn serve_on(
     left
 }
 
-/// Where policy files are, and which files are policies.
+/// The directory of policy files, and which files are policies.
 #[must_use]
 pub fn source(policies: &weir_settings::Policies) -> Source {
     Source {
@@ -201,7 +206,7 @@ async fn leave(
     phases.begin(Phase::Ending);
     let end = if drained { end } else { Instant::now() + HTTP_GRACE_MIN };
     let drained = wait_for(&mut http, end, shutdown).await && drained;
-    // Dropping the rest takes almost no time. A thread that still runs is stuck.
+    // Dropping the rest takes almost no time. A thread that still runs is blocked.
     wait_for(&mut grpc, Instant::now() + THREADS_TIMEOUT, shutdown).await;
     if drained {
         tracing::info!(took = ?started.elapsed(), "stopped");

@@ -8,7 +8,7 @@ use weir_settings::Endpoint;
 
 use super::AppError;
 
-/// Bound listeners. Callers can connect, and wait until weir serves them.
+/// Bound listeners. Callers can connect, but wait until weir serves them.
 #[derive(Debug)]
 pub struct Listeners {
     pub(super) grpc: weir_grpc::Listener,
@@ -18,7 +18,7 @@ pub struct Listeners {
     pub(super) addresses: Addresses,
 }
 
-/// The addresses of the listeners. The system has chosen the port if the settings have port 0.
+/// The addresses of the listeners. The system has chosen the port if the setting is port 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// gRPC: decisions, health, reflection.
@@ -27,12 +27,12 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// The operator's paths.
     pub admin: SocketAddr,
-    /// Metrics only, if the settings have an address for them.
+    /// Metrics only. None if the settings have no address for them.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Listeners {
-    /// Binds all of them.
+    /// Binds all listeners.
     ///
     /// # Errors
     /// The first address that cannot be bound.
@@ -49,7 +49,7 @@ impl Listeners {
         Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
-    /// Their addresses.
+    /// The addresses of the listeners.
     #[must_use]
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses

@@ -1,4 +1,4 @@
-//! The log: set up before [`serve`](super::serve), reported and reopened while it runs, and flushed at the end.
+//! The log: set up before [`serve`](super::serve), reopened at runtime, and flushed at the end.
 
 use std::time::Duration;
 
@@ -9,13 +9,12 @@ use weir_settings::LogFormat;
 use weir_telemetry::logging::{self, Format, InitError, LostBy};
 use weir_telemetry::metrics::Metrics;
 
-/// How long the end of the process waits for the lines in the queue.
+/// How long the end of the process waits for queued lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sets up the log of the process. From then on it logs panics too.
+/// Sets up the log of the process. It also logs panics.
 ///
-/// # Errors
-/// When the level cannot be read, the file cannot be opened, or there is a log already.
+/// # Errors When the level is invalid, the file cannot be opened, or there is already a log.
 pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
     let format = match log.format {
         LogFormat::Text => Format::Text,
@@ -27,7 +26,7 @@ pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Waits until the log is written, for a bounded time: a stuck target does not keep the process from ending.
+/// Waits until the log is written, for a bounded time: a blocked target does not stop the process from ending.
 pub fn flush_log() {
     logging::report_lost();
     logging::flush(FLUSH_TIMEOUT);
@@ -41,7 +40,7 @@ pub(super) fn count(metrics: &Metrics) {
     }
 }
 
-/// Logs outages of stores and lost lines. Opens the log's file again after each order to reload.
+/// Logs outages of stores and lost lines. Opens the log file again after each order to reload.
 pub(super) async fn follow(metrics: &Metrics, mut reloads: Reloads, life: Life) -> Result<(), String> {
     let mut reports = tokio::time::interval(logging::CALL_SITE_PERIOD);
     reports.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
-//! Metrics by the settings: which are shown, the numbers of other parts, and where they are sent.
+//! Metrics from the settings: which are shown, the numbers of other parts, and where they are sent.
 //!
-//! Not here: the numbers (telemetry, and the parts that keep them).
+//! Not here: the numbers (telemetry, and the parts that store them).
 
 use std::sync::{Arc, Weak};
 
@@ -22,7 +22,7 @@ use weir_telemetry::tap;
 
 use super::{AppError, certificates, otlp};
 
-/// The path of metrics by HTTP.
+/// The path of metrics with HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
 
 /// The options of the metrics.
@@ -39,7 +39,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
             let mapper = Mapper::parse(&text);
             Some(mapper.map_err(|error| AppError::Statistics(format!("metrics.mapper: {shown}:{error}")))?)
         }
-        // Its regular expressions take megabytes.
+        // Built only if needed: its regular expressions use megabytes.
         None => names.ratelimit_names.then(|| Mapper::built_in(names.response_time_milliseconds)),
     };
     Ok(Options {
@@ -66,7 +66,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
 /// The StatsD server, if the settings name one.
 ///
 /// # Errors
-/// When a pattern is no regular expression.
+/// When a pattern is not a regular expression.
 pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, AppError> {
     let settings = &settings.statsd;
     let Some(address) = settings.address.clone() else { return Ok(None) };
@@ -114,7 +114,8 @@ pub(super) async fn export(
     Ok(Some(exporter))
 }
 
-/// Metrics that are read only at a scrape. The store is weak: it refers to the metrics, which would refer to it.
+/// Metrics that are read only at a scrape. The store is weak, because it refers to the metrics, which would refer to
+/// it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
     grpc: &weir_grpc::Serving,
@@ -164,7 +165,8 @@ pub(super) fn add_shed(metrics: &Metrics, listener: &str, counts: &Arc<ShedCount
     }
 }
 
-/// Adds what envoyproxy/ratelimit shows of its local cache. weir keeps no time of access; evacuated are the evicted keys.
+/// Adds envoyproxy/ratelimit's metrics of its local cache. weir stores no time of access; evacuated counts the evicted
+/// keys.
 fn add_local_cache(metrics: &Metrics, cache: &Arc<DenyCache>) {
     let add = |name: &str, read: fn(&DenyCache) -> u64| {
         let cache = cache.clone();

@@ -1,6 +1,6 @@
-//! The collector of OpenTelemetry by the settings, and the resource of all signals.
+//! The OpenTelemetry collector from the settings, and the resource of all signals.
 //!
-//! Not here: what is sent to it (traces.rs, metrics.rs), and the connection (telemetry/otlp.rs).
+//! Not here: the data (traces.rs, metrics.rs), and the connection (telemetry/otlp.rs).
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use weir_tls::{Identity, Tls, TlsFiles};
 
 use super::AppError;
 
-/// The default address of a collector; for HTTP the path follows.
+/// The default address of a collector. With HTTP the path is appended.
 const DEFAULT_GRPC: &str = "http://localhost:4317";
 const DEFAULT_HTTP: &str = "http://localhost:4318";
 
@@ -29,7 +29,7 @@ pub(super) fn resource(settings: &Tracing) -> Resource {
     service.resource()
 }
 
-/// The collector at this URL. Files of TLS are read once.
+/// The collector at this URL. Reads the TLS files once.
 ///
 /// # Errors
 /// When a file cannot be used.
@@ -64,10 +64,9 @@ fn collector(settings: &Otlp, url: Uri) -> Collector {
     }
 }
 
-/// The URL to send a signal to. By HTTP it has this path, unless it has one; gRPC has paths of its own.
+/// The URL for a signal. With HTTP it gets this path, unless it has one; gRPC has its own paths.
 ///
-/// # Errors
-/// When it is no URL. The settings have checked that.
+/// # Errors When it is not a URL. The settings have checked that.
 pub(super) fn url(endpoint: Option<&str>, is_grpc: bool, path: &str) -> Result<Uri, String> {
     let text = endpoint.unwrap_or(if is_grpc { DEFAULT_GRPC } else { DEFAULT_HTTP });
     let authority = text.find("://").map_or(0, |at| at + 3);

@@ -1,6 +1,6 @@
 //! Overrides: reads them from the store at intervals, and logs changes.
 //!
-//! Not here: their effect (limiter), and setting them (http).
+//! Not here: their effect (limiter), and changing them (http).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use weir_lifecycle::{Life, Phase};
 use weir_limiter::overrides::{OverrideTable, Seen};
 use weir_telemetry::metrics::Metrics;
 
-/// How often the store is read. All replicas that share it see a change within a second.
+/// How often the store is read. All replicas that share it apply a change within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Reads the store until everything drains.
+/// Reads the store until the drain.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
@@ -30,23 +30,23 @@ pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<
     }
 }
 
-/// Reads the store once. Logs changes, and that the store does not answer if it did `before`. Returns whether it answers.
+/// Reads the store once. Logs changes, and logs a failure if the store answered `before`. Returns whether it answered.
 pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
     let store = overrides.store().name();
     let is_first = overrides.known().read.is_none();
     match overrides.look().await {
         Ok(seen) => {
             if !before {
-                tracing::info!(store, "overrides are read again");
+                tracing::info!(store, "overrides can be read again");
             }
             log(store, overrides, &seen);
             true
         }
         Err(error) => {
             if before && is_first {
-                tracing::warn!(store, %error, "overrides cannot be read yet: the policies alone decide until they are");
+                tracing::warn!(store, %error, "overrides cannot be read yet: only the policies apply");
             } else if before {
-                tracing::warn!(store, %error, "overrides cannot be read: the last known stay in force until they end");
+                tracing::warn!(store, %error, "overrides cannot be read: the last known ones stay in force until they end");
             }
             false
         }
@@ -56,7 +56,7 @@ pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
 fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
     let Seen { ended, is_changed, skipped, is_restored } = seen;
     if *is_restored {
-        tracing::warn!(store, "the store had lost changes of overrides, and has them again");
+        tracing::warn!(store, "restored lost changes of overrides in the store");
     }
     if let Some((lines, reason)) = skipped {
         tracing::warn!(store, lines, reason, "skipped invalid overrides in the store");
@@ -67,7 +67,7 @@ fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
     }
 }
 
-/// Shows how many overrides there are, and whether they cannot be read.
+/// Adds the number of overrides to the metrics, and whether they cannot be read.
 pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) {
     let of = overrides.clone();
     metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64);

@@ -19,7 +19,7 @@ use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
 
-/// If reading the directory takes longer, that is a problem. A file system that never answers cannot be interrupted: weir waits for
+/// A longer read of the directory is a problem. A file system that never answers cannot be interrupted: weir waits for
 /// its thread, and starts no second one.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most problems of one load in the log.
@@ -31,10 +31,10 @@ const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load in the log. Further ones are counted.
 const LOGGED_WARNINGS_MAX: usize = 20;
 
-/// Policies that may be put in force.
+/// Policies that are ready to be used.
 pub(super) struct Loaded {
     pub(super) policies: PolicySet,
-    /// Where each rule is written, by its id.
+    /// The place of each rule, by its id.
     pub(super) places: Vec<String>,
     /// The source, for `/policies/source`.
     pub(super) kept: Kept,
@@ -42,7 +42,7 @@ pub(super) struct Loaded {
     pub(super) took: Duration,
 }
 
-/// Logs the first policies. Call it when they are in force, so that readers of the log can rely on it.
+/// Logs the first policies. Call it when they are in force, because readers of the log rely on it.
 pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     let (domains, rules) = (in_force.domains().len(), in_force.rules().len());
     tracing::info!(files, domains, rules, ?took, "policies loaded");
@@ -99,7 +99,7 @@ fn of_load(problems: &Problems) -> PolicyProblems {
     all
 }
 
-/// Logs the first problems of a load, and how many more there are.
+/// Logs the first problems of a load, and the number of further ones.
 fn log_problems(problems: &PolicyProblems) {
     for problem in problems.texts.iter().take(PROBLEMS_LOGGED_MAX) {
         tracing::error!(problem, "policies refused");
@@ -110,7 +110,7 @@ fn log_problems(problems: &PolicyProblems) {
     }
 }
 
-/// Puts loaded policies in force, and reports problems.
+/// Applies loaded policies, and reports problems.
 pub(super) struct Target {
     pub(super) policies: Arc<Policies>,
     pub(super) metrics: Arc<Metrics>,
@@ -139,7 +139,7 @@ impl Target {
         );
     }
 
-    /// Counts a load that is refused, and shows its problems at `/readyz`. Returns the problems that were shown before.
+    /// Counts a refused load, and sets its problems for `/readyz`. Returns the problems from before.
     pub(super) fn count_refused(&self, problems: PolicyProblems) -> PolicyProblems {
         self.metrics.policies_refused();
         self.report.refused(problems)
@@ -147,12 +147,12 @@ impl Target {
 
     fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
         let before = self.count_refused(problems.clone());
-        // Logged last, so that `/readyz` has the rest when the log line appears.
+        // Logged last, so that `/readyz` is up to date when the log line appears.
         log_problems(problems);
         before
     }
 
-    /// Shows in metrics whether the files of the directory are refused.
+    /// Adds a gauge that shows whether the files of the directory are refused.
     pub(super) fn add_gauge(&self) {
         let report = self.report.clone();
         self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()));
@@ -162,9 +162,9 @@ impl Target {
 /// Why the directory is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// It is time to look for changes.
+    /// A periodic poll for changes.
     Poll,
-    /// An order of the operator: loads the current files, even if they still change.
+    /// An order of the operator. Loads the current files, even if they still change.
     Order,
 }
 
@@ -179,7 +179,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Loads for the first time. The watch begins before that, so that no change is missed.
+    /// Loads for the first time. The watch starts before that, so that no change is missed.
     pub(super) async fn start(
         source: Source,
         dialect: Dialect,
@@ -198,7 +198,7 @@ impl Reload {
         }
     }
 
-    /// Puts every change in force, or logs its problems and keeps the policies in force.
+    /// Applies every change, or logs its problems and keeps the policies in force.
     pub(super) async fn follow(mut self, target: Target, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -211,7 +211,7 @@ impl Reload {
             };
             let path = self.source.directory.clone();
             let of_thread = target.clone();
-            // The file system may block; the control runtime must not.
+            // The file system may block, but the control runtime must not.
             let reading = tokio::task::spawn_blocking(move || {
                 self.look(cause, &of_thread);
                 self
@@ -240,7 +240,7 @@ impl Reload {
             },
         }
         let loaded = load(&self.source, self.dialect, &*self.store, &restless);
-        // The load can have read a part of a later change. The watch reports that change when it settles.
+        // The load may have read part of a later change. The watch reports that change when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;
         }
@@ -256,7 +256,7 @@ impl Reload {
     }
 }
 
-/// The first paths, and how many more there are.
+/// The first paths, and the number of further ones.
 fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     let first = paths.iter().take(PATHS_LOGGED_MAX).map(|path| printable(&path.display().to_string()));
     let mut shown: Vec<String> = first.collect();
@@ -267,7 +267,8 @@ fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     shown.join(", ")
 }
 
-/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], until the file system answers.
+/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and waits until the file system
+/// answers.
 async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
     let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
         Ok(read) => read,
@@ -292,7 +293,7 @@ fn unreadable(text: String) -> PolicyProblems {
     problems
 }
 
-/// Frees replaced policies away from the threads that decide.
+/// Frees replaced policies on a thread that makes no decisions.
 pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(), String> {
     let mut ticks = tokio::time::interval(FREE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

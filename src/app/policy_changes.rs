@@ -1,4 +1,4 @@
-//! The difference between two policy sets, for the log: it shows a load of half a file.
+//! The difference between two policy sets, for the log. It shows when an incomplete file was loaded.
 
 use std::collections::BTreeMap;
 use std::fmt;

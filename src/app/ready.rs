@@ -1,5 +1,5 @@
-//! Readiness: weir is ready when the stores have answered on every runtime that decides, or when the time for that is over. After
-//! that, follows whether the stores still answer.
+//! Readiness: weir is ready when the stores have answered on every runtime that decides, or when the time limit has
+//! passed. After that, tracks whether the stores still answer.
 //!
 //! Not here: the effect of readiness (http, grpc), and decisions while a store is down (limiter).
 
@@ -25,14 +25,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// would wait for its dials.
 #[derive(Debug)]
 pub(super) struct WarmUp {
-    /// How many have answered.
+    /// How many stores have answered.
     answered: watch::Sender<usize>,
     expected: usize,
     timeout: Duration,
 }
 
 impl WarmUp {
-    /// For `expected` stores of all runtimes. One attempt may take `timeout`, including the dial.
+    /// A warm-up of `expected` stores of all runtimes. One attempt may take `timeout`, including the dial.
     pub(super) fn new(expected: usize, timeout: Duration) -> Self {
         Self { answered: watch::Sender::new(0), expected, timeout }
     }
@@ -54,21 +54,21 @@ impl WarmUp {
 
     /// Waits until all have answered.
     async fn complete(&self) {
-        // Fails only if the sender is dropped, which `self` has.
+        // Fails only if the sender is dropped; `self` holds it.
         let _ = self.answered.subscribe().wait_for(|answered| *answered >= self.expected).await;
     }
 }
 
-/// How long stores have for their first answer.
+/// The time limits for the first answers of stores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// After that weir is ready without an answer.
+    /// After this time weir is ready without an answer.
     pub(super) ready_after: Duration,
-    /// After that weir ends; zero for never.
+    /// After this time weir ends; zero: never.
     pub(super) start_within: Duration,
 }
 
-/// Follows the stores until everything drains.
+/// Follows the stores until the drain.
 ///
 /// # Errors
 /// When a task of a store has died, or a store has not answered in time, or lacks a feature that weir needs.
@@ -98,7 +98,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Returns when all stores have answered, which can be long after weir is ready.
+/// Returns when all stores have answered. This can be long after weir is ready.
 async fn become_ready(
     stores: &[Arc<dyn Store>],
     warm_up: &WarmUp,
@@ -125,7 +125,7 @@ async fn become_ready(
             answer = ping(stores) => Some(answer),
             () = tokio::time::sleep_until(end), if !waited => None,
         };
-        // A store that answers a PING but not all checks is asked again, like one that answers nothing.
+        // A store that answers a PING but not all checks is asked again, like a store without an answer.
         let answer = match answer {
             Some(Ok(())) => Some(lack(stores).await),
             Some(Err(silent)) => Some(Err(silent)),
@@ -138,7 +138,7 @@ async fn become_ready(
                     if !waited {
                         return Err(reason);
                     }
-                    // weir serves already, and `on_error` decides.
+                    // weir already serves, and `on_error` applies.
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
                 if !waited {
@@ -167,10 +167,9 @@ async fn become_ready(
     }
 }
 
-/// What a store lacks that weir needs, as a text.
+/// The features that a store lacks, as a text.
 ///
-/// # Errors
-/// The first store that did not answer, and why.
+/// # Errors The first store without an answer, and the reason.
 async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str, StoreError)> {
     for store in stores {
         let lack = store.lacks(Instant::now() + PING_TIMEOUT).get().await;
@@ -181,7 +180,7 @@ async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str
     Ok(None)
 }
 
-/// Logs what the operator should know about how a store is set up.
+/// Logs hints about a store's configuration.
 async fn advise(stores: &[Arc<dyn Store>]) {
     for store in stores {
         match store.advice(Instant::now() + PING_TIMEOUT).get().await {
@@ -195,7 +194,7 @@ async fn advise(stores: &[Arc<dyn Store>]) {
     }
 }
 
-/// Keeps the report up to date, and logs its changes.
+/// Pings the stores, updates the report, and logs its changes.
 async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
     let mut answers = true;
     loop {
@@ -204,7 +203,7 @@ async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
         let before = std::mem::replace(&mut answers, answer.is_ok());
         report.store_answered(answers);
         match answer {
-            Err((store, error)) if before => tracing::warn!(store, %error, "{store} answers no PING"),
+            Err((store, error)) if before => tracing::warn!(store, %error, "{store} does not answer PINGs"),
             Ok(()) if !before => {
                 let store = stores[0].name();
                 tracing::info!(store, "{store} answers PINGs again");

@@ -1,4 +1,4 @@
-//! The options of Redis by the settings: where each server is, and how it is dialled.
+//! The options of Redis from the settings: the address of each server, and how it is dialled.
 //!
 //! Not here: which limits go to which server, and the stores (stores.rs).
 
@@ -29,10 +29,9 @@ pub(super) enum Deployment {
     Cluster(Vec<Endpoint>),
 }
 
-/// The first Redis, and the one for limits per second if there is one. Reads their files once.
+/// The first Redis, and the Redis for limits per second if there is one. Reads their files once.
 ///
-/// # Errors
-/// With the first address or file that cannot be used.
+/// # Errors With the first unusable address or file.
 pub(super) fn deployments(
     redis: &weir_settings::Redis,
     metrics: &Metrics,

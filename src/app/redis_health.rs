@@ -1,6 +1,7 @@
-//! Reports the state of Redis: a log line for each change of state and not for each call, metrics, and the circuit at `/readyz`.
+//! Reports the state of Redis: one log line for each change of state (not for each call), metrics, and the circuit at
+//! `/readyz`.
 //!
-//! Not here: what happens (store), the decision (limiter), and whether a store answers (ready.rs).
+//! Not here: the events (store), the decision (limiter), and whether a store answers (ready.rs).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use weir_telemetry::metrics::{Metrics, RedisMetrics};
 use weir_telemetry::statistics::Kind;
 use weir_tls::files::FileError;
 
-/// The shortest time between two log lines about one kind of trouble in one outage.
+/// The shortest time between two log lines about one kind of problem in one outage.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The state of all connections to Redis. One for the process.
@@ -25,7 +26,7 @@ pub(super) struct RedisHealth {
     metrics: RedisMetrics,
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
-    /// One for each kind of trouble.
+    /// One for each kind of problem.
     troubles: Mutex<BTreeMap<&'static str, KindOfTrouble>>,
     /// How many outages have ended.
     outages_ended: Arc<AtomicU64>,
@@ -37,19 +38,19 @@ pub(super) struct RedisHealth {
     servers: Mutex<BTreeMap<Box<str>, usize>>,
 }
 
-/// Which of the Redis a connection goes to.
+/// The Redis that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
-    /// The one for all limits, or all but those per second.
+    /// The Redis for all limits, or for all except those per second.
     First,
-    /// The one for limits per second.
+    /// The Redis for limits per second.
     PerSecond,
 }
 
 impl Pool {
     const ALL: [Self; 2] = [Self::First, Self::PerSecond];
 
-    /// Its name among the statistics of envoyproxy/ratelimit.
+    /// The name in the statistics of envoyproxy/ratelimit.
     const fn name(self) -> &'static str {
         match self {
             Self::First => "redis_pool",
@@ -61,9 +62,9 @@ impl Pool {
 /// An address whose circuit is not closed on every runtime.
 struct Troubled {
     since: Instant,
-    /// On how many runtimes it is open.
+    /// The number of runtimes on which it is open.
     open: u32,
-    /// On how many runtimes it is half open.
+    /// The number of runtimes on which it is half open.
     half_open: u32,
 }
 
@@ -77,7 +78,8 @@ impl Troubled {
     }
 }
 
-/// One kind of trouble in one outage: its lines have the number since the last line, and each outage logs its own first line.
+/// One kind of problem in one outage: a line has the number since the last line, and each outage logs its own first
+/// line.
 struct KindOfTrouble {
     outages_ended: u64,
     logged: Instant,
@@ -85,7 +87,7 @@ struct KindOfTrouble {
     since_line: u64,
 }
 
-/// What one runtime sent. On its own cache line, because every batch writes it.
+/// The batches of one runtime. On its own cache line, because every batch writes it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Batches {
@@ -120,7 +122,7 @@ impl RedisHealth {
         health
     }
 
-    /// Adds the statistics that envoyproxy/ratelimit has of connections to one Redis.
+    /// Adds envoyproxy/ratelimit's statistics about connections to one Redis.
     pub(super) fn add_statistics(self: &Arc<Self>, metrics: &Metrics, pool: Pool) {
         let add = |name: &str, kind: Kind, read: fn(&Self, Pool) -> u64| {
             let of = self.clone();
@@ -136,14 +138,14 @@ impl RedisHealth {
         });
     }
 
-    /// The observer of one runtime's calls to one Redis. It reports no redirections within a cluster.
+    /// The observer of one runtime's calls to one Redis. It does not report redirections within a cluster.
     pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn RedisObserver> {
         let batches = Arc::new(Batches::default());
         self.batches.lock().push(batches.clone());
         Arc::new(Listener { health: self.clone(), batches, pool, is_cluster })
     }
 
-    /// The worst circuit of all runtimes and servers.
+    /// The worst circuit state of all runtimes and servers.
     pub(super) fn circuit(&self) -> Circuit {
         let circuits = self.circuits.lock();
         let worst = circuits.values().map(|troubled| if troubled.open > 0 { Circuit::Open } else { Circuit::HalfOpen });
@@ -161,14 +163,15 @@ impl RedisHealth {
         of_pools.filter_map(|(_, load)| number(load)).map(|number| number as u64).sum()
     }
 
-    /// One more runtime has a pipeline to this address.
+    /// Counts a runtime with a pipeline to this address.
     fn server_started(&self, address: &str) {
         let mut servers = self.servers.lock();
         *servers.entry(address.into()).or_default() += 1;
         self.metrics.server(address);
     }
 
-    /// A runtime uses this address no more. The last runtime removes the metrics, because nodes of a cluster come and go.
+    /// Counts that a runtime no longer uses this address. The last one removes the metrics, because nodes of a cluster
+    /// come and go.
     fn server_ended(&self, address: &str) {
         let mut servers = self.servers.lock();
         let Some(runtimes) = servers.get_mut(address) else { return };
@@ -179,7 +182,7 @@ impl RedisHealth {
         }
     }
 
-    /// Counts this kind of trouble. If it is time for a line, returns how often it happened since the last line.
+    /// Counts this kind of problem. If a line is due, returns how often it occurred since the last line.
     fn complain(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let outages_ended = self.outages_ended.load(Relaxed);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < COMPLAIN_EVERY;
@@ -230,7 +233,8 @@ impl RedisHealth {
         }
     }
 
-    /// The circuit is gone, because its server left or weir ends. It no longer counts, and shows nothing about Redis.
+    /// The circuit was removed, because its server left or weir is ending. It no longer counts, and does not show the
+    /// state of Redis.
     fn circuit_gone(&self, address: &str, was: Circuit) {
         if was == Circuit::Open {
             self.metrics.circuit_not_open(address);
@@ -245,7 +249,7 @@ impl RedisHealth {
         if troubled.open + troubled.half_open == 0 {
             circuits.remove(address);
         }
-        tracing::debug!(address, was = was.name(), "circuit gone: weir no longer uses this redis");
+        tracing::debug!(address, was = was.name(), "circuit removed: weir no longer uses this redis");
     }
 }
 
@@ -288,7 +292,7 @@ impl RedisObserver for Listener {
 
     fn file_refused(&self, error: &FileError) {
         if let Some(count) = self.health.complain("file", Instant::now()) {
-            tracing::warn!(store = "redis", count, "{error}; its last good content stays in force");
+            tracing::warn!(store = "redis", count, "{error}; its last good content stays in use");
         }
     }
 
@@ -326,7 +330,7 @@ impl RedisObserver for Listener {
         }
         if let Some(count) = self.health.complain(class.kind, Instant::now()) {
             let text = error_class::for_log(error);
-            tracing::warn!(store = "redis", address, kind = class.kind, count, "redis refuses: {text}");
+            tracing::warn!(store = "redis", address, kind = class.kind, count, "redis returned an error: {text}");
         }
     }
 
@@ -374,7 +378,7 @@ mod tests {
         check(Circuit::Open, 1, 3);
         one.circuit_changed("a:1", Circuit::HalfOpen, Circuit::Closed);
         check(Circuit::Open, 1, 3);
-        // A node that is gone.
+        // A node that has left.
         other.circuit_gone("a:1", Circuit::Open);
         check(Circuit::Closed, 0, 3);
         one.circuit_changed("a:1", Circuit::Closed, Circuit::Open);
@@ -414,7 +418,7 @@ mod tests {
         assert_eq!(health.complain("readonly", start + COMPLAIN_EVERY / 2), Some(1), "another kind has its own turn");
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), Some(2));
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), None);
-        // Long after that it is logged again, and its count does not include the one above.
+        // Much later it is logged again, and its count does not include the one above.
         assert_eq!(health.complain("oom", start + 100 * COMPLAIN_EVERY), Some(1));
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use weir_engine::rows::Row;
 use weir_lifecycle::{Life, Phase, on_own_thread};
 use weir_limiter::rows::RowTable;
 use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
-use weir_policies::row_file::{ROW_FILE_ENDING, ROW_LINE_BYTES_MAX, RowHead};
+use weir_policies::row_file::{ROW_FILE_ENDING, RowReader};
 use weir_telemetry::metrics::Metrics;
 
 /// How often the directory is looked at.
@@ -88,7 +88,7 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
     if problems.is_empty() {
         match table.replace_of_files(policies, rows, PROBLEMS_MAX) {
             Ok(rows) => {
-                tracing::info!(rows, files = files.len(), "rows of files are in force");
+                tracing::info!(rows, files = files.len(), "rows of files loaded");
                 return;
             }
             Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {
@@ -104,43 +104,27 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
 
 fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mut Vec<String>) {
     let file: Arc<Path> = path.into();
-    let mut reader = match fs::File::open(path) {
-        Ok(file) => BufReader::new(file),
+    let reader = match fs::File::open(path) {
+        Ok(file) => RowReader::new(BufReader::new(file)),
         Err(error) => {
             problems.push(format!("{}: {error}", path.display()));
             return;
         }
     };
-    let (mut head, mut line, mut bytes) = (None, 0, Vec::new());
-    while problems.len() < PROBLEMS_MAX {
-        bytes.clear();
-        line += 1;
-        let mut problem = |message: String| problems.push(format!("{}:{line}: {message}", path.display()));
-        // One byte more than a line may have shows that it is too long.
-        let bound = ROW_LINE_BYTES_MAX as u64 + 2;
-        match std::io::Read::take(&mut reader, bound).read_until(b'\n', &mut bytes) {
-            Ok(0) if head.is_none() => return problem("empty: the first line has the names of the columns".to_owned()),
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => return problem(error.to_string()),
+    for line in reader {
+        match line {
+            Ok((line, _)) if rows.len() >= ROWS_OF_PROCESS_MAX => {
+                problems.push(format!("{}:{line}: column 1: too many rows", path.display()));
+                return;
+            }
+            Ok((line, row)) => {
+                rows.push(row);
+                places.push(Place { file: file.clone(), line });
+            }
+            Err(error) => problems.push(error.in_file(&path.display())),
         }
-        let Ok(text) = std::str::from_utf8(&bytes) else { return problem("no UTF-8".to_owned()) };
-        let text = text.strip_suffix('\n').unwrap_or(text);
-        match &head {
-            None => match RowHead::parse(text.trim_start_matches('\u{feff}')) {
-                Ok(parsed) => head = Some(parsed),
-                Err(error) => return problem(error.to_string()),
-            },
-            Some(_) if text.trim().is_empty() => {}
-            Some(head) => match head.row(text) {
-                Ok(_) if rows.len() >= ROWS_OF_PROCESS_MAX => return problem("too many rows".to_owned()),
-                Ok(row) => {
-                    rows.push(row);
-                    places.push(Place { file: file.clone(), line });
-                }
-                Err(error) if text.len() > ROW_LINE_BYTES_MAX => return problem(error.to_string()),
-                Err(error) => problem(error.to_string()),
-            },
+        if problems.len() >= PROBLEMS_MAX {
+            return;
         }
     }
 }

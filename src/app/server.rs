@@ -1,6 +1,6 @@
 //! The parts of one server: made from the settings, and connected.
 //!
-//! Not here: the order in which they start and end (lib.rs).
+//! Not here: the order of their start and end (lib.rs).
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::ready::{self, WarmUp};
 use super::stores::{Opened, Stores};
 use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
 
-/// The parts that the others are made from.
+/// The parts from which the others are made.
 pub(super) struct Server {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
@@ -41,7 +41,7 @@ pub(super) struct Server {
     control: Opened,
 }
 
-/// Listeners that serve.
+/// The running listeners.
 pub(super) struct Serving {
     pub(super) grpc: weir_grpc::Serving,
     /// Ends of the HTTP listeners.
@@ -68,7 +68,7 @@ impl Limiters {
 }
 
 impl Server {
-    /// Opens the stores of this runtime, and begins to look after the log.
+    /// Opens the stores of this runtime, and starts the task of the log.
     pub(super) fn new(settings: Settings, metrics: Arc<Metrics>, stores: Stores, shutdown: Shutdown) -> Self {
         let report = ServiceState::new(Needs { store: settings.health.redis, policies: settings.health.policies });
         report.circuit_is(stores.circuit());
@@ -85,7 +85,8 @@ impl Server {
         Self { settings, metrics, shutdown, phases, life, supervisor, report, stores, control }
     }
 
-    /// The policies in force, and what follows their directory. Nothing if weir is to stop while it waits for a control plane.
+    /// The policies in force, and the task that watches their source. None if weir is stopped while it waits for a
+    /// control plane.
     pub(super) async fn first_policies(
         &mut self,
         manager: Option<&ServiceManager>,
@@ -144,12 +145,12 @@ impl Server {
         }
     }
 
-    /// Puts loads in force.
+    /// The target of loads.
     fn target(&self, policies: &Arc<Policies>) -> policies::Target {
         policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
     }
 
-    /// Serves on the listeners from now on.
+    /// Starts to serve on the listeners.
     pub(super) async fn listen(
         &self,
         listeners: Listeners,
@@ -217,7 +218,7 @@ impl Server {
         Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
     }
 
-    /// What the HTTP listeners serve.
+    /// The data for the HTTP listeners.
     fn site(
         &self,
         limiter: Arc<Limiter>,
@@ -280,7 +281,7 @@ impl Server {
         }
     }
 
-    /// Follows what can change while weir serves: overrides, certificates and policies.
+    /// Starts the tasks for everything that can change at runtime: overrides, certificates and policies.
     pub(super) fn follow_changes(
         &self,
         tls: Option<Arc<ServerTls>>,
@@ -318,7 +319,7 @@ impl Server {
         self.supervisor.task("service manager", service_manager::follow(manager, sources));
     }
 
-    /// Becomes ready when the stores have answered, and follows whether they still do.
+    /// Makes weir ready when the stores have answered, and tracks whether they still answer.
     pub(super) fn follow_stores(&self, serving: &Serving) {
         let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
         let redis = &self.settings.redis;

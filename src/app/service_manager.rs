@@ -13,10 +13,10 @@ use weir_lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
 
 /// How often a changed state is sent.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
-/// weir reports a reload as complete after this time at the latest. Policies on a file system that does not answer have a problem
-/// after 30 s.
+/// weir reports a reload as complete after this time at the latest. Policies on a file system without answers have a
+/// problem after 30 s.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(40);
-/// The runtimes are checked so many times within the time of the watchdog.
+/// How many times the runtimes are checked within the time of the watchdog.
 const WATCHDOG_LOOKS: u32 = 4;
 
 /// The sources of the notices.
@@ -24,16 +24,16 @@ pub(super) struct Sources {
     pub(super) life: Life,
     pub(super) report: Arc<ServiceState>,
     pub(super) orders: Orders,
-    /// Of the runtimes that decide.
+    /// The pulses of the runtimes that decide.
     pub(super) pulses: Vec<Pulse>,
 }
 
 /// Sends that weir waits for the policies of a control plane.
 pub(super) async fn waiting_for_policies(manager: &ServiceManager) {
-    manager.send(&[Notice::Status("waits for the first policies")]).await;
+    manager.send(&[Notice::Status("waiting for the first policies")]).await;
 }
 
-/// Sends that weir is about to end, and why.
+/// Sends that weir is ending, and why.
 pub(super) async fn failed(manager: &ServiceManager, reason: &str) {
     manager.send(&[Notice::Stopping, Notice::Status(&format!("failed: {reason}"))]).await;
 }
@@ -47,20 +47,20 @@ pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Re
     }
 }
 
-/// Sends the state, until the end.
+/// Sends the state until the end.
 async fn announce(manager: &ServiceManager, life: &Life, report: &ServiceState, mut orders: Orders) {
     manager.send(&[Notice::Status("starts")]).await;
     tokio::select! {
         () = life.reached(Phase::Leaving) => {}
         never = announce_service(manager, life, report, &mut orders) => match never {},
     }
-    manager.send(&[Notice::Stopping, Notice::Status("leaves: serves, and health is NOT_SERVING")]).await;
+    manager.send(&[Notice::Stopping, Notice::Status("stopping: still serves, health is NOT_SERVING")]).await;
     life.reached(Phase::Draining).await;
-    manager.send(&[Notice::Status("drains: finishes the requests that are on their way")]).await;
+    manager.send(&[Notice::Status("draining: finishes requests in flight")]).await;
     life.reached(Phase::Ending).await;
 }
 
-/// Sends that weir is ready, once it is, then every reload and every other state.
+/// Sends that weir is ready, when it is; then every reload and every change of state.
 async fn announce_service(
     manager: &ServiceManager,
     life: &Life,
@@ -68,7 +68,7 @@ async fn announce_service(
     orders: &mut Orders,
 ) -> Infallible {
     life.reached(Phase::Serving).await;
-    // Fails only if the sender is dropped. The report has it.
+    // Fails only if the sender is dropped. The report holds it.
     let _ = report.fit().wait_for(|fit| *fit).await;
     let mut ticks = interval(STATUS_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,7 +77,7 @@ async fn announce_service(
     loop {
         let status = status(report.summary());
         if !ready {
-            // Sent again until it succeeds: without it a service manager ends weir.
+            // Sent again until it succeeds: without it a service manager would end weir.
             ready = manager.send(&[Notice::Ready, Notice::Status(&status)]).await;
         } else if status != sent {
             manager.send(&[Notice::Status(&status)]).await;
@@ -88,7 +88,7 @@ async fn announce_service(
             () = orders.next() => {
                 manager.send(&[Notice::Reloading, Notice::Status("reloads")]).await;
                 if tokio::time::timeout(RELOAD_TIMEOUT, orders.carried_out()).await.is_err() {
-                    tracing::warn!("a reload has taken more than {RELOAD_TIMEOUT:?} and goes on");
+                    tracing::warn!("a reload has taken more than {RELOAD_TIMEOUT:?} and continues");
                 }
                 ready = false;
             }
@@ -96,7 +96,7 @@ async fn announce_service(
     }
 }
 
-/// Resets the watchdog each time that all runtimes have answered.
+/// Resets the watchdog each time all runtimes have answered.
 async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     let Some(timeout) = manager.watchdog() else { return std::future::pending().await };
     let mut looks = interval((timeout / WATCHDOG_LOOKS).max(Duration::from_millis(1)));
@@ -109,7 +109,7 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
         if stuck == 0 {
             manager.send(&[Notice::Watchdog]).await;
         } else if all_ran {
-            tracing::warn!(stuck, "runtimes do not run their tasks: weir does not reset the watchdog");
+            tracing::warn!(stuck, "blocked runtimes: weir does not reset the watchdog");
         }
         all_ran = stuck == 0;
     }
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A stuck runtime looks like this: its task answers no more, and the others go on.
+    /// A blocked runtime behaves like this: its task does not answer, and the others continue.
     #[tokio::test]
     async fn one_stuck_runtime_keeps_the_watchdog_from_being_reset() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! The stores: shared ones, and those of each runtime.
 //!
-//! Not here: how a Redis is dialled (redis.rs), and what is reported about it (redis_health.rs).
+//! Not here: how a Redis is dialled (redis.rs), and the reports about it (redis_health.rs).
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use super::redis_health::{Pool, RedisHealth};
 /// Makes stores.
 #[derive(Clone)]
 pub(super) enum Stores {
-    /// One that all runtimes share.
+    /// A store that all runtimes share.
     Shared(Arc<dyn Store>),
-    /// Those of each runtime, which have connections of their own.
+    /// Stores for each runtime, which have their own connections.
     Redis(Box<Servers>),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Servers {
 pub(super) struct Opened {
     /// The store of all states.
     pub(super) first: Arc<dyn Store>,
-    /// The store of single limits per second, if they have one.
+    /// The store of single limits per second, if it is a separate one.
     pub(super) per_second: Option<Arc<dyn Store>>,
 }
 
@@ -80,7 +80,7 @@ impl Stores {
         }
     }
 
-    /// A function that returns the worst circuit breaker of all runtimes.
+    /// A function that returns the worst circuit state of all runtimes.
     pub(super) fn circuit(&self) -> impl Fn() -> &'static str + Send + Sync + 'static {
         let health = match self {
             Self::Shared(_) => None,
@@ -100,12 +100,12 @@ impl Stores {
 }
 
 impl Opened {
-    /// The memory store for `on_error: local`; none if the first store is one.
+    /// The memory store for `on_error: local`. None if the first store is the memory store.
     pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
         (!self.first.is_immediate()).then(|| memory(settings, metrics))
     }
 
-    /// The cache of denials; none if the store is immediate.
+    /// The cache of denials. None if the store is immediate.
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
         let settings = &settings.deny_cache;
         if self.first.is_immediate() {

@@ -1,4 +1,4 @@
-//! Traces by the settings: the queue, its exporter, and their metrics.
+//! Traces from the settings: the queue, its exporter, and their metrics.
 //!
 //! Not here: what is traced (telemetry/traces.rs), and the collector (otlp.rs).
 
@@ -13,10 +13,10 @@ use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, 
 
 use super::{AppError, certificates, otlp};
 
-/// The path of spans by HTTP.
+/// The path of spans with HTTP.
 const PATH: &str = "/v1/traces";
 
-/// The tracer and the exporter; none if traces are off. Reads the files of TLS once.
+/// The tracer and the exporter. None if traces are off. Reads the TLS files once.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.

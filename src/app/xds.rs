@@ -1,6 +1,6 @@
-//! Policies from a control plane: puts them in force, and shows their state at `/readyz` and in metrics.
+//! Policies from a control plane: applies them, and shows their state at `/readyz` and in metrics.
 //!
-//! Not here: the client (xds), what resources mean (xds/resource.rs), and policies from files (policies.rs).
+//! Not here: the client (xds), the meaning of resources (xds/resource.rs), and policies from files (policies.rs).
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,9 +15,9 @@ use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 
 use super::{AppError, certificates, policies};
 
-/// Where accepted policies go.
+/// The target of accepted policies.
 pub(super) struct Target {
-    /// Puts loaded policies in force, and reports problems.
+    /// Applies loaded policies, and reports problems.
     pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) dialect: Dialect,
@@ -25,7 +25,7 @@ pub(super) struct Target {
     pub(super) store: Arc<dyn Store>,
 }
 
-/// Tells when the first policies are in force.
+/// Signals when the first policies are in force.
 pub(super) struct First(watch::Receiver<bool>);
 
 impl First {
@@ -61,10 +61,9 @@ pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result
 }
 
 impl Target {
-    /// Puts all of these resources in force, or none.
+    /// Applies all of these resources, or none.
     ///
-    /// # Errors
-    /// All problems, one text for each.
+    /// # Errors All problems, with one text for each.
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);

@@ -134,7 +134,7 @@ pub enum Command {
     Simulate(SimulateArguments),
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
-    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
+    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is not a terminal, prints
     /// tab-separated lines after each interval; docs/admin.md has the columns. The exit code is 0 when you end it, and 1 if the
     /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
@@ -729,7 +729,7 @@ mod tests {
         --set: redis.timout: no such setting, the nearest is redis.timeout
         --set: an argument without "=": write NAME=VALUE
         --set: store: given twice, before by --store
-        --set: redis.username: empty: leave it out instead
+        --set: redis.username: empty: remove the setting instead
         settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
         "#);
     }

@@ -71,7 +71,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
 }
 
-/// Asks the server at `-dial_string` once. A denial is no error.
+/// Asks the server at `-dial_string` once. A denial is not an error.
 ///
 /// # Errors
 /// If flags are wrong, or there is no answer.

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod args;
 pub mod ask;
+mod bar;
 pub mod check;
 pub mod client;
 pub mod diff;

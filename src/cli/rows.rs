@@ -2,23 +2,29 @@
 //!
 //! Not here: parsing of arguments (args/rows.rs), lines of files (policies), and the effect of a row (engine, limiter).
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek as _, Write};
-use std::path::Path;
-use std::time::{Duration, Instant};
+mod import;
+
+use std::io::{self, Write};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use weir_app::AppError;
 use weir_engine::Window;
 use weir_engine::descriptor::{parse_entries, spell_entries, spell_pairs};
 use weir_engine::overrides::Numbers;
 use weir_engine::rows::{Row, RowTerms};
 use weir_engine::words::{counted, printable};
-use weir_policies::row_file::{self, ROW_HEAD, ROW_LINE_BYTES_MAX, RowHead};
+use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_policies::row_file::{self, ROW_HEAD};
+use weir_settings::Settings;
 use weir_text::{instant_text, parse_instant};
 
+pub use self::import::ImportError;
+use self::import::{LineEnd, Pass, import};
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent, encoded};
 use super::args::overrides::ServerArguments;
 use super::args::rows::{AllArguments, ImportArguments, OneArguments, RowAction, SetRowArguments};
@@ -27,14 +33,8 @@ use super::runtime::block_on;
 use super::token::Token;
 
 const PATH: &str = "/rows";
-/// The most rows of one request.
-const BATCH: usize = 2_000;
-/// The most bytes of one request.
-const BATCH_BYTES: usize = 2 * 1_024 * 1_024;
-/// The most wrong lines that are listed.
-const LISTED_MAX: usize = 100;
-/// How often the progress is shown.
-const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// The most bytes of the rows of one request, apart from its last row.
+const BODY_BYTES: usize = 2 * 1_024 * 1_024;
 /// One request writes thousands of rows.
 const BOUNDS: Bounds = Bounds { bytes_max: 64 * 1_024 * 1_024, timeout: Duration::from_secs(60) };
 
@@ -47,9 +47,12 @@ pub enum Failed {
     /// The arguments contradict each other, or name a file that cannot be used.
     #[error("{0}")]
     Usage(String),
-    /// The file has wrong lines.
+    /// A file was not imported.
     #[error("{0}")]
-    Lines(String),
+    Import(#[from] ImportError),
+    /// The settings cannot be used, or Redis does not answer.
+    #[error("{0}")]
+    Direct(#[from] AppError),
     /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -101,12 +104,12 @@ struct Pruned {
 
 #[derive(Deserialize)]
 struct Results {
-    results: Vec<LineResult>,
+    results: Vec<ShownResult>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum LineResult {
+enum ShownResult {
     Word(String),
     Refused { refused: String, is_store: bool },
 }
@@ -117,7 +120,12 @@ enum LineResult {
 /// If the server does not execute it, the file has wrong lines, or the output cannot be written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
-        RowAction::Import(arguments) => import(arguments, out, notes),
+        RowAction::Import(ImportArguments { file, skip, redis, server }) => match redis.settings(std::env::vars_os()) {
+            None => import(file, *skip, |pass, rows| by_server(server, pass, &rows), out, notes),
+            Some(settings) => into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |table| {
+                import(file, *skip, |pass, rows| table.write(pass, rows), out, notes)
+            }),
+        },
         RowAction::Get(OneArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
             Ok(writeln!(out, "{}", row.line())?)
@@ -307,162 +315,59 @@ impl ShownRow {
     }
 }
 
-/// The results of the lines of an import.
-#[derive(Default)]
-struct Tally {
-    written: usize,
-    same: usize,
-    wrong: usize,
-    /// The first wrong lines: number, column and reason.
-    listed: Vec<String>,
-}
-
-/// Imports the rows of a file: first checks all lines, then writes them. With `--skip`, writes the lines as it reads
-/// them.
-fn import(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
-    let ImportArguments { file: path, skip, server } = arguments;
-    let mut tally = Tally::default();
-    if !skip {
-        let mut checked = Tally::default();
-        pass(path, server, true, &mut checked, notes)?;
-        if checked.wrong > 0 {
-            return Err(Failed::Lines(wrong(&checked, "nothing was written")));
+/// The rows of a batch, by a running server.
+fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<LineEnd>, Failed> {
+    let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
+    let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
+    for (at, row) in rows.iter().enumerate() {
+        body.push_str(&as_json(row).to_string());
+        body.push('\n');
+        if body.len() >= BODY_BYTES || at + 1 == rows.len() {
+            let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
+            ends.extend(answer.results.into_iter().map(|result| match result {
+                ShownResult::Word(word) if word == "same" => LineEnd::Same,
+                ShownResult::Word(_) => LineEnd::Written,
+                ShownResult::Refused { refused, is_store: true } => LineEnd::Unconfirmed(refused),
+                ShownResult::Refused { refused, is_store: false } => LineEnd::Refused(refused),
+            }));
         }
     }
-    pass(path, server, false, &mut tally, notes)?;
-    writeln!(out, "{} written, {} were the same, {} wrong", counted(tally.written, "row"), tally.same, tally.wrong)?;
-    if tally.wrong > 0 { Err(Failed::Lines(wrong(&tally, "the other lines are written"))) } else { Ok(()) }
+    Ok(ends)
 }
 
-fn wrong(tally: &Tally, what: &str) -> String {
-    let mut text = format!("{}, {what}:", counted(tally.wrong, "wrong line"));
-    for line in &tally.listed {
-        text.push('\n');
-        text.push_str(line);
-    }
-    if tally.wrong > tally.listed.len() {
-        text.push_str(&format!("\nand {} more", tally.wrong - tally.listed.len()));
-    }
-    text
+/// The rows of a Redis, without a server.
+struct Direct<'r> {
+    runtime: &'r Runtime,
+    table: RowTable,
 }
 
-impl Tally {
-    fn refuse(&mut self, line: String) {
-        self.wrong += 1;
-        if self.listed.len() < LISTED_MAX {
-            self.listed.push(line);
-        }
-    }
+/// Opens the rows of the Redis of these settings. The reasons why Redis cannot be reached are in the log, which goes to standard error.
+fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
+    let log = weir_settings::Log { level: "warn".to_owned(), file: None, ..settings.log.clone() };
+    weir_app::set_up_log(&log).map_err(|error| Failed::Usage(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Start)?;
+    let result = match runtime.block_on(weir_app::open_rows(settings)) {
+        Ok(table) => work(&Direct { runtime: &runtime, table }),
+        Err(error) => Err(error.into()),
+    };
+    // Do not wait for connections.
+    runtime.shutdown_background();
+    weir_app::flush_log();
+    result
 }
 
-/// Reads the file once, with bounded memory, and sends its lines.
-fn pass(
-    path: &Path,
-    server: &ServerArguments,
-    is_check: bool,
-    tally: &mut Tally,
-    notes: &mut dyn Write,
-) -> Result<(), Failed> {
-    let unusable = |error: io::Error| Failed::Usage(format!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(unusable)?;
-    let bytes = file.metadata().map_err(unusable)?.len();
-    let mut reader = BufReader::new(file);
-    let mut buffer = Vec::new();
-    let at = |line: usize, problem: &dyn std::fmt::Display| format!("{}:{line}: {problem}", path.display());
-    let (mut head, mut line, mut shown) = (None, 0, Instant::now());
-    let (mut batch, mut lines) = (String::new(), Vec::new());
-    loop {
-        buffer.clear();
-        let is_whole = read_line(&mut reader, &mut buffer).map_err(unusable)?;
-        let is_end = buffer.is_empty() && is_whole == LineEnd::File;
-        if !is_end {
-            line += 1;
-            let text = match (is_whole, std::str::from_utf8(&buffer)) {
-                (LineEnd::TooLong, _) => Err(format!("a line has at most {ROW_LINE_BYTES_MAX} bytes")),
-                (_, Ok(text)) => Ok(text),
-                (_, Err(error)) => Err(format!("column {}: not UTF-8", error.valid_up_to() + 1)),
-            };
-            match (&head, text) {
-                (None, Ok(text)) => {
-                    let parsed = RowHead::parse(text.trim_start_matches('\u{feff}'));
-                    head = Some(parsed.map_err(|error| Failed::Lines(at(line, &error)))?);
-                }
-                (None, Err(reason)) => return Err(Failed::Lines(at(line, &reason))),
-                (Some(_), Ok(text)) if text.trim().is_empty() => {}
-                (Some(head), Ok(text)) => match head.row(text) {
-                    Ok(row) => {
-                        batch.push_str(&as_json(&row).to_string());
-                        batch.push('\n');
-                        lines.push(line);
-                    }
-                    Err(error) => tally.refuse(at(line, &error)),
-                },
-                (Some(_), Err(reason)) => tally.refuse(at(line, &reason)),
-            }
+impl Direct<'_> {
+    fn write(&self, pass: Pass, rows: Vec<Row>) -> Result<Vec<LineEnd>, Failed> {
+        let refused = |refused: RowRefused| match refused {
+            RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
+            _ => LineEnd::Refused(refused.to_string()),
+        };
+        if pass == Pass::Check {
+            let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);
+            return Ok(rows.iter().map(check).collect());
         }
-        if lines.len() >= BATCH || batch.len() >= BATCH_BYTES || (is_end && !lines.is_empty()) {
-            let query = if is_check { "?check=true" } else { "" };
-            let sent = std::mem::take(&mut batch);
-            let answer: Results = ask(server, Method::POST, &format!("{PATH}{query}"), sent)?;
-            for (line, result) in lines.drain(..).zip(answer.results) {
-                match result {
-                    LineResult::Word(word) if word == "same" => tally.same += 1,
-                    LineResult::Word(_) => tally.written += 1,
-                    LineResult::Refused { refused, is_store: true } => {
-                        return Err(Failed::Lines(format!(
-                            "{}\n{} written before it: import the file again",
-                            at(line, &refused),
-                            counted(tally.written, "row")
-                        )));
-                    }
-                    LineResult::Refused { refused, is_store: false } => {
-                        tally.refuse(at(line, &format!("column 1: {refused}")));
-                    }
-                }
-            }
-            if shown.elapsed() >= PROGRESS_EVERY {
-                shown = Instant::now();
-                let done = reader.stream_position().map_err(unusable)?;
-                let percent = (done * 100).checked_div(bytes).unwrap_or(100).min(100);
-                let what = if is_check { "checked" } else { "imported" };
-                writeln!(notes, "{what} {line} lines, {percent} %")?;
-            }
-        }
-        if is_end {
-            return match head {
-                Some(_) => Ok(()),
-                None => Err(Failed::Lines(at(1, &"empty: the first line has the names of the columns"))),
-            };
-        }
-    }
-}
-
-/// How a line ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LineEnd {
-    Line,
-    File,
-    /// The line is longer than the bound, and incomplete.
-    TooLong,
-}
-
-/// Reads a line without its end, at most [`ROW_LINE_BYTES_MAX`] bytes of it.
-fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<LineEnd> {
-    let mut is_too_long = false;
-    loop {
-        let available = reader.fill_buf()?;
-        if available.is_empty() {
-            return Ok(if is_too_long { LineEnd::TooLong } else { LineEnd::File });
-        }
-        let end = available.iter().position(|byte| *byte == b'\n');
-        let part = &available[..end.unwrap_or(available.len())];
-        let room = ROW_LINE_BYTES_MAX.saturating_sub(line.len());
-        is_too_long |= part.len() > room;
-        line.extend_from_slice(&part[..part.len().min(room)]);
-        let used = end.map_or(part.len(), |end| end + 1);
-        reader.consume(used);
-        if end.is_some() {
-            return Ok(if is_too_long { LineEnd::TooLong } else { LineEnd::Line });
-        }
+        let written = self.runtime.block_on(self.table.write(rows)).into_iter();
+        let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
+        Ok(written.map(|written| written.map_or_else(refused, end)).collect())
     }
 }

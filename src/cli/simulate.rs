@@ -24,6 +24,7 @@ use weir_lab::simulation::traffic::Traffic;
 use weir_lab::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
 
 use self::files::{Inputs, Results};
+use super::bar::Bar;
 use super::numbers::number;
 
 /// The most sets of policies.
@@ -36,8 +37,6 @@ const WIDTH: u16 = 100;
 const WIDTHS: std::ops::RangeInclusive<u16> = 60..=240;
 /// The time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
-/// The length of the bar, in characters.
-const BAR: u64 = 30;
 
 /// The arguments of `weir simulate`.
 #[derive(clap::Args, Debug)]
@@ -107,6 +106,9 @@ pub fn run(
             let _ = writeln!(notes, "weir: {warning}");
             break;
         }
+    }
+    for warning in traffic.rows().into_iter().flat_map(|rows| simulated.iter().filter_map(|one| one.set_rows(rows))) {
+        let _ = writeln!(notes, "weir: {warning}");
     }
     let mut interrupts = Interrupts::listen().map_err(|error| cannot_start(&error))?;
     let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize, &mut interrupts)?;
@@ -185,8 +187,9 @@ fn watched(
         let result = simulate(&mut traffic, &simulated, requests_max, &shared);
         result.map(|traffic| Report::new(traffic, simulated.iter().map(|one| one.report(keys)).collect()))
     };
-    let mut bar = Bar { is_shown: io::stderr().is_terminal(), has_text: false };
-    let result = interrupts.or(simulation, || bar.draw(&progress));
+    let mut bar = Bar::new();
+    let draw = || bar.draw(progress.per_mille(), &counted(text::grouped(progress.requests()), "request"));
+    let result = interrupts.or(simulation, draw);
     bar.clear();
     progress.stop();
     result.map_err(|error| cannot_start(&error))?.ok_or(NOTHING)?.map_err(|error| match error {
@@ -239,37 +242,5 @@ impl Interrupts {
                 }
             }
         })
-    }
-}
-
-/// The progress of the simulation, on standard error if that is a terminal.
-struct Bar {
-    is_shown: bool,
-    has_text: bool,
-}
-
-impl Bar {
-    fn draw(&mut self, progress: &Progress) {
-        if !self.is_shown {
-            return;
-        }
-        self.has_text = true;
-        let requests = counted(text::grouped(progress.requests()), "request");
-        let text = match progress.per_mille() {
-            None => format!("\r\u{1b}[K{requests}"),
-            Some(done) => {
-                let full = usize::try_from(done * BAR / 1_000).unwrap_or(0);
-                let rest = usize::try_from(BAR).unwrap_or(0) - full;
-                let percent = done / 10;
-                format!("\r\u{1b}[K[{}{}] {percent} %, {requests}", "#".repeat(full), ".".repeat(rest))
-            }
-        };
-        let _ = io::stderr().write_all(text.as_bytes());
-    }
-
-    fn clear(&self) {
-        if self.has_text {
-            let _ = io::stderr().write_all(b"\r\x1b[K");
-        }
     }
 }

@@ -239,6 +239,8 @@ pub struct Charged<'a> {
     pub limit: LimitOf<'a>,
     /// The descriptor that met the limit, as in the request.
     pub entries: &'a [Entry<'a>],
+    /// The row that the limit's numbers are from; none for the default plan and rules without rows.
+    pub row: Option<&'a Arc<RowTerms>>,
     /// How the request is charged.
     pub mode: Mode,
     /// The operation.

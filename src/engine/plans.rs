@@ -111,6 +111,11 @@ impl Plans {
         self.plans.iter().map(|(name, limits)| (&**name, &**limits))
     }
 
+    /// The names of the plans.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name)
+    }
+
     /// The limits of the default plan.
     #[must_use]
     pub fn default_limits(&self) -> &PlanLimits {

@@ -1,7 +1,7 @@
-//! Fuzz targets: each passes any bytes to a parser of outside input, and panics if the parser breaks a promise.
+//! Fuzz targets: each passes arbitrary bytes to a parser of outside input, and panics if the parser breaks a promise.
 //!
-//! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
-//! and on inputs made of these. Compiled for tests and for cargo-fuzz only.
+//! `cargo fuzz` builds them with the programs of fuzz/. The tests below run the same functions on the seeds in
+//! fuzz/corpus, and on mutations of these. Compiled only for tests and cargo-fuzz.
 
 #[cfg(test)]
 mod memory;
@@ -9,6 +9,7 @@ mod memory;
 use std::path::Path;
 
 pub use weir_grpc::fuzz::{frames, message};
+pub use weir_http::fuzz::{override_body, row_body};
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
 use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
@@ -18,20 +19,20 @@ use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
 use weir_rls::{json, receipts};
 use weir_settings::{Layer, Settings};
 pub use weir_store::redis::{map, replies};
+pub use weir_telemetry::mapper::fuzz as mapper;
 pub use weir_xds::discovery;
 
-/// How many requests of traffic are taken.
+/// How many requests of traffic are read.
 const REQUESTS_MAX: usize = 100;
 
 /// The body of `POST /json`.
 ///
-/// # Panics
-/// When an error is too long, has control characters or no place, or when a request is read from what is no JSON, or differently where it
-/// is written in another way.
+/// # Panics When an error is too long or has control characters or no place, when a request is read from invalid JSON,
+/// or when a different spelling of the JSON gives a different request.
 pub fn json(data: &[u8]) {
     match json::parse_request(data) {
         Ok(request) => {
-            let value: serde_json::Value = serde_json::from_slice(data).expect("what is no JSON is no request");
+            let value: serde_json::Value = serde_json::from_slice(data).expect("only JSON is a request");
             assert_eq!(json::parse_request(value.to_string().as_bytes()).as_ref(), Ok(&request));
         }
         Err(error) => {
@@ -45,10 +46,9 @@ pub fn json(data: &[u8]) {
     }
 }
 
-/// The value of an entry that brings a receipt back.
+/// The value of an entry that returns a receipt.
 ///
-/// # Panics
-/// When what was read is not what its own text says, or is past a bound.
+/// # Panics When formatting and reading a receipt changes it, or when it exceeds a bound.
 pub fn receipts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Some(holds) = receipts::parse(&text) else { return };
@@ -61,13 +61,12 @@ pub fn receipts(data: &[u8]) {
 
 /// A policy file.
 ///
-/// # Panics
-/// When it is refused without a problem, or with one at a place that the file does not have.
+/// # Panics When it is refused without a problem, or with a problem at a place outside of the file.
 pub fn policies(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Err(problems) = weir_policies::parse(&[("fuzz.yaml", &text)]) else { return };
     assert!(problems.count() > 0 && (1..=PROBLEMS_MAX).contains(&problems.list().len()));
-    // YAML has line breaks that are no line break elsewhere.
+    // YAML has line breaks that are not line breaks elsewhere.
     let lines = text.chars().filter(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')).count() + 2;
     for problem in problems.list() {
         let line = problem.position.map_or(1, |position| position.line);
@@ -89,8 +88,7 @@ pub fn tests(data: &[u8]) {
 
 /// A file of traffic, and its first requests.
 ///
-/// # Panics
-/// When it is refused without a problem, or when its requests are not in the order of time.
+/// # Panics When it is refused without a problem, or when its requests are not in order of time.
 pub fn traffic(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match traffic_file::parse(&"fuzz.traffic.yaml".into(), &text, Path::new("")) {
@@ -101,8 +99,7 @@ pub fn traffic(data: &[u8]) {
 
 /// A record of `weir tap`.
 ///
-/// # Panics
-/// When its requests are not in the order of time.
+/// # Panics When its requests are not in order of time.
 pub fn records(data: &[u8]) {
     let path = std::env::temp_dir().join(format!("weir-fuzz-{}.jsonl", std::process::id()));
     std::fs::write(&path, data).expect("a temporary file");
@@ -120,7 +117,7 @@ fn in_order(traffic: Result<Traffic, TrafficError>) {
     }
 }
 
-/// What a server says of the source of its policies.
+/// A server's answer about the source of its policies.
 ///
 /// # Panics
 /// When it is refused without a problem.
@@ -131,7 +128,7 @@ pub fn sources(data: &[u8]) {
     }
 }
 
-/// A settings file and, after a line of `---`, assignments as `--set` takes them.
+/// A settings file and, after a line of `---`, assignments as for `--set`.
 ///
 /// # Panics
 /// When it is refused without a problem.
@@ -151,7 +148,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::path::Path;
 
-    /// Inputs that are made of each target's seeds; `WEIR_FUZZ_INPUTS` sets another number.
+    /// Mutated inputs for each target; `WEIR_FUZZ_INPUTS` sets another number.
     const INPUTS: u64 = 3_000;
     const INPUT_BYTES_MAX: usize = 4 * 1_024;
     const CHANGES_MAX: usize = 6;
@@ -195,7 +192,7 @@ mod tests {
             usize::try_from((mixed ^ (mixed >> 31)) >> 16).unwrap() % end
         }
 
-        /// A part of a text, at most 64 bytes long.
+        /// A part of a text, at most 64 bytes.
         fn part<'a>(&mut self, text: &'a [u8]) -> &'a [u8] {
             let from = self.below(text.len() + 1);
             let length = self.below((text.len() - from).min(64) + 1);
@@ -293,6 +290,21 @@ mod tests {
     #[test]
     fn row_lines() {
         run("row_lines", super::row_lines);
+    }
+
+    #[test]
+    fn override_body() {
+        run("override_body", super::override_body);
+    }
+
+    #[test]
+    fn row_body() {
+        run("row_body", super::row_body);
+    }
+
+    #[test]
+    fn mapper() {
+        run("mapper", super::mapper);
     }
 
     #[test]

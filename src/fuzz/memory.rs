@@ -1,10 +1,11 @@
-//! What each decoder of outside bytes takes at most, as docs/bounds.md says: each is given the smallest elements that its
-//! form has, and its allocations are counted.
+//! The maximum memory of each decoder of outside bytes, as in docs/bounds.md. Each decoder gets the smallest elements
+//! of its format, and the test counts its allocations.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
+use weir_http::fuzz::{override_body, row_body};
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
 use weir_limiter::rows::fuzz as rows;
@@ -19,13 +20,13 @@ const KIB: usize = 1 << 10;
 
 /// One row of the page.
 struct Decoder {
-    /// Its first cell.
+    /// The first cell of the row.
     name: &'static str,
     decode: fn(&[u8]),
     inputs: Vec<Vec<u8>>,
 }
 
-/// `unit` again and again between two texts, as often as fits into `bytes`.
+/// Repeats `unit` between two texts, as often as fits into `bytes`.
 fn many(before: &str, unit: &str, after: &str, bytes: usize) -> Vec<u8> {
     let count = (bytes - before.len() - after.len()) / unit.len();
     format!("{before}{}{after}", unit.repeat(count)).into_bytes()
@@ -52,7 +53,7 @@ fn requests() -> Vec<Vec<u8>> {
     let most = 4 * MIB;
     let entries = |count: usize| [0x0a, 0].repeat(count);
     let full = within(2, &entries(64)).repeat(64);
-    // Bytes that are no UTF-8, in as many texts and as few bytes as may be.
+    // Bytes that are not UTF-8, in as many texts and as few bytes as possible.
     let latin = |bytes: usize| within(1, &[within(1, &vec![0xff; bytes]), within(2, &vec![0xff; bytes])].concat());
     let latin = |bytes: usize| within(2, &latin(bytes).repeat(64)).repeat(64);
     vec![
@@ -107,7 +108,7 @@ fn resources(bytes: &[u8]) {
     let _ = resource::policies(&[resource], 32 * MIB, Dialect::default());
 }
 
-/// Each kind of message, as often as a resource of 32 KiB or 256 KiB may have it.
+/// Each kind of message, as often as it fits into a resource of 32 KiB or 256 KiB.
 fn resource_contents() -> Vec<Vec<u8>> {
     let named = |number: u8, name: usize| within(number, format!("{name:05}").as_bytes());
     let plain = |name: usize| within(3, &named(1, name));
@@ -135,7 +136,7 @@ fn value_list(value: &[u8], count: usize) -> Vec<u8> {
     within(6, &within(1, value).repeat(count))
 }
 
-/// So many descriptors that the resource is just not refused before it is decoded, and as many as fit into the bytes.
+/// The most descriptors with which the resource is not refused before decoding, and the most that fit into the bytes.
 fn fitting(bytes: usize, descriptor: &dyn Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let of = |count: usize| {
         let descriptors: Vec<u8> = (0..count).flat_map(descriptor).collect();
@@ -258,6 +259,30 @@ fn row_lines() -> Vec<Vec<u8>> {
     ]
 }
 
+/// As the admin listener reads a POST: all lines, then their rows.
+fn row_bodies(bytes: &[u8]) {
+    bytes.split(|byte| *byte == b'\n').for_each(row_body);
+}
+
+fn row_posts() -> Vec<Vec<u8>> {
+    let head = "{\"domain\":\"\",\"descriptor\":\"";
+    let limit = "{\"requests\":1,\"window_us\":1000}";
+    vec![
+        many("", "{}\n", "", 4 * MIB),
+        many(head, "a=,", "a=\",\"plan\":\"\"}", 4 * MIB),
+        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), 4 * MIB),
+    ]
+}
+
+fn override_bodies() -> Vec<Vec<u8>> {
+    let head = "{\"domain\":\"\",\"reason\":\"a\",\"for_us\":1,\"descriptor\":\"";
+    let limit = "{\"requests\":1,\"window_us\":1000}";
+    vec![
+        many(head, "a=,", &format!("a=\",\"limits\":[{limit}]}}"), 16 * KIB),
+        many(&format!("{head}a=\",\"limits\":["), &format!("{limit},"), &format!("{limit}]}}"), 16 * KIB),
+    ]
+}
+
 fn sources(bytes: &[u8]) {
     let _ = serde_json::from_slice::<Sources>(bytes);
 }
@@ -300,6 +325,8 @@ fn decoders() -> Vec<Decoder> {
         Decoder { name: "overrides in the store", decode: overrides, inputs: override_lines() },
         Decoder { name: "a row in the store", decode: rows, inputs: row_texts() },
         Decoder { name: "a file of rows, in `weir`", decode: row_file::fuzz, inputs: row_lines() },
+        Decoder { name: "rows by the admin listener", decode: row_bodies, inputs: row_posts() },
+        Decoder { name: "an override by the admin listener", decode: override_body, inputs: override_bodies() },
         Decoder { name: "policies of a server, in `weir`", decode: sources, inputs: served() },
         Decoder { name: "a mapping file of StatsD", decode: mapper, inputs: mappings() },
         Decoder { name: "a settings file", decode: settings, inputs: yaml(256 * KIB) },

@@ -1,7 +1,7 @@
-//! Drops the `:authority` of requests, so that HTTP/2 takes a request with any authority.
+//! Overwrites the `:authority` of requests, so that HTTP/2 accepts a request with any authority.
 //!
-//! h2 resets a request whose `:authority` is no host name. Envoy sends the name of its cluster there, such as
-//! `outbound|8081||weir.default.svc.cluster.local`. weir needs no authority.
+//! h2 resets a request whose `:authority` is not a host name. Envoy sends the name of its cluster there, such as
+//! `outbound|8081||weir.default.svc.cluster.local`. weir does not use the authority.
 //!
 //! Each `:authority` value is overwritten in place, in the bytes that the peer sent, before h2 reads them.
 //! The bytes that replace it have the same number of octets: `X` in a plain text, and the code of `X`, which has eight bits, in
@@ -13,22 +13,22 @@
 //! Not here: which bytes are a header block (frames.rs), and the decoder (h2). Two forms stay as they are, and h2 resets
 //! the stream: an empty value, and a name that is an index into the dynamic table. No encoder known to us sends either.
 
-/// What replaces an octet of a plain text.
+/// Replaces an octet of a plain text.
 const PLAIN: u8 = b'X';
-/// What replaces an octet of a text in Huffman's code: that of `X` (RFC 7541, appendix B).
+/// Replaces an octet of a Huffman-coded text: the code of `X` (RFC 7541, appendix B).
 const HUFFMAN: u8 = 0xfc;
 /// The index of `:authority` in the static table.
 const INDEX: u8 = 1;
-/// The name, where it is written out, plain and in Huffman's code.
+/// The name as a literal, plain and Huffman-coded.
 const NAMES: [&[u8]; 2] = [b":authority", b"\xb8\x3b\x53\x39\xec\x32\x7d\x7f"];
 
-/// Where the reader is in a header block.
+/// The position of the reader in a header block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     /// Before a field.
     #[default]
     Field,
-    /// In the further octets of a number whose value does not matter: of an indexed field, or of a table size.
+    /// In the further octets of a number whose value is not used: of an indexed field, or of a table size.
     Number,
     /// In the further octets of the index of a name that is not `:authority`.
     NameIndex,
@@ -50,23 +50,23 @@ enum At {
 #[derive(Debug, Default)]
 pub(super) struct Authorities {
     at: At,
-    /// Octets of the text that are still to come.
+    /// The remaining octets of the text.
     left: usize,
-    /// Octets of the name that have come.
+    /// The octets of the name so far.
     name_octets: usize,
     /// Whether the text is in Huffman's code.
     is_huffman: bool,
-    /// Whether the name is `:authority`, as far as it was read.
+    /// Whether the name so far is a beginning of `:authority`.
     is_authority: bool,
 }
 
 impl Authorities {
-    /// A header block begins.
+    /// Begins a header block.
     pub(super) fn begin(&mut self) {
         self.at = At::Field;
     }
 
-    /// Takes the next octets of the header block.
+    /// Processes the next octets of the header block.
     pub(super) fn overwrite(&mut self, block: &mut [u8]) {
         let mut read = 0;
         loop {
@@ -117,7 +117,7 @@ impl Authorities {
         self.is_authority = is_literal && number == INDEX;
     }
 
-    /// A further octet of a number whose value does not matter.
+    /// A further octet of a number whose value is not used.
     const fn end_of_number(&mut self, octet: u8, next: At) {
         if octet & 0x80 == 0 {
             self.at = next;
@@ -134,7 +134,7 @@ impl Authorities {
         }
     }
 
-    /// A further octet of the length of a text. h2 refuses the block if it is longer than a block may be.
+    /// A further octet of the length of a text. h2 refuses the block if the length exceeds that of a block.
     fn more_length(&mut self, octet: u8, shift: u8, text: At) {
         let more = usize::from(octet & 0x7f).checked_shl(shift.into()).unwrap_or(usize::MAX);
         self.left = self.left.saturating_add(more);
@@ -162,7 +162,7 @@ impl Authorities {
         }
     }
 
-    /// A part of a name or a value, of at most the octets that are left.
+    /// A part of a name or a value, at most its remaining octets.
     fn text(&mut self, part: &mut [u8]) {
         if self.at == At::Name {
             let name = NAMES[usize::from(self.is_huffman)];
@@ -183,7 +183,7 @@ impl Authorities {
 mod tests {
     use super::*;
 
-    /// The block as h2 gets it, the same however it is cut.
+    /// The block as h2 receives it. The result does not depend on how it is cut.
     fn overwritten(block: &[u8]) -> Vec<u8> {
         let sizes = (1..=block.len().min(400)).chain([block.len()]);
         let mut results: Vec<Vec<u8>> = sizes
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn other_fields_stay_as_they_are() {
         for block in [
-            // Indexed fields, one of a large index.
+            // Indexed fields, one with a large index.
             &b"\x83\x86\x81\xff\x80\x01\xbe"[..],
             // Table sizes.
             b"\x20\x3f\xe1\x1f\x83",

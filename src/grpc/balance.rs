@@ -1,51 +1,51 @@
 //! Chooses the runtime for the next connection: the one with the least recent work.
 //!
-//! Envoy opens few busy connections and probes open many idle ones, so the number of connections says nothing about work. The
-//! requests of the last seconds do. Not here: accepting (lib.rs) and counting (connection.rs).
+//! Envoy opens few busy connections and probes open many idle ones, so the number of connections does not show the
+//! load. The requests of the last seconds do. Not here: accepting (lib.rs) and counting (connection.rs).
 
 use std::time::Duration;
 
 use super::connection::Load;
 
-/// How often the requests of all runtimes are counted. With each count the earlier requests count half.
+/// How often the requests of all runtimes are counted. Each count halves the weight of earlier requests.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Loads that differ by less count as equal. This is some hundred requests a second, a thousandth of what a core can do. Below it,
-/// the number of connections predicts the load better than recent requests.
+/// Loads that differ by less count as equal. This is a few hundred requests a second, a thousandth of the capacity of a
+/// core. Below it, the number of connections predicts the load better than recent requests.
 const ALIKE: u64 = 256;
 /// The weight of a new connection; it halves each second.
 const YOUNG: u64 = 256;
 
 /// Chooses runtimes for connections.
 ///
-/// The load of a runtime is its recent requests, and an estimate for young connections, whose requests are still to come. Without
-/// the estimate, connections that come at once would all go to the same runtime. A young connection counts as much as the mean
-/// runtime has, and half of that after each count. Among equal runtimes the one with the fewest connections is chosen, and among
-/// equal numbers they take turns.
+/// The load of a runtime is its recent requests, plus an estimate for young connections, whose requests are still to
+/// come. Without the estimate, simultaneous connections would all go to the same runtime. A young connection counts as
+/// much as the mean load of the runtimes, and half of that after each count. Among equal runtimes the one with the
+/// fewest connections is chosen, and among equal numbers they take turns.
 pub(super) struct Balance {
     runtimes: Vec<Share>,
-    /// The runtime that comes first among equal ones.
+    /// The runtime that is chosen first among equal ones.
     turn: usize,
 }
 
 /// The load of one runtime.
 struct Share {
     load: Load,
-    /// Its number of requests at the last count.
+    /// The requests at the last count.
     counted: u64,
-    /// Recent requests: twice its requests in a second, if they are steady.
+    /// Recent requests: twice the requests of a second, if they are steady.
     recent: u64,
     /// Recent connections, in parts of [`YOUNG`].
     young: u64,
 }
 
 impl Balance {
-    /// For these runtimes, at least one.
+    /// A balance of these runtimes, at least one.
     pub(super) fn new(loads: impl IntoIterator<Item = Load>) -> Self {
         let share = |load| Share { load, counted: 0, recent: 0, young: 0 };
         Self { runtimes: loads.into_iter().map(share).collect(), turn: 0 }
     }
 
-    /// Counts the requests since the last call. To be called every [`LOOK_EVERY`].
+    /// Counts the requests since the last call. Call it every [`LOOK_EVERY`].
     pub(super) fn look(&mut self) {
         for runtime in &mut self.runtimes {
             let counted = runtime.load.requests();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::connection::Counted;
 
-    /// Runtimes with connections, and the requests that these make in a second.
+    /// Runtimes with connections, and the requests of these per second.
     struct Bench {
         loads: Vec<Load>,
         balance: Balance,
@@ -94,7 +94,7 @@ mod tests {
             Self { loads, balance, open: Vec::new(), a_second: vec![0; count] }
         }
 
-        /// Opens a connection that will make so many requests a second, and says where it went.
+        /// Opens a connection that will make this many requests a second. Returns its runtime.
         fn open(&mut self, a_second: u64) -> usize {
             let at = self.balance.choose();
             self.open.push(Counted::new(&self.loads[at]));
@@ -132,7 +132,7 @@ mod tests {
         let mut bench = Bench::new(2);
         let busy = bench.open(5_000);
         bench.seconds(3);
-        // Probes, all of which go to the other runtime for a while, and more of them.
+        // Probes, which all go to the other runtime for a while, and more of them.
         for _ in 0..20 {
             bench.open(0);
             bench.seconds(1);

@@ -1,7 +1,7 @@
-//! One connection, counted for as long as it is open, the frames that come on it, and the load of a runtime.
+//! One connection: its count while it is open, the frames from its peer, and the load of a runtime.
 //!
-//! A connection is generic over its stream, so that TLS and Unix sockets are served by the same code. Not here: the memory
-//! of a connection (memory.rs), and when it is closed (peers.rs).
+//! A connection is generic over its stream, so the same code serves TLS and Unix sockets. Not here: the memory of a
+//! connection (memory.rs), and when it is closed (peers.rs).
 
 use std::future::poll_fn;
 use std::io;
@@ -23,14 +23,14 @@ const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many
 
 /// The first bytes of every connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The preface, and the header of the SETTINGS frame behind it.
+/// The preface, and the header of the SETTINGS frame after it.
 const OPENING_BYTES: usize = PREFACE.len() + 9;
 
 /// The load of a runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<Counts>);
 
-/// On cache lines of their own: each runtime writes its requests all the time.
+/// On separate cache lines, because each runtime writes its requests all the time.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counts {
@@ -39,20 +39,19 @@ struct Counts {
 }
 
 impl Load {
-    /// The connections that are open now, or handed over and not yet taken.
+    /// The open connections, including those handed over and not yet accepted by their runtime.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.0.connections.load(Relaxed)
     }
 
-    /// The requests that came so far.
+    /// The requests so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Relaxed)
     }
 
-    /// Counts a request. Call it on the runtime whose load this is and nowhere else: one writer needs no locked
-    /// addition.
+    /// Counts a request. Call it only on the runtime of this load: a single writer needs no locked addition.
     pub(super) fn count_request(&self) {
         self.0.requests.store(self.requests() + 1, Relaxed);
     }
@@ -75,7 +74,7 @@ impl Drop for Counted {
     }
 }
 
-/// A socket on its way from the acceptor to a runtime. It belongs to no runtime yet.
+/// A socket between the acceptor and a runtime. It belongs to no runtime yet.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// TCP.
@@ -84,7 +83,7 @@ pub(super) enum Socket {
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// A connection on its way from the acceptor to a runtime.
+/// A connection between the acceptor and a runtime.
 #[derive(Debug)]
 pub(super) struct Accepted {
     /// Its socket.
@@ -94,7 +93,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Puts a socket that belongs to no runtime into the count of one.
+    /// Counts a socket, which belongs to no runtime yet, for a runtime.
     pub(super) fn new(socket: Socket, load: &Load) -> Self {
         Self { socket, counted: Counted::new(load) }
     }
@@ -113,7 +112,7 @@ pub(super) struct Connection<S> {
     _counted: Counted,
 }
 
-/// The first bytes of a connection, which are read before HTTP/2 makes buffers for it.
+/// The first bytes of a connection. They are read before HTTP/2 allocates buffers for it.
 #[derive(Debug)]
 struct Opening {
     bytes: [u8; OPENING_BYTES],
@@ -124,17 +123,16 @@ struct Opening {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// For a stream that belongs to the runtime that this is called on.
+    /// Makes a connection of a stream that belongs to the current runtime.
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
         let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
         let meter = Meter::new(peer.core().bounds.streams);
         Self { stream, peer, meter, written: Written::default(), opening, is_flushed: true, _counted: counted }
     }
 
-    /// Reads the first bytes of the connection. Until a peer has sent them, HTTP/2 allocates no buffers for it.
+    /// Reads the first bytes of the connection. Before a peer has sent them, HTTP/2 allocates no buffers for it.
     ///
-    /// # Errors
-    /// When the peer closes the connection before, or does not speak HTTP/2.
+    /// # Errors When the peer closes the connection before that, or does not use HTTP/2.
     pub(super) async fn open(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_open(context)).await
     }
@@ -168,9 +166,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Counts the frames in bytes that have just been read. Returns false past the bound: then weir sends a GOAWAY if it can be
-    /// written at once, and reads nothing more. The connection is closed a tick later (peers.rs). A peer whose connection is
-    /// closed at once would open the next one at once, which costs more than the frames did.
+    /// Counts the frames in the bytes that were just read. Returns false above the bound: then weir sends a GOAWAY if
+    /// that does not block, and reads nothing more. The connection is closed a tick later (peers.rs). A peer whose
+    /// connection is closed at once would immediately open another one, which costs more than the frames.
     fn count(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> bool {
         let counted = self.meter.count(bytes, self.peer.core().tick(), self.peer.answers());
         self.peer.observe(self.meter.has_shaken_hands(), self.meter.is_in_header_block());
@@ -179,7 +177,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.peer.condemn();
         if self.is_flushed {
-            // Never waits for room in the socket's buffer: the peer may read nothing.
+            // Never waits for space in the socket's buffer, because the peer may not read.
             let _ = Pin::new(&mut self.stream).poll_write(context, GOAWAY);
         }
         false
@@ -364,7 +362,7 @@ mod tests {
             .await;
             read
         };
-        // What opened the connection is read again, and is not counted.
+        // The bytes that opened the connection are read again, but not counted.
         let opening = PREFACE.len() + 9;
         assert_eq!(read_at_once(&mut connection).await, opening + FEW_BYTES_AT_ONCE);
         peer.mature();

@@ -1,7 +1,7 @@
 //! Connections that weir closes, requests that HTTP/2 resets before they are decided, and requests that weir refuses because too much
 //! memory is reserved for their callers. Each is counted by its reason, and logged at most every 10 s.
 //!
-//! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
+//! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are detected (written.rs).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,13 +18,13 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum CloseReason {
-    /// Too many frames without requests, or of requests that were given up.
+    /// Too many frames without requests, or of cancelled requests.
     Frames,
     /// No handshake in time, or too many others.
     Handshake,
     /// The headers of a request did not end in time.
     Headers,
-    /// A response was not taken in time.
+    /// The peer did not read a response in time.
     Unread,
     /// Too much memory was reserved for it, and it made no progress.
     #[strum(serialize = "held")]
@@ -55,7 +55,7 @@ pub const CODES: [&str; 15] = [
     "http_1_1_required",
     "other",
 ];
-/// The codes that show no mistake: the rest of a request is not needed, or its caller has given up.
+/// The codes of normal ends: the rest of a request is not needed, or its caller has cancelled it.
 const HARMLESS: [usize; 2] = [0, 8];
 
 /// The counts of all runtimes.
@@ -120,7 +120,7 @@ impl Ended {
         }
     }
 
-    /// Counts a request that is refused, of a connection for which so many bytes are reserved.
+    /// Counts a refused request of a connection with this many reserved bytes.
     pub(super) fn count_refused(&self, peer: Option<IpAddr>, reserved: usize) {
         let refused = self.refused.fetch_add(1, Relaxed) + 1;
         if self.is_due(CloseReason::VARIANTS.len() + 1) {

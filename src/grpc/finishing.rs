@@ -1,6 +1,6 @@
-//! Requests that run to their end although their caller has gone, because they can have charged a hold. [hd-9]
+//! Requests that run to their end although their caller has gone, because they may have charged a hold. [hd-9]
 //!
-//! Not here: what is done with an answer that nobody takes (unary.rs, service.rs).
+//! Not here: what happens to an answer that HTTP/2 does not send (unary.rs, service.rs).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Whether a request has come to a point from which it must run to its end.
+/// Whether a request has reached a point after which it must run to its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MustFinish(Arc<AtomicBool>);
 
@@ -19,7 +19,7 @@ impl MustFinish {
     }
 }
 
-/// A request on its way. Dropped before its end, it goes on in a task of its own if it must.
+/// A running request. If dropped before its end, it continues in its own task if it must.
 pub(super) struct Finishing<T: 'static> {
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     must_finish: MustFinish,
@@ -48,7 +48,7 @@ impl<T> Drop for Finishing<T> {
     fn drop(&mut self) {
         let Some(request) = self.request.take().filter(|_| self.must_finish.0.load(Relaxed)) else { return };
         if let Ok(runtime) = Handle::try_current() {
-            // The task drops what the request answers.
+            // The task drops the request's answer.
             runtime.spawn(async move { drop(request.await) });
         }
     }

@@ -1,4 +1,4 @@
-//! Counts the HTTP/2 frames that a peer sends, so that frames without requests have a bound.
+//! Counts the HTTP/2 frames from a peer, to bound frames without requests.
 //!
 //! h2 reads the frames. This file reads only their headers of nine bytes, and finds header blocks. Not here: the effect of the
 //! bound (connection.rs), and the content of header blocks (authority.rs).
@@ -18,22 +18,23 @@ pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick, while none of its requests has been
 /// answered; or [`FRAMES_PER_STREAM`] for each request that may be in flight, if that is more.
 pub(super) const REQUEST_FRAMES_MIN: u32 = 1_024;
-/// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send about
-/// 10,000 frames in a second.
+/// The maximum if enough of its requests have been answered, in this tick or before. 64 callers that cancel after 20 ms
+/// send about 10,000 frames in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
 /// A client sends HEADERS, DATA in one or two frames, and RST_STREAM.
 const FRAMES_PER_STREAM: u32 = 4;
-/// A peer that sends more frames of requests in one tick, beyond those of answered requests, seems to cancel most of its requests.
-/// weir then reads from it more slowly. A peer that only sends many requests at once does not notice that.
+/// A peer that sends more frames of requests in one tick, beyond those of answered requests, seems to cancel most of
+/// its requests. weir then reads from it more slowly. This does not affect a peer that only sends many requests at
+/// once.
 const UNANSWERED_FRAMES_MAX: u32 = 64;
-/// Frames of each kind that every answered request adds to the bounds of its tick. For frames of requests the addition lasts, up
-/// to [`REQUEST_FRAMES_MAX`].
+/// Frames of each kind that every answered request adds to the bounds of its tick. For frames of requests the addition
+/// remains, up to [`REQUEST_FRAMES_MAX`].
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 
-/// Requests that a peer may give up in each tick, beyond the number that is answered in it.
+/// Requests that a peer may cancel in each tick, beyond the number of answers in it.
 const GIVEN_UP_PER_TICK: u32 = 512;
-/// Requests that a peer may give up beyond those, over any number of ticks: about twenty seconds in which none of 64 callers that
-/// give up after 20 ms is answered; or [`GIVEN_UP_PER_STREAM`] for each request that may be in flight, if that is more.
+/// Requests that a peer may cancel beyond those, over any number of ticks: about twenty seconds without answers for 64
+/// callers that cancel after 20 ms; or [`GIVEN_UP_PER_STREAM`] for each request that may be in flight, if that is more.
 const GIVEN_UP_MAX: u32 = 65_536;
 const GIVEN_UP_PER_STREAM: u32 = 8;
 
@@ -45,25 +46,25 @@ const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The bytes of a HEADERS frame with the flag PRIORITY that come before its part of the header block.
+/// The bytes of a HEADERS frame with the flag PRIORITY before its part of the header block.
 const PRIORITY_BYTES: u8 = 5;
 
 /// Counts the frames of one connection.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// Bytes of the preface or of a payload that are still to come.
+    /// The remaining bytes of the preface or of a payload.
     skip: usize,
-    /// Whether these bytes have a part of a header block.
+    /// Whether these bytes contain a part of a header block.
     has_block: bool,
-    /// How many of these bytes are padding, behind that part.
+    /// How many of these bytes are padding after that part.
     padding: u8,
-    /// How many bytes come before that part. The first is the length of the padding, if there is padding.
+    /// How many of these bytes precede that part. The first is the length of the padding, if there is padding.
     before_block: u8,
     is_padded: bool,
     authorities: Authorities,
     /// A header that arrives in pieces.
     head: [u8; HEAD_BYTES],
-    /// How many bytes of `head` are there.
+    /// How many bytes of `head` have arrived.
     head_bytes: usize,
     has_preface: bool,
     has_settings: bool,
@@ -77,7 +78,7 @@ pub(super) struct Meter {
     earned: u32,
     idle: u32,
     requests: u32,
-    /// Requests that were given up, less those that earlier ticks allow.
+    /// Cancelled requests, minus those that earlier ticks allow.
     given_up: u32,
     given_up_max: u32,
 }
@@ -87,7 +88,7 @@ pub(super) struct Meter {
 pub(super) struct TooManyFrames;
 
 impl Meter {
-    /// For a connection that may have `streams` requests in flight.
+    /// A meter of a connection that may have `streams` requests in flight.
     pub(super) fn new(streams: u32) -> Self {
         Self {
             skip: PREFACE_BYTES,
@@ -122,11 +123,10 @@ impl Meter {
         self.in_header_block
     }
 
-    /// Counts the frames in received bytes, and overwrites the authorities in them. `tick` is the current second, and `answers`
-    /// counts the answered requests of this connection since its start. It may wrap.
+    /// Counts the frames in received bytes, and overwrites the authorities in them. `tick` is the current second.
+    /// `answers` is the number of answered requests of this connection since its start; it may wrap.
     ///
-    /// # Errors
-    /// The peer sent too many frames in this tick.
+    /// # Errors When the peer sent too many frames in this tick.
     pub(super) fn count(&mut self, bytes: &mut [u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
         if tick != self.tick {
             let earned_max = REQUEST_FRAMES_MAX.saturating_sub(self.requests_min);
@@ -150,7 +150,7 @@ impl Meter {
                 }
                 continue;
             }
-            // Usually the whole header is there.
+            // Usually the whole header has arrived.
             if self.head_bytes == 0
                 && let Some(head) = bytes[read..].first_chunk::<HEAD_BYTES>()
             {
@@ -172,7 +172,7 @@ impl Meter {
         self.requests <= UNANSWERED_FRAMES_MAX.saturating_add(self.extra(answers))
     }
 
-    /// The frames that the requests answered in this tick add to its bounds.
+    /// The frames that this tick's answers add to its bounds.
     const fn extra(&self, answers: u32) -> u32 {
         self.answered(answers).saturating_mul(FRAMES_PER_ANSWER)
     }
@@ -182,7 +182,7 @@ impl Meter {
         answers.wrapping_sub(self.answers_before)
     }
 
-    /// Takes a part of the payload of HEADERS or CONTINUATION. `skip` still counts it.
+    /// Processes a part of the payload of HEADERS or CONTINUATION. `skip` still includes it.
     fn header_payload(&mut self, payload: &mut [u8]) {
         let mut begin = 0;
         while self.before_block > 0
@@ -308,7 +308,7 @@ mod tests {
         assert!(meter.has_shaken_hands());
     }
 
-    /// A HEADERS frame with this before and behind its part of the block.
+    /// A HEADERS frame with these bytes before and after its part of the block.
     fn headers(flags: u8, before: &[u8], block: &[u8], padding: usize) -> Vec<u8> {
         let payload = [before, block, &vec![0; padding]].concat();
         let mut frame = frame(HEADERS, flags, payload.len());
@@ -342,7 +342,7 @@ mod tests {
         // More padding than payload: h2 ends such a connection.
         let broken = headers(END_HEADERS | PADDED, b"\xff", BLOCK, 0);
         check(&broken, &broken);
-        // Data are no header block.
+        // Data are not a header block.
         let mut data = frame(DATA, 1, BLOCK.len());
         data[HEAD_BYTES..].copy_from_slice(BLOCK);
         check(&data, &data);
@@ -367,7 +367,7 @@ mod tests {
         assert!(!meter.is_in_header_block());
     }
 
-    /// How many of these frames a connection may send in a tick in which so many requests were answered.
+    /// How many of these frames a connection may send in a tick with this many answers.
     fn most(frame: &[u8], answers: u32) -> u32 {
         let mut meter = open();
         meter.count(&mut [], 1, 0).unwrap();
@@ -408,7 +408,7 @@ mod tests {
             (1_000_000, REQUEST_FRAMES_MAX),
         ] {
             let mut meter = open();
-            // Half of them are answered in a tick of their own, whose first frames come later.
+            // Half of them are answered in their own tick, whose first frames come later.
             meter.count(&mut [], 1, answers / 2).unwrap();
             meter.count(&mut [], 2, answers).unwrap();
             for tick in 3..6 {
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn a_peer_that_gives_up_most_of_its_requests_for_long_is_stopped_although_some_are_answered() {
         let reset = frame(RST_STREAM, 0, 4);
-        // In the first of `every` ticks the peer gives up so many requests, and so many are answered.
+        // In the first of `every` ticks the peer cancels this many requests, and this many are answered.
         let closed_in = |resets: u32, answered: u32, every: u32| {
             let mut meter = open();
             meter.count(&mut [], 1, 10_000).unwrap();

@@ -1,4 +1,4 @@
-//! Fuzz targets of what callers send on a connection. Compiled for tests and for cargo-fuzz only.
+//! Fuzz targets for the bytes of callers on a connection. Compiled only for tests and cargo-fuzz.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,10 +21,9 @@ use super::unary;
 
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// Counts HTTP/2 frames whole and in pieces. The first byte is the length of the pieces.
+/// Counts HTTP/2 frames as a whole and in pieces. The first byte is the length of a piece.
 ///
-/// # Panics
-/// When the counts differ, or what h2 reads.
+/// # Panics When the counts differ, or the bytes that h2 reads.
 pub fn frames(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let count = |size: usize| {
@@ -35,11 +34,10 @@ pub fn frames(data: &[u8]) {
     assert_eq!(count(usize::from(size).max(1)), count(bytes.len().max(1)));
 }
 
-/// Receives the message of a call whole and in pieces, which come at once or one by one. The first byte is the length of the
-/// pieces.
+/// Receives the message of a call as a whole and in pieces, which arrive at once or one by one. The first byte is the
+/// length of a piece.
 ///
-/// # Panics
-/// When the outcomes differ, or when a request is read otherwise than by the generated decoder.
+/// # Panics When the outcomes differ, or when the generated decoder reads a different request.
 pub fn message(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -73,7 +71,7 @@ pub fn message(data: &[u8]) {
             for (read, generated) in read.descriptors.iter().zip(&view.descriptors) {
                 assert!(is_whole(read.entries.len(), read.entries_left_out, generated.entries.len()));
                 assert!(generated.entries.starts_with(&read.entries));
-                // What comes behind the first part that is left out is not read.
+                // Nothing after the first omitted part is read.
                 if read.entries_left_out == 0 {
                     let but_entries = (read.limit, read.hits_addend, read.is_negative_hits);
                     assert_eq!(but_entries, (generated.limit, generated.hits_addend, generated.is_negative_hits));
@@ -83,7 +81,7 @@ pub fn message(data: &[u8]) {
                 assert_eq!((read.domain, read.hits_addend), (view.domain, view.hits_addend));
             }
         }
-        // Texts that are no UTF-8 are read as others, which make a message; what is left out is not looked at.
+        // Texts that are not UTF-8 are replaced, which gives a message. Omitted parts are not compared.
         (Err(_), Ok(read)) => {
             let again = read.message();
             assert_eq!(RateLimitRequest::decode(&*again.encode_to_vec()), Ok(again));
@@ -107,7 +105,7 @@ async fn receive(body: Pieces) -> Result<Vec<u8>, Code> {
 /// A body of these pieces.
 struct Pieces {
     pieces: VecDeque<Bytes>,
-    /// Whether each piece is there only when it is asked for a second time.
+    /// Whether each piece is ready only at the second poll.
     waits: bool,
     is_due: bool,
 }

@@ -1,10 +1,11 @@
-//! The TLS handshakes of one runtime: which begins next, and which is given up when there are too many.
+//! The TLS handshakes of one runtime: which one begins next, and which one is aborted when there are too many.
 //!
-//! The answer to a ClientHello costs weir a signature and tens of kilobytes, and its peer nothing. So a peer that has sent one
-//! waits for a turn. One handshake begins each time that the runtime has polled for new bytes of callers, so requests and begun
-//! handshakes go first. The next one belongs to the peer with the fewest unfinished handshakes, and is its newest: in a flood
-//! the older ones are given up before their peers can answer. Past a bound the oldest unfinished one is given up.
-//! Not here: the bound on connections that wait for a turn, and the time for the whole handshake (peers.rs).
+//! The answer to a ClientHello costs weir a signature and tens of kilobytes, and costs its peer nothing. So a peer that
+//! has sent one waits for a turn. One handshake begins each time the runtime has polled for new bytes of callers, so
+//! requests and begun handshakes have priority. The next handshake belongs to the peer with the fewest unfinished
+//! handshakes, and is its newest: in a flood the older ones are aborted before their peers can answer. Above a bound
+//! the oldest unfinished one is aborted. Not here: the bound on connections that wait for a turn, and the timeout of
+//! the whole handshake (peers.rs).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,21 +16,21 @@ use tokio::sync::{Notify, oneshot};
 use weir_lifecycle::give_way;
 use weir_tls::server::HandshakeFailure;
 
-/// The most handshakes that have begun and are not finished, over all runtimes.
+/// The most unfinished handshakes over all runtimes.
 const HANDSHAKES_MAX: usize = 1_024;
-/// The same for one peer.
+/// The most unfinished handshakes of one peer.
 const HANDSHAKES_OF_PEER_MAX: usize = 512;
-/// Each runtime has at least this part of both: handshakes of honest peers would be given up with fewer.
+/// Each runtime has at least this part of both bounds: with less, handshakes of honest peers would be aborted.
 const RUNTIMES_MAX: usize = 4;
-/// Entries of connections that have ended are removed when there are so many, or twice as many as after the last time.
+/// Entries of ended connections are removed when there are this many, or twice as many as after the last removal.
 const WAITING_MIN: usize = 64;
 
-/// The peer for which handshakes are counted: an IPv4 address, a /64 of IPv6, or all callers of a Unix socket.
+/// The peer whose handshakes are counted: an IPv4 address, a /64 of IPv6, or all callers of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerNetwork(Option<IpAddr>);
 
 impl PeerNetwork {
-    /// Of this address; none for a Unix socket.
+    /// The network of this address. None for a Unix socket.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
         Self(address.map(|address| match address.to_canonical() {
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -41,7 +42,7 @@ impl PeerNetwork {
 /// The handshakes of one runtime.
 pub(super) struct Handshakes {
     lists: Mutex<Lists>,
-    /// Notified when a handshake waits.
+    /// Notified when a handshake is waiting.
     waits: Notify,
     most: usize,
     of_peer_most: usize,
@@ -51,9 +52,9 @@ pub(super) struct Handshakes {
 struct Lists {
     /// Oldest first.
     waiting: Vec<(PeerNetwork, oneshot::Sender<Turn>)>,
-    /// When entries of connections that have ended are removed.
+    /// The number of entries at which those of ended connections are removed.
     clean_at: usize,
-    /// Those that have begun and are not finished, oldest first.
+    /// The unfinished handshakes, oldest first.
     begun: VecDeque<Begun>,
     of_peers: HashMap<PeerNetwork, usize>,
     next_id: u64,
@@ -96,7 +97,7 @@ impl Lists {
         self.of_peers.get(&peer).copied().unwrap_or_default()
     }
 
-    /// Takes the one that begins next: the newest of the peer with the fewest unfinished handshakes.
+    /// Removes the next one: the newest of the peer with the fewest unfinished handshakes.
     fn choose(&mut self) -> Option<(PeerNetwork, oneshot::Sender<Turn>)> {
         if self.waiting.len() >= self.clean_at {
             self.waiting.retain(|(_, sender)| !sender.is_closed());
@@ -127,7 +128,7 @@ impl Lists {
 }
 
 impl Handshakes {
-    /// For one of so many runtimes.
+    /// The handshakes of one of this many runtimes.
     pub(super) fn new(runtimes: usize) -> Arc<Self> {
         let parts = runtimes.clamp(1, RUNTIMES_MAX);
         Arc::new(Self {
@@ -140,8 +141,7 @@ impl Handshakes {
 
     /// Runs a handshake when its turn comes.
     ///
-    /// # Errors
-    /// The handshake was given up, because there were too many.
+    /// # Errors When the handshake was aborted, because there were too many.
     pub(super) async fn run<H: Future>(&self, peer: PeerNetwork, handshake: H) -> Result<H::Output, HandshakeFailure> {
         let (sender, turn) = oneshot::channel();
         self.lists.lock().waiting.push((peer, sender));
@@ -156,7 +156,7 @@ impl Handshakes {
         }
     }
 
-    /// Begins handshakes for as long as the runtime lasts.
+    /// Begins handshakes until the runtime ends.
     pub(super) async fn begin(self: Arc<Self>) {
         loop {
             self.waits.notified().await;
@@ -168,7 +168,7 @@ impl Handshakes {
         }
     }
 
-    /// Begins one handshake; false if none waits.
+    /// Begins one handshake. False if none is waiting.
     fn begin_next(self: &Arc<Self>) -> bool {
         let mut lists = self.lists.lock();
         let Some((peer, sender)) = lists.choose() else { return false };
@@ -277,7 +277,8 @@ mod tests {
         assert_eq!(*first.lock(), ["honest", "new", "old"]);
     }
 
-    /// Beside 4,000 half-open handshakes a second, the 99th percentile of new connections was 4 times as long.
+    /// Without yielding, 4,000 half-open handshakes a second made the 99th percentile of new connections 4 times as
+    /// long.
     #[tokio::test]
     async fn handshakes_that_begin_let_other_threads_run() {
         use weir_lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
@@ -303,7 +304,7 @@ mod tests {
             tokio::task::yield_now().await;
             task.abort();
             assert!(task.await.unwrap_err().is_cancelled());
-            // A flood leaves no time for those that came first.
+            // A flood leaves no time for the first ones.
             let _ended = handshakes.lists.lock().choose();
         }
         assert!(handshakes.lists.lock().waiting.len() <= WAITING_MIN);

@@ -10,7 +10,7 @@ use weir_lifecycle::{Life, Phase};
 
 use super::service::SERVICE_NAME;
 
-/// The names: the whole server, its one service, and the name that envoyproxy/ratelimit has.
+/// The names: the whole server, its one service, and envoyproxy/ratelimit's name.
 const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
 /// The states that the health services of all runtimes answer from.
@@ -31,7 +31,8 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// Reports each phase as it begins, and returns when draining has begun. While weir is not `fit`, it reports NOT_SERVING.
+    /// Reports each phase when it begins, and returns when draining begins. While weir is not `fit`, it reports
+    /// NOT_SERVING.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -42,14 +43,14 @@ impl Health {
             self.set(if is_fit { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
             tokio::select! {
                 () = life.reached(Phase::Leaving) => {}
-                // Fails only if the sender is dropped. The report of all listeners has it.
+                // Fails only if the sender is dropped. The report of all listeners holds it.
                 Ok(()) = fit.changed() => {}
             }
         }
         self.set(ServingStatus::NotServing).await;
         life.reached(Phase::Draining).await;
-        // A watch keeps a stream open, which would delay the drain until its grace is over. Removing a name ends its streams. Then
-        // the name is added again for single checks.
+        // A watch keeps a stream open, which would delay the drain until its grace ends. Removing a name ends its
+        // streams. Then the name is added again for single checks.
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }

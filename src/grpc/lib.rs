@@ -1,8 +1,8 @@
-//! The gRPC listener: one single-threaded runtime per core, each with a server of its own.
+//! The gRPC listener: one single-threaded runtime per core, each with its own server.
 //!
-//! One acceptor hands every connection to the runtime with the least to do (balance.rs): Envoy opens few connections and
-//! keeps them, so that the kernel's hash alone would leave cores idle. Not here: which service does what (service.rs), what
-//! an error is called (status.rs), and when to start and to stop (app).
+//! One acceptor gives each connection to the runtime with the least work (balance.rs). Envoy opens few connections and
+//! keeps them, so the kernel's hash alone would leave cores idle. Not here: the services (service.rs), error codes
+//! (status.rs), and when to start and stop (app).
 
 mod authority;
 mod balance;
@@ -71,16 +71,16 @@ use self::peers::{Peers, TICK};
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
 
-/// The most connections at a time, over all runtimes; more are closed as they come.
+/// The most open connections over all runtimes. Further ones are closed at once.
 pub const CONNECTIONS_MAX: usize = 16_384;
 /// The most bytes of headers in one request.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// The most cancelled requests of one connection that wait to be processed. After a stop of 150 ms weir finds some
-/// hundreds, if 64 callers give up after 20 ms. The bound on frames (frames.rs) limits floods of them.
+/// The most cancelled requests of one connection that wait to be processed. After a pause of 150 ms there are a few
+/// hundred, if 64 callers cancel after 20 ms. The bound on frames (frames.rs) limits floods of them.
 const PENDING_RESETS_MAX: usize = 2_048;
-/// How many bytes of one response h2 buffers before its peer makes room for them.
+/// How many bytes of one response h2 buffers before its peer allows more.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
-/// Connections that may wait for their runtime to take them over.
+/// Connections that may wait for their runtime to accept them.
 const HANDOVER_MAX: usize = 1_024;
 /// The pause after accept failed because of the system, for example because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -96,15 +96,15 @@ pub struct Options {
     pub request_bytes: usize,
     /// Bounds on a request.
     pub bounds: Bounds,
-    /// What responses have beyond the statuses.
+    /// The optional parts of responses.
     pub extras: Extras,
     /// Bounds on the memory that is reserved for callers.
     pub memory: MemoryBounds,
-    /// TLS; cleartext if there is none.
+    /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
-    /// The greatest age of connections; none for no bound.
+    /// The maximum age of connections. None for no maximum.
     pub max_age: Option<MaxAge>,
-    /// Begins the traces of decisions, where they are traced.
+    /// Starts the traces of decisions, if they are traced.
     pub tracer: Option<Arc<Tracer>>,
 }
 
@@ -116,18 +116,18 @@ pub struct Serving {
     pub loads: Vec<Load>,
     /// Memory that is reserved for callers.
     pub memory: Memory,
-    /// Connections that were closed as they came.
+    /// Connections that were closed when they came.
     pub shed: Arc<ShedCounts>,
     /// One for each runtime: whether it still runs its tasks.
     pub pulses: Vec<Pulse>,
 }
 
-/// Starts the runtimes and the acceptor. `limiter` is called on each runtime, with its number.
+/// Starts the runtimes and the acceptor. Calls `limiter` on each runtime, with its number.
 ///
-/// The threads stop accepting at [`Phase::Draining`] and end when their connections have, or at [`Phase::Ending`].
+/// The threads stop accepting at [`Phase::Draining`], and end when their connections have ended, or at
+/// [`Phase::Ending`].
 ///
-/// # Errors
-/// When the system gives no thread, or no runtime.
+/// # Errors When the system cannot start a thread or a runtime.
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
@@ -174,7 +174,7 @@ where
                 let runtime = Runtime { load, memory, peers, lifetimes, tls, heart };
                 serve(limits, runtime, &health, accepted, life).await
             });
-            // Dropping it would wait for tasks that block on a name server or a dead disk.
+            // Dropping it would wait for tasks that block on a name server or a disk.
             runtime.shutdown_background();
             served
         })?;
@@ -188,7 +188,7 @@ where
     Ok(serving)
 }
 
-/// The parts that each runtime has for itself.
+/// The parts of which each runtime has its own.
 struct Runtime {
     load: Load,
     memory: Arc<Core>,
@@ -231,7 +231,7 @@ async fn serve(
     let mut http2 = http2::Builder::new(TokioExecutor::new());
     http2
         .timer(TokioTimer::new())
-        // No gRPC client reads it, and it would cost each response more than a decision in memory does.
+        // No gRPC client reads it, and it would cost each response more than a decision in memory.
         .auto_date_header(false)
         .max_concurrent_streams(memory.bounds.streams)
         .max_header_list_size(HEADER_BYTES_MAX)
@@ -258,7 +258,7 @@ async fn serve(
         // The acceptor ends only to drain.
         let Some(accepted) = accepted else { break };
         if let Err(error) = server.take_over(accepted, &mut peers) {
-            tracing::debug!(listener = "grpc", %error, "a connection was not taken over");
+            tracing::debug!(listener = "grpc", %error, "cannot take a connection over");
         }
     }
     // A connection without a handshake has no request to finish.
@@ -271,7 +271,7 @@ async fn serve(
                 return Ok(());
             }
             reason = limiter.died() => return Err(reason),
-            // The grace is over: this runtime drops the rest.
+            // The grace has ended: this runtime drops the rest.
             () = life.reached(Phase::Ending) => return Ok(()),
             _ = ticks.tick() => peers.look(),
             () = heart.beat() => {}
@@ -293,7 +293,7 @@ impl Server {
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
         let Accepted { socket, counted } = accepted;
         let address = match &socket {
-            // One that its peer has closed has no address any more.
+            // A connection that its peer has closed has no address any more.
             Socket::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
             Socket::Unix(_) => None,
         };
@@ -306,8 +306,8 @@ impl Server {
         Ok(())
     }
 
-    /// Begins to serve a stream, by TLS if the listener has it. Peers close a connection whose TLS handshake takes too
-    /// long: that of HTTP/2 is part of the same time.
+    /// Starts to serve a stream, with TLS if the listener has it. A connection whose TLS and HTTP/2 handshakes together
+    /// take too long is closed (peers.rs).
     fn begin<S>(&self, stream: S, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -321,7 +321,7 @@ impl Server {
         let task = match self.tls.clone() {
             None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
             Some(secured) => tokio::spawn(async move {
-                // Boxed, so that an open connection does not keep the room for it.
+                // Boxed, so that an open connection does not reserve the memory for it.
                 let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(peer.address()), &peer));
                 if let Some(stream) = handshake.await {
                     session.serve(Connection::new(stream, peer, counted)).await;
@@ -333,7 +333,7 @@ impl Server {
 }
 
 impl Secured {
-    /// The decrypted stream; none if the handshake failed.
+    /// The decrypted stream. None if the handshake failed.
     async fn shake_hands<S>(&self, stream: S, network: PeerNetwork, peer: &Peer) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -350,7 +350,7 @@ impl Secured {
             }
             Err(too_many) => {
                 peer.count_closed(CloseReason::Handshake);
-                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake given up");
+                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake aborted");
                 too_many
             }
         };
@@ -389,7 +389,7 @@ impl Session {
     }
 }
 
-/// A generated service, as a function.
+/// Converts a generated service to a function.
 fn other<S>(service: S) -> Other
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
@@ -403,7 +403,7 @@ where
     Arc::new(move |request| Box::pin(service.clone().call(request)))
 }
 
-/// Takes connections and hands each to a runtime.
+/// Accepts connections and gives each to a runtime.
 struct Acceptor {
     incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
@@ -453,7 +453,7 @@ impl Acceptor {
                 Err(TrySendError::Full(refused) | TrySendError::Closed(refused)) => socket = refused.socket,
             }
         }
-        // A runtime that takes no connection over is stuck, or has ended, which its supervisor reports.
+        // A runtime that accepts no connection is blocked, or has ended, which its supervisor reports.
         self.shed.add(ShedReason::Handover);
         self.complain("closed a connection: no runtime took it over");
     }
@@ -465,7 +465,7 @@ impl Acceptor {
     }
 }
 
-/// Whether accept failed because of this one connection, and not because of the system.
+/// Whether accept failed because of this connection, and not because of the system.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -1,7 +1,7 @@
 //! The lifetime of a connection: it ends when weir drains, or when the connection is too old.
 //!
-//! In both cases the client gets GOAWAY, opens another connection for its next requests, and gets the answers to requests in
-//! flight. Not here: connections that are closed because of their peers (peers.rs).
+//! In both cases the client receives GOAWAY, opens another connection for its next requests, and gets the answers to
+//! requests in flight. Not here: connections that are closed because of their peers (peers.rs).
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -13,11 +13,11 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// How old connections may become.
+/// The maximum age of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxAge {
-    /// The age at which the client is asked for a new connection, plus or minus a tenth, so that connections that began together do
-    /// not end together.
+    /// The age at which the client is asked for a new connection. It varies by a tenth, so that connections that began
+    /// together do not end together.
     pub age: Duration,
     /// How long requests may take after that before the connection is closed.
     pub grace: Duration,
@@ -51,7 +51,7 @@ impl Lifetimes {
         Lifetime { drain: self.drain.subscribe(), max_age }
     }
 
-    /// Asks all clients for new connections, and waits until theirs have ended.
+    /// Sends GOAWAY to all clients, and waits until their connections have ended.
     pub(super) async fn drain(&self) {
         self.drain.send_replace(true);
         self.drain.closed().await;
@@ -131,7 +131,7 @@ mod tests {
         for from in (900..1_100).step_by(20) {
             assert_eq!(tenth(from), 100, "from {from}");
         }
-        // A few connections are apart too.
+        // A few connections differ too.
         let mut few = ages[..4].to_vec();
         few.sort_unstable();
         assert!(few.windows(2).all(|pair| pair[1] - pair[0] >= 20), "{few:?}");

@@ -14,12 +14,12 @@ use tonic::transport::server::TcpIncoming;
 
 use super::connection::Socket;
 
-/// How long a connection may be silent before the kernel probes it. This finds peers that vanished. HTTP/2 pings would find them
-/// too, but would read the clock for every frame.
+/// How long a connection may be silent before the kernel probes it. This detects peers that disappeared. HTTP/2 pings
+/// would detect them too, but would read the clock for every frame.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 /// The time between two probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How many probes may stay unanswered before the connection is closed.
+/// How many probes may fail before the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
 
 /// The most callers of a Unix socket that wait in the system's queue.
@@ -35,16 +35,15 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Binds a Unix socket with these permissions. Replaces the file of a socket on which nothing listens any more.
+    /// Binds a Unix socket with these permissions. Replaces the file of a socket that no process listens on.
     ///
-    /// # Errors
-    /// When a process listens there, when the file is not a socket, and when the system refuses.
+    /// # Errors When a process listens on it, when the file is not a socket, or when the system refuses.
     pub async fn bind_unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path).await?;
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
         let file = SocketFile::new(path)?;
-        // The system refuses every caller until the socket listens, so none connects by the permissions of the umask.
+        // The system refuses every caller until the socket listens, so none connects with the permissions of the umask.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         let listener = socket.listen(BACKLOG)?;
         if !file.is_there() {
@@ -68,7 +67,7 @@ impl Listener {
     }
 }
 
-/// Removes the file of a socket that no process listens on, as a killed process leaves it.
+/// Removes the file of a socket that no process listens on: a killed process leaves it.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -156,7 +155,7 @@ mod tests {
     #[test]
     fn no_caller_connects_before_the_permissions_are_set() {
         const ROUNDS: usize = 500;
-        // Another mode than usual umasks give.
+        // A mode that usual umasks do not give.
         const MODE: u32 = 0o710;
         let directory = tempfile::tempdir().unwrap();
         let path = |round: usize| directory.path().join(format!("{round}.sock"));
@@ -171,7 +170,7 @@ mod tests {
                     }
                     if std::os::unix::net::UnixStream::connect(path(round)).is_ok() {
                         connected += 1;
-                        // The file may be gone again.
+                        // The file may already be removed.
                         let mode = fs::metadata(path(round)).map(|found| found.permissions().mode() & 0o777);
                         others.extend(mode.ok().filter(|mode| *mode != MODE));
                     }
@@ -195,7 +194,7 @@ mod tests {
     async fn only_a_socket_that_is_left_over_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("grpc.sock");
-        // The standard library leaves the file behind.
+        // The standard library does not remove the file.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let listener = Listener::bind_unix(&path, 0o660).await.unwrap();

@@ -1,7 +1,7 @@
-//! Memory reserved for callers: bytes of requests and responses, for each connection and in all.
+//! Memory reserved for callers: bytes of requests and responses, for each connection and in total.
 //!
-//! One runtime serves a connection and all its streams. So every count but the total has one writer and needs no locked
-//! addition. Not here: closing connections (peers.rs).
+//! One runtime serves a connection and all its streams. So every count except the total has one writer and needs no
+//! locked addition. Not here: closing connections (peers.rs).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::turns;
 
 /// Kinds of requests of other services, by which their streams are counted (other.rs).
 pub(super) const KINDS: usize = 2;
-/// Memory of a request beside its message: its task, its stream, its headers.
+/// Memory of a request without its message: its task, its stream, its headers.
 pub(super) const STREAM_BYTES: usize = 2 * 1_024;
 /// Bytes that each connection may reserve, even if the total is used up.
 const SHARE_BYTES_MIN: usize = 32 * 1_024;
-/// All connections together may reserve this part of the total beyond it, in equal shares.
+/// All connections together may exceed the total by this part of it, in equal shares.
 const SHARE_PARTS: usize = 4;
 /// When less than this part of the total is left, connections read little at once.
 const ROOM_PARTS: usize = 8;
@@ -36,7 +36,7 @@ const TICKS_KEPT: usize = 16;
 pub struct Bounds {
     /// Requests in flight on one connection.
     pub streams: u32,
-    /// How long the message of a request may take to arrive after its headers.
+    /// The time limit for the message of a request, after its headers.
     pub receive_timeout: Duration,
     /// Bytes reserved for one connection.
     pub connection_bytes: usize,
@@ -77,7 +77,7 @@ impl Memory {
         self.0.ended.closed(reason)
     }
 
-    /// Requests that HTTP/2 reset with this one of [`CODES`](super::ended::CODES).
+    /// Requests that HTTP/2 reset with the code at this index of [`CODES`](super::ended::CODES).
     #[must_use]
     pub fn reset(&self, code: usize) -> u64 {
         self.0.ended.reset(code)
@@ -90,7 +90,7 @@ pub(super) struct Core {
     pub(super) bounds: Bounds,
     total: Arc<Total>,
     bytes: AtomicUsize,
-    /// The part of `bytes` that is in the total.
+    /// The part of `bytes` that is included in the total.
     posted: AtomicUsize,
     /// Seconds that this runtime has been running.
     tick: AtomicU32,
@@ -116,7 +116,7 @@ impl Core {
         self.tick.load(Relaxed)
     }
 
-    /// One more second has passed.
+    /// Begins the next second.
     pub(super) fn advance(&self) {
         self.tick.store(self.tick().wrapping_add(1), Relaxed);
     }
@@ -135,7 +135,7 @@ impl Core {
     }
 
     fn total_bytes(&self) -> usize {
-        // This runtime's own count is exact; others may lack what they have not posted.
+        // This runtime's own count is exact; others may lack what they have not added yet.
         let others = self.total.bytes.load(Relaxed).saturating_sub(self.posted.load(Relaxed));
         others + self.own_bytes()
     }
@@ -150,12 +150,12 @@ impl Core {
         self.total_bytes() >= self.bounds.total_bytes
     }
 
-    /// Whether little room is left: less than all connections can fill before they check again.
+    /// Whether little is left: less than all connections can use before they check again.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.total_bytes() >= self.bounds.total_bytes - self.bounds.total_bytes / ROOM_PARTS
     }
 
-    /// What each connection may reserve when the total is used up. All shares together are a quarter of the total.
+    /// What each connection may reserve when the total is used up. All shares are a quarter of the total.
     pub(super) fn share(&self) -> usize {
         let connections = self.connections().max(1);
         (self.bounds.total_bytes / SHARE_PARTS / connections).max(SHARE_BYTES_MIN)
@@ -191,7 +191,7 @@ pub(super) struct Peer {
     born: u32,
     is_fresh: AtomicBool,
     has_shaken_hands: AtomicBool,
-    /// The tick in which headers began that have not ended, plus one; 0 if there are none.
+    /// The tick in which incomplete headers began, plus one; 0 if there are none.
     headers_since: AtomicU32,
     /// The tick in which the peer sent too many frames, plus one; 0 if it did not.
     condemned_since: AtomicU32,
@@ -206,7 +206,7 @@ impl Peer {
         Self::at(core, None)
     }
 
-    /// One whose peer has this address; none if it has no IP address.
+    /// A connection whose peer has this address. None if it has no IP address.
     pub(super) fn at(core: &Arc<Core>, address: Option<IpAddr>) -> Arc<Self> {
         core.total.connections.fetch_add(1, Relaxed);
         core.fresh.store(core.fresh() + 1, Relaxed);
@@ -232,12 +232,12 @@ impl Peer {
         &self.core
     }
 
-    /// The address of the peer, if it has an IP address.
+    /// The address of the peer. None if it has no IP address.
     pub(super) const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// The connection is about to be closed because of its peer.
+    /// Counts that the connection will be closed because of its peer.
     pub(super) fn count_closed(&self, reason: CloseReason) {
         self.core.total.ended.count_closed(reason, self.address);
     }
@@ -255,7 +255,7 @@ impl Peer {
         self.core.tick().wrapping_sub(self.born)
     }
 
-    /// For how many ticks no response was taken and no message completed.
+    /// For how many ticks the peer read no response and completed no message.
     pub(super) fn stuck_for(&self) -> u32 {
         self.core.tick().wrapping_sub(self.progress.load(Relaxed))
     }
@@ -270,7 +270,7 @@ impl Peer {
         self.mature();
     }
 
-    /// The connection no longer counts as one without a request.
+    /// Marks that the connection has completed a request.
     pub(super) fn mature(&self) {
         if self.is_fresh() {
             self.is_fresh.store(false, Relaxed);
@@ -282,7 +282,7 @@ impl Peer {
         self.has_shaken_hands.load(Relaxed)
     }
 
-    /// Takes the state of the meter after the last read.
+    /// Stores the state of the meter after the last read.
     pub(super) fn observe(&self, has_shaken_hands: bool, in_header_block: bool) {
         if has_shaken_hands != self.has_shaken_hands() {
             self.has_shaken_hands.store(has_shaken_hands, Relaxed);
@@ -302,18 +302,18 @@ impl Peer {
         }
     }
 
-    /// The peer has sent too many frames: its connection is to be closed.
+    /// Marks that the peer has sent too many frames, so its connection must be closed.
     pub(super) fn condemn(&self) {
         self.condemned_since.store(self.core.tick().saturating_add(1), Relaxed);
     }
 
-    /// For how many ticks the connection has been waiting to be closed; none if it stays open.
+    /// For how many ticks the connection has been waiting to be closed. None if it stays open.
     pub(super) fn condemned_for(&self) -> Option<u32> {
         let since = self.condemned_since.load(Relaxed).checked_sub(1)?;
         Some(self.core.tick().saturating_sub(since))
     }
 
-    /// Whether a response has waited for longer than [`RESPONSE_TICKS_MAX`].
+    /// Whether a response has been unread for longer than [`RESPONSE_TICKS_MAX`].
     pub(super) fn is_overdue(&self) -> bool {
         let now = self.core.tick() as usize;
         (RESPONSE_TICKS_MAX as usize..TICKS_KEPT)
@@ -372,8 +372,7 @@ pub(super) struct Reservation {
 impl Reservation {
     /// Reserves memory for a new request.
     ///
-    /// # Errors
-    /// Too much is reserved already.
+    /// # Errors When too much is reserved already.
     pub(super) fn new(peer: &Arc<Peer>, bytes: usize) -> Result<Self, Status> {
         if !peer.has_room(bytes) {
             return Err(peer.refusal());
@@ -381,16 +380,15 @@ impl Reservation {
         Ok(Self::forced(peer, bytes))
     }
 
-    /// Counts memory that is in use already.
+    /// Counts memory that is already in use.
     fn forced(peer: &Arc<Peer>, bytes: usize) -> Self {
         peer.add(bytes);
         Self { peer: peer.clone(), bytes, is_wide: false }
     }
 
-    /// Reserves more, for bytes of the request that have come.
+    /// Reserves more, for received bytes of the request.
     ///
-    /// # Errors
-    /// Too much is reserved already.
+    /// # Errors When too much is reserved already.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         if !self.peer.has_room(bytes) {
             return Err(self.peer.refusal());

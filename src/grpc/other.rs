@@ -68,8 +68,7 @@ struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// # Errors
-    /// There are too many.
+    /// # Errors When there are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
         let bounds = kind.bounds();
         let slot = Self { peer: peer.clone(), kind };
@@ -106,15 +105,14 @@ pub(super) struct Stream {
 impl Stream {
     /// A new stream.
     ///
-    /// # Errors
-    /// There are too many of its kind, or too much memory is reserved.
+    /// # Errors When there are too many of its kind, or too much memory is reserved.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
         let slot = StreamSlot::take(peer, kind)?;
         Ok(Box::new(Self { reservation: Reservation::new(peer, kind.bounds().reserved_bytes)?, _slot: slot }))
     }
 }
 
-/// The body of a request, with bounds on its bytes and on the time that it takes.
+/// The body of a request, with bounds on its bytes and its duration.
 pub(super) struct Request {
     body: Incoming,
     bytes_left: usize,
@@ -124,7 +122,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// `receive_timeout` is how long a request that is one message may take.
+    /// `receive_timeout` applies to a request of one message.
     pub(super) fn new(body: Incoming, kind: Kind, receive_timeout: Duration) -> Self {
         let timeout = match kind {
             Kind::Health => receive_timeout,
@@ -192,7 +190,7 @@ mod tests {
         assert_eq!(one.bytes(), 0);
         let mut streams = Vec::new();
         while streams.len() < bounds.in_all {
-            // Each on a connection of its own, of the same server.
+            // Each on its own connection to the same server.
             streams.push(open(&one.sibling()).unwrap());
         }
         assert_eq!(open(&one.sibling()).unwrap_err().code(), Code::ResourceExhausted);

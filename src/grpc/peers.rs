@@ -1,4 +1,4 @@
-//! The connections of one runtime, and which of them are closed because of what their peers do.
+//! The connections of one runtime, and which of them are closed because of their peers.
 //!
 //! They are checked once a second, and when one is added. Not here: the memory of each (memory.rs), and frames without
 //! requests (connection.rs).
@@ -14,21 +14,22 @@ use super::memory::{Core, Peer};
 
 /// How often connections are checked: the length of a tick.
 pub(super) const TICK: Duration = Duration::from_secs(1);
-/// How long a peer may take to shake hands: from the connection to the end of its first SETTINGS frame, in ticks.
+/// The time limit of the handshake: from the connection to the end of the peer's first SETTINGS frame, in ticks.
 const HANDSHAKE_TICKS_MAX: u32 = 10;
 /// How long a connection stays open, unread, after its peer sent too many frames, in ticks.
 const CONDEMNED_TICKS: u32 = 2;
-/// How long the headers of a request may take from their first frame to their last, in ticks.
+/// The time limit for the headers of a request, from their first frame to their last, in ticks.
 const HEADERS_TICKS_MAX: u32 = 10;
-/// When the total is used up, a connection above its share that makes no progress for so many ticks is closed.
+/// When the total is used up, a connection above its share without progress for this many ticks is closed.
 const STUCK_TICKS_MAX: u32 = 5;
-/// The most connections that have completed no request, over all runtimes. Past it the oldest of them are closed.
+/// The most connections without a completed request, over all runtimes. Beyond that the oldest of them are closed.
 pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
-/// When the listener is full, connections without a request or a response for so many ticks are closed, longest idle first.
+/// When the listener is full, connections without a request or a response for this many ticks are closed, longest idle
+/// first.
 const IDLE_TICKS_MIN: u32 = 10;
 /// How many idle connections one runtime closes in one tick.
 const IDLE_CLOSED_MAX: usize = 64;
-/// Each runtime may have so many of them, whatever the number of runtimes.
+/// Each runtime may have at least this many of them, for any number of runtimes.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
 /// The open connections of one runtime, oldest first.
@@ -44,13 +45,13 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// For one of so many runtimes, of a listener with at most `connections_max` connections.
+    /// The peers of one of this many runtimes, for a listener with at most `connections_max` connections.
     pub(super) fn new(core: Arc<Core>, runtimes: usize, connections_max: usize) -> Self {
         let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
         Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, memory: ThreadMemory::default() }
     }
 
-    /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
+    /// Adds a connection that `task` serves. Closes the oldest ones without a completed request, if there are too many.
     pub(super) fn add(&mut self, peer: Arc<Peer>, task: AbortHandle) {
         self.open.push((peer, task));
         while self.core.fresh() > self.fresh_max
@@ -64,7 +65,7 @@ impl Peers {
         }
     }
 
-    /// Begins the next tick: closes connections whose time is over.
+    /// Begins the next tick, and closes connections whose time has ended.
     pub(super) fn look(&mut self) {
         self.core.advance();
         let before = self.open.len();
@@ -83,7 +84,8 @@ impl Peers {
         }
     }
 
-    /// Makes room for new callers: a full listener would otherwise refuse them for as long as others keep idle connections.
+    /// Closes idle connections for new callers: otherwise a full listener would refuse them while others keep idle
+    /// connections.
     fn close_idle(&self) {
         let is_idle = |peer: &Peer| peer.bytes() == 0 && peer.stuck_for() >= IDLE_TICKS_MIN;
         let mut idle: Vec<_> = self.open.iter().filter(|(peer, _)| is_idle(peer)).collect();
@@ -93,7 +95,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections whose peers have not shaken hands.
+    /// Closes the connections without a completed handshake.
     pub(super) fn close_strangers(&self) {
         for (peer, task) in &self.open {
             if !peer.has_shaken_hands() {
@@ -102,7 +104,7 @@ impl Peers {
         }
     }
 
-    /// Why a connection is to be closed, if it is.
+    /// Why a connection must be closed. None if it need not.
     fn overstays(&self, peer: &Peer, is_full: bool, share: usize) -> Option<CloseReason> {
         if peer.condemned_for().is_some_and(|ticks| ticks >= CONDEMNED_TICKS) {
             return Some(CloseReason::Frames);
@@ -134,7 +136,7 @@ mod tests {
     use super::super::memory::{Piece, RESPONSE_TICKS_MAX, Reservation};
     use super::*;
 
-    /// One runtime with connections that do nothing by themselves.
+    /// One runtime with idle connections.
     struct Bench {
         core: Arc<Core>,
         peers: Peers,
@@ -147,7 +149,7 @@ mod tests {
             Self { core, peers }
         }
 
-        /// Opens a connection, and returns the guard that shows it is open.
+        /// Opens a connection, and returns the guard that shows whether it is open.
         fn open(&mut self) -> (Arc<Peer>, tokio::task::JoinHandle<()>) {
             let peer = Peer::new(&self.core);
             let task = tokio::spawn(std::future::pending());

@@ -1,7 +1,7 @@
-//! The gRPC codes of errors. No other file chooses them.
+//! The gRPC codes of errors. Only this file chooses them.
 //!
-//! Never UNKNOWN: Envoy lets such a request pass. UNAVAILABLE only if certainly nothing was charged, because clients retry on it,
-//! and would be charged twice.
+//! Never UNKNOWN, because Envoy lets such a request pass. UNAVAILABLE only if certainly nothing was charged, because
+//! clients retry it and would be charged twice.
 
 use std::fmt;
 

@@ -1,13 +1,14 @@
-//! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
+//! Connections take turns, so that a burst on one connection delays the requests of others only a little.
 //!
-//! A connection reads a few kilobytes at a turn of its task. It reads much less before its first request has been answered,
-//! while its peer cancels most of its requests, and while the memory for callers is nearly used up. Between two turns the
-//! runtime polls for new bytes of other callers.
+//! A connection reads a few kilobytes in one turn of its task. It reads much less before its first request has been
+//! answered, while its peer cancels most of its requests, and while the memory for callers is nearly used up. Between
+//! two turns the runtime polls for new bytes of other callers.
 //!
-//! Wide requests have turns of their own. A runtime decides a request in one go. A caller can send thousands of wide ones at
-//! once, and without turns they would all be decided before the next narrow request. So a wide request waits: first for the
-//! earlier wide ones of its own connection, then for one of each other connection. One is decided each time that the runtime
-//! polls for new bytes. While a peer does not read the responses to its wide requests, the next ones wait.
+//! Wide requests have their own turns. A runtime decides a request without interruption. A caller can send thousands of
+//! wide requests at once, and without turns all of them would be decided before the next narrow request. So a wide
+//! request waits: first for the earlier wide ones of its own connection, then for one of each other connection. One is
+//! decided each time the runtime polls for new bytes. While a peer does not read the responses to its wide requests,
+//! the next ones wait.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -16,15 +17,16 @@ use std::task::Context;
 use tokio::sync::{Notify, Semaphore};
 use weir_protobuf::field;
 
-/// The most bytes that a connection reads at one turn of its task: about thirty requests. Most callers send fewer at once.
+/// The most bytes that a connection reads in one turn of its task: about thirty requests. Most callers send fewer at
+/// once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
-/// The same, while the peer sends many requests that are not answered: about ten of them.
+/// The maximum while the peer sends many unanswered requests: about ten requests.
 pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
-/// The same, before a request of the connection has been answered, and while memory is nearly used up: about five requests.
-/// They and the five before them fit into the share of a connection, and are answered before more are read. HTTP/2 keeps a
-/// table for as many requests as were ever open at once on the connection. With few bytes read at once it stays small.
+/// The maximum before a request of the connection has been answered, and while memory is nearly used up: about five
+/// requests. These and the five before them fit into the share of a connection, and are answered before more are read.
+/// HTTP/2 keeps a table for the most requests that were ever open at once on the connection. Small reads keep it small.
 pub(super) const FEW_BYTES_AT_ONCE: usize = 512;
-/// The same, while both hold: about one request.
+/// The maximum while both conditions hold: about one request.
 pub(super) const FEWEST_BYTES_AT_ONCE: usize = 128;
 
 /// A request with more descriptors is wide.
@@ -36,8 +38,8 @@ const MESSAGE_BYTES_MIN: usize = (DESCRIPTORS_MAX + 1) * 7;
 /// How many wide requests a runtime decides between two polls for new bytes.
 const TURNS: usize = 1;
 
-/// How many responses to wide requests a peer may leave unread before its next wide request waits. Together they are about as
-/// long as the first HTTP/2 window of a connection.
+/// How many unread responses to wide requests a peer may have before its next wide request waits. Together they are
+/// about as long as the first HTTP/2 window of a connection.
 const UNTAKEN_MAX: u32 = 8;
 
 /// The turns of one runtime.
@@ -67,7 +69,7 @@ impl Default for OfPeer {
 }
 
 impl OfPeer {
-    /// Waits for the turn of one wide request. The caller then decides it without awaiting anything else.
+    /// Waits for the turn of one wide request. The caller must then decide it without awaiting anything else.
     pub(super) async fn wait(&self, core: &OfCore) {
         // Both are fair, and are never closed.
         let _of_peer = self.one.acquire().await;
@@ -96,7 +98,7 @@ impl OfPeer {
 pub(super) struct BytesOfTurn(AtomicUsize);
 
 impl BytesOfTurn {
-    /// A turn begins: the task of the connection runs.
+    /// Begins a turn: the task of the connection runs.
     pub(super) fn begin(&self) {
         self.0.store(0, Relaxed);
     }
@@ -106,7 +108,7 @@ impl BytesOfTurn {
     pub(super) fn may_read(&self, context: &mut Context<'_>, most: usize) -> bool {
         let bytes = self.0.load(Relaxed);
         if (most..usize::MAX).contains(&bytes) {
-            // Yields once a turn: HTTP/2 tries to read again for each request that it hands on.
+            // Yields once in a turn: HTTP/2 tries to read again after each request.
             self.0.store(usize::MAX, Relaxed);
             // The first poll schedules the task again.
             let _ = pin!(tokio::task::yield_now()).poll(context);
@@ -128,8 +130,8 @@ pub(super) fn is_wide(message: &[u8]) -> bool {
     }
 }
 
-/// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. A field that cannot be
-/// read ends the count; decoding refuses the request.
+/// Whether there are more fields than in a narrow request: the domain, the hits, and the descriptors. An unreadable
+/// field ends the count, and decoding refuses the request.
 fn has_many_fields(mut message: &[u8]) -> bool {
     (0..DESCRIPTORS_MAX + 2).all(|_| !message.is_empty() && field(&mut message).is_some()) && !message.is_empty()
 }
@@ -169,7 +171,7 @@ mod tests {
         assert!(!is_wide(&cut), "longer than the rest");
     }
 
-    /// What was decided while two connections had wide requests waiting and a narrow one came last.
+    /// The order of decisions when two connections had wide requests waiting and a narrow one came last.
     #[tokio::test]
     async fn a_narrow_request_passes_a_burst_of_wide_ones_and_connections_take_turns() {
         const BURST: usize = 1_000;

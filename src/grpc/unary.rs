@@ -1,8 +1,8 @@
-//! One message in, one message out: gRPC's framing of a unary call, by hand.
+//! One message in, one message out: the framing of a unary gRPC call, by hand.
 //!
-//! A general gRPC server reads and writes streams of messages, compressed or not, with several boxes and buffers for each
-//! call. ShouldRateLimit is small and unary: its message is read in the buffer that received it, and its answer is written
-//! into one buffer of its size. Not here: what the messages are (service.rs).
+//! A general gRPC server reads and writes streams of messages, compressed or not, with several boxes and buffers for
+//! each call. ShouldRateLimit is small and unary: its message is read in the buffer that received it, and its answer is
+//! written into one buffer of its size. Not here: the messages (service.rs).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,16 +23,17 @@ use super::turns;
 
 /// The header of a message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
-/// The first size of the buffer for a message that comes in parts; less for a shorter message.
+/// The first size of the buffer for a message in parts; less for a shorter message.
 const BUFFER_BYTES_MIN: usize = 4 * 1_024;
-/// The buffer doubles up to this size, and then gets room for the whole message: copying megabytes would delay other requests.
+/// The buffer doubles up to this size, and is then allocated for the whole message, because copying megabytes would
+/// delay other requests.
 const DOUBLED_BYTES_MAX: usize = 256 * 1_024;
 
 /// A request whose message is complete.
 #[derive(Debug)]
 pub(super) struct Received {
     parts: Parts,
-    /// When waiting for the message began, if it was not there with the headers.
+    /// When waiting for the message began. None if it arrived with the headers.
     pub(super) since: Option<Instant>,
 }
 
@@ -42,8 +43,8 @@ impl Received {
         self.parts.whole().get(HEAD_BYTES..).unwrap_or_default()
     }
 
-    /// The bytes of the message, to keep across an await. A message that came at once is copied: uncopied, it would keep the
-    /// buffer of its connection from being used again.
+    /// The bytes of the message, to keep across an await. A message that arrived at once is copied: without a copy, its
+    /// connection could not reuse the buffer.
     pub(super) fn into_message(self) -> Bytes {
         let Parts { first, several } = self.parts;
         if several.is_empty() {
@@ -55,12 +56,11 @@ impl Received {
     }
 }
 
-/// Reads the one message of a request, of at most `bytes_max`. A message that is not there at once counts to `reservation`, and
-/// may take `timeout`.
+/// Reads the single message of a request, of at most `bytes_max`. A message that does not arrive at once counts to
+/// `reservation`, and may take `timeout`.
 ///
-/// # Errors
-/// When there is not exactly one message, when it is too large or compressed, when it does not arrive in time, or when too
-/// memory is reserved.
+/// # Errors When there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
+/// or when too much memory is reserved.
 pub(super) async fn read<B>(
     mut body: B,
     bytes_max: usize,
@@ -71,7 +71,7 @@ where
     B: HttpBody<Data = Bytes> + Unpin + Send,
 {
     let mut parts = Parts::default();
-    // Usually the whole message is there already, in one frame, and is not copied.
+    // Usually the whole message is available in one frame, and is not copied.
     let at_once = poll_fn(|context| {
         Poll::Ready(match parts.poll(&mut body, context, bytes_max, None) {
             Poll::Ready(complete) => Some(complete),
@@ -117,10 +117,10 @@ where
     Ok(Received { parts, since })
 }
 
-/// The parts of a message, as they come.
+/// The parts of a message so far.
 #[derive(Debug, Default)]
 struct Parts {
-    /// The first, while it is the only one and the rest is not waited for.
+    /// The first part, while it is the only one and no further part is waited for.
     first: Bytes,
     /// Otherwise all parts.
     several: Vec<u8>,
@@ -131,7 +131,7 @@ impl Parts {
         if self.several.is_empty() { &self.first } else { &self.several }
     }
 
-    /// Reads until the end of the body. What is read counts to `reservation`, if there is one.
+    /// Reads until the end of the body. The bytes count to `reservation`, if there is one.
     fn poll(
         &mut self,
         body: &mut (impl HttpBody<Data = Bytes> + Unpin),
@@ -165,8 +165,8 @@ impl Parts {
         Poll::Ready(Ok(()))
     }
 
-    /// Reserves memory for what is there, before waiting. Copies the first part: uncopied, it would keep the buffer of its
-    /// connection from being used again.
+    /// Reserves memory for the received bytes, before waiting. Copies the first part: without a copy, its connection
+    /// could not reuse the buffer.
     fn keep(&mut self, reservation: &mut Reservation) -> Result<(), Status> {
         let first = std::mem::take(&mut self.first);
         if self.several.is_empty() {
@@ -175,7 +175,7 @@ impl Parts {
         reservation.grow(self.several.capacity())
     }
 
-    /// Adds a part. The buffer grows to what the message announces at most.
+    /// Appends a part. The buffer grows at most to the announced length.
     fn extend(&mut self, part: &[u8], bytes_max: usize, reservation: Option<&mut Reservation>) -> Result<(), Status> {
         let wanted = self.several.len() + part.len();
         let before = self.several.capacity();
@@ -194,7 +194,7 @@ impl Parts {
     }
 }
 
-/// Refuses what need not be read any further.
+/// Refuses a message that need not be read any further.
 fn check(begun: &[u8], bytes_max: usize) -> Result<(), Status> {
     let Some((head, message)) = begun.split_first_chunk::<HEAD_BYTES>() else {
         return Ok(());
@@ -214,7 +214,7 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
-/// What happens if HTTP/2 never takes a message, because its stream or connection has ended.
+/// What happens if HTTP/2 does not send a message, because its stream or connection has ended.
 #[derive(Default)]
 pub(super) struct Untaken(Option<Box<dyn FnOnce() + Send>>);
 
@@ -254,7 +254,7 @@ pub(super) fn response(
     response
 }
 
-/// The response that is a status alone.
+/// A response with only a status.
 pub(super) fn refused(status: Status) -> http::Response<Sent> {
     status.into_http()
 }
@@ -322,7 +322,7 @@ mod tests {
     /// A body of these parts.
     struct Given {
         parts: VecDeque<Vec<u8>>,
-        /// Whether each part comes only at the second look.
+        /// Whether each part is ready only at the second poll.
         waits: bool,
         is_due: bool,
     }
@@ -357,7 +357,7 @@ mod tests {
         Reservation::new(&memory::tests::peer(), memory::STREAM_BYTES).unwrap()
     }
 
-    /// Reads the parts where they are all there at once, and where each is waited for: the outcome is the same.
+    /// Reads the parts when all are available at once, and when each is waited for. The outcome must be the same.
     async fn read_parts(parts: &[&[u8]], bytes_max: usize) -> Result<String, Code> {
         let mut outcomes = Vec::new();
         for waits in [false, true] {
@@ -439,7 +439,7 @@ mod tests {
         assert!(body.is_end_stream());
     }
 
-    /// A body that has sent this and nothing more.
+    /// A body that has sent these bytes and nothing more.
     struct Unfinished(Option<Vec<u8>>);
 
     impl HttpBody for Unfinished {

@@ -1,4 +1,4 @@
-//! Reads the frames that HTTP/2 writes, to see which requests are answered, and which it resets.
+//! Reads the frames that HTTP/2 writes, to detect which requests are answered, and which ones it resets.
 //!
 //! h2 does not report these resets. Not here: the counts (ended.rs, memory.rs).
 
@@ -14,11 +14,11 @@ const END_STREAM: u8 = 0x1;
 /// Reads the frames of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// Bytes of a payload that are still to come.
+    /// The remaining bytes of a payload.
     skip: usize,
     head: [u8; HEAD_BYTES],
     head_bytes: usize,
-    /// The type of the frame whose error code is to come.
+    /// The type of the frame whose error code follows.
     ending: Option<u8>,
     /// Bytes of the payload up to the end of the code.
     before_code_end: usize,
@@ -26,11 +26,11 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Takes written bytes. Returns how many responses end in them. A response whose caller has given up is not written, and does not
-    /// count.
+    /// Processes written bytes. Returns how many responses end in them. A response whose caller has cancelled is not
+    /// written, and does not count.
     pub(super) fn observe(&mut self, mut bytes: &[u8], peer: &Peer) -> u32 {
         let mut answers = 0;
-        // Usually whole frames are written, and none of them is RST_STREAM or GOAWAY.
+        // Usually whole frames are written, and none is RST_STREAM or GOAWAY.
         if self.skip == 0 && self.head_bytes == 0 && self.ending.is_none() {
             while let Some((&[a, b, c, kind, flags, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
                 && kind != RST_STREAM
@@ -47,7 +47,7 @@ impl Written {
         answers
     }
 
-    /// The same for frames that are written in parts, and for RST_STREAM and GOAWAY.
+    /// As `observe`, for frames that are written in parts, and for RST_STREAM and GOAWAY.
     #[cold]
     fn observe_parts(&mut self, mut bytes: &[u8], peer: &Peer) -> u32 {
         let ended = &peer.core().total().ended;
@@ -106,7 +106,7 @@ impl Written {
     }
 }
 
-/// One if a frame ends a response: the last headers of gRPC do.
+/// One if a frame ends a response: gRPC's trailers do.
 fn ends_response(kind: u8, flags: u8) -> u32 {
     u32::from(kind == HEADERS && flags & END_STREAM != 0)
 }
@@ -137,7 +137,7 @@ mod tests {
             frame(GOAWAY, b"\0\0\0\x05\0\0\0\0"),
             frame(GOAWAY, b"\0\0\0\x05\0\0\0\x0btoo_many"),
             frame(RST_STREAM, &1_u32.to_be_bytes()),
-            // A response: headers, data, and the headers that end it; and data that look like these.
+            // A response: headers, data, and trailers; and data that look like these.
             frame(HEADERS, &[0x88]),
             frame(0, &[0, 0, 0, HEADERS, END_STREAM, 0, 0, 0, 1]),
             last_headers,

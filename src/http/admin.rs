@@ -1,7 +1,7 @@
-//! The paths of the admin listener. Here: the policies in force, and the state of one descriptor.
+//! The paths of the admin listener. In this file: the policies in force, and the state of one descriptor.
 //!
-//! Anyone who reaches this listener can reset limits. So by default it is bound to the loopback interface, and it refuses requests
-//! whose `Host` is a foreign name (DNS rebinding).
+//! Anyone with access to this listener can reset limits. So by default it is bound to the loopback interface, and it
+//! refuses requests whose `Host` is another name (DNS rebinding).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -85,8 +85,9 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener, and changes by pages of other sites. A page in the operator's browser could
-/// let its own name resolve to 127.0.0.1, send requests there and read the answers. Their `Host` has that name.
+/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites. A page in the operator's
+/// browser could resolve its own name to 127.0.0.1, send requests there and read the answers. Their `Host` has that
+/// name.
 async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
@@ -99,7 +100,7 @@ async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: N
             return json_error(StatusCode::FORBIDDEN, text);
         }
     }
-    // New browsers ask for permission before they send changes of other sites. This check is for old ones.
+    // New browsers ask for permission before they send changes from other sites. This check is for old ones.
     if !request.method().is_safe()
         && let Err(reason) = origin::check(&request, &site.allowed_origins)
     {
@@ -196,7 +197,7 @@ impl Listing {
         })
     }
 
-    /// Writes a little more. Returns false at the end.
+    /// Writes the next part. Returns false at the end.
     fn write(&mut self, to: &mut Vec<u8>) -> bool {
         if self.has_ended {
             return false;
@@ -269,7 +270,7 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
     shown
 }
 
-/// The action if the store does not answer, and where it is set: the rule, the domain or the server.
+/// The action if the store does not answer, and where it is set: in the rule, the domain or the server.
 fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> Value {
     match domain.on_error_of(rule) {
         Some((on_error, said_by)) => json!({ "action": on_error.name(), "from": said_by.name() }),
@@ -277,7 +278,7 @@ fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> V
     }
 }
 
-/// A limit with all that a policy can set. Parameters that its algorithm lacks are left out.
+/// A limit with everything that a policy can set. Omits parameters that its algorithm lacks.
 fn limit_as_json(limit: &Limit) -> Value {
     let mut shown = json!({
         "name": limit.name,
@@ -315,7 +316,7 @@ fn limit_as_json(limit: &Limit) -> Value {
 #[serde(deny_unknown_fields)]
 struct StateQuery {
     domain: String,
-    /// Entries as `k=v,k=v`; a comma in a value is `\,` and a backslash `\\`.
+    /// Entries as `k=v,k=v`. A comma in a value is `\,` and a backslash `\\`.
     descriptor: String,
 }
 
@@ -326,8 +327,7 @@ struct StateRequest {
 }
 
 impl StateRequest {
-    /// # Errors
-    /// With the text of a 400.
+    /// # Errors The text of a 400.
     fn read(query: Result<Query<StateQuery>, QueryRejection>) -> Result<Self, String> {
         let Query(which) = query.map_err(|rejection| rejection.body_text())?;
         let entries = parse_entries(&which.descriptor).map_err(|reason| format!("descriptor: {reason}"))?;

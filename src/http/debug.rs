@@ -1,6 +1,6 @@
 //! The paths of envoyproxy/ratelimit's debug port, which the admin listener can serve: limits in force, statistics, metrics.
 //!
-//! None of them changes anything, because the default address of that port is every interface.
+//! None of them changes anything, because that port listens on every interface by default.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use weir_rls::rlconfig;
 
 use super::{Site, metrics, not_found, wrong_method};
 
-/// Every path but the first, with what it shows.
+/// Every path except the first, with its content.
 const PATHS: [(&str, &str); 3] = [
     ("/metrics", "the metrics, for Prometheus"),
     ("/rlconfig", "the limits in force, a line each"),
@@ -36,7 +36,7 @@ async fn limits(State(site): State<Arc<Site>>) -> String {
     rlconfig::render(&policies)
 }
 
-/// The paths, a line each.
+/// The paths, one in each line.
 async fn index(State(_): State<Arc<Site>>) -> String {
     PATHS.map(|(path, shows)| format!("{path}: {shows}\n")).concat()
 }

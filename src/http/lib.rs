@@ -1,10 +1,11 @@
 //! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
 //!
-//! The control runtime serves them, not one that serves gRPC. Not here: requests and responses of `/json` (rls),
-//! deciding, and when to start and to stop (app).
+//! The control runtime serves them, not a gRPC runtime. Not here: requests and responses of `/json` (rls), deciding,
+//! and when to start and stop (app).
 
 mod admin;
 mod debug;
+pub mod fuzz;
 mod limited;
 mod listener;
 mod origin;
@@ -55,14 +56,14 @@ use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces}
 use self::tap::NamedValues;
 pub use self::token::TokenFile;
 
-/// The most problems of one load at `/readyz` that have a text.
+/// The most problems of one load that `/readyz` prints.
 const PROBLEMS_SHOWN_MAX: usize = 100;
-/// With how many names an unknown one is compared. Each comparison takes about a microsecond.
+/// The most names that an unknown one is compared with. Each comparison takes about a microsecond.
 const NAMES_COMPARED_MAX: usize = 1_000;
 
 /// The data that the handlers of all listeners use.
 pub struct Site {
-    /// Decides requests of `/json`, and shows states.
+    /// Decides requests of `/json`, and returns states.
     pub limiter: Arc<Limiter>,
     /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
@@ -78,7 +79,7 @@ pub struct Site {
     pub json: JsonOptions,
     /// For the admin listener.
     pub admin: AdminOptions,
-    /// What callers share.
+    /// Data that callers share.
     pub shared: Shared,
 }
 
@@ -86,11 +87,11 @@ pub struct Site {
 pub struct JsonOptions {
     /// Bounds on a request.
     pub bounds: Bounds,
-    /// What responses have beyond the statuses.
+    /// The optional parts of responses.
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
-    /// Begins the traces of decisions, if they are traced.
+    /// Starts the traces of decisions, if they are traced.
     pub tracer: Option<Arc<Tracer>>,
 }
 
@@ -98,23 +99,23 @@ pub struct JsonOptions {
 pub struct AdminOptions {
     /// What the listener serves.
     pub endpoints: Endpoints,
-    /// Names by which it may be addressed, beside loopback names and IP addresses; in lower case.
+    /// Further names that may address it, besides loopback names and IP addresses; in lower case.
     pub hosts: Vec<String>,
-    /// The file of tokens, one of which each change needs.
+    /// The file of tokens. Each change needs one of them.
     pub tokens: Option<Arc<TokenFile>>,
-    /// Which replica this is, as the page and `/top` show it.
+    /// The name of this replica for the page and `/top`.
     pub instance: Instance,
-    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
+    /// What happens to a request whose store does not answer, if neither rule nor domain sets it.
     pub on_error: OnError,
-    /// The numbers that operators have set for single descriptors.
+    /// The overrides of operators.
     pub overrides: Arc<OverrideTable>,
     /// The rows of customers.
     pub rows: Arc<RowTable>,
-    /// How long a tap lasts at most.
+    /// The longest time of a tap.
     pub tap_max: Duration,
 }
 
-/// What callers share, so that many of them cost as much as one.
+/// Data that callers share, so that many callers cost as much as one.
 #[derive(Default)]
 pub struct Shared {
     bodies: Bodies,
@@ -126,10 +127,10 @@ pub struct Shared {
     named_values: NamedValues,
 }
 
-/// The name of this replica, where it has one, and its version.
+/// The name of this replica, if it has one, and its version.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// `tracing.service_instance_id`, or the name of the host: in Kubernetes that of the pod.
+    /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
     pub name: Option<String>,
     /// The version of weir.
     pub version: &'static str,
@@ -147,13 +148,13 @@ pub enum Endpoints {
 /// The conditions of health, besides the phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Whether the store answered the last question.
+    /// Whether the store must answer.
     pub store: bool,
-    /// The policies have a domain.
+    /// Whether the policies must have a domain.
     pub policies: bool,
 }
 
-/// The state of weir's parts, as the health and admin endpoints show it.
+/// The state of weir's parts, for the health and admin endpoints.
 #[derive(Default)]
 pub struct ServiceState {
     needs: Needs,
@@ -172,9 +173,9 @@ pub struct Summary {
     pub domains: usize,
     /// Rules in force.
     pub rules: usize,
-    /// The number of problems that keep changed policies from being in force.
+    /// The number of problems because of which changed policies are not in force.
     pub problems: usize,
-    /// Whether the store answered the last question.
+    /// Whether the store must answer.
     pub store_answered: bool,
 }
 
@@ -182,7 +183,7 @@ pub struct Summary {
 #[derive(Debug, Default)]
 struct ShownPolicies {
     policies: Arc<PolicySet>,
-    /// Where each rule is written, by its id.
+    /// The place of each rule, by its id.
     places: Arc<[String]>,
     /// Their source, as JSON in gzip.
     source: Option<Arc<[u8]>>,
@@ -193,7 +194,7 @@ struct ShownPolicies {
 /// Why changed policies are not in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyProblems {
-    /// The texts, each with its place. They can quote a file.
+    /// The texts, each with its place. They may quote a file.
     pub texts: Vec<String>,
     /// The number of problems, including those without a text.
     pub count: usize,
@@ -223,7 +224,7 @@ impl PolicyProblems {
 }
 
 impl ServiceState {
-    /// The state of a weir whose health depends on `needs`.
+    /// The state of a weir with these conditions of health.
     #[must_use]
     pub fn new(needs: Needs) -> Self {
         Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
@@ -265,11 +266,11 @@ impl ServiceState {
         let _ = self.source.set(Box::new(source));
     }
 
-    /// Sets the policies in force. `places` says where each rule is written, by its id. `source` is their source as JSON in gzip, if
-    /// it is kept.
+    /// Sets the policies in force. `places` has the place of each rule, by its id. `source` is their source as JSON in
+    /// gzip, if it is kept.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
         let shown = ShownPolicies { policies, places: places.into(), source, problems: PolicyProblems::default() };
-        // Freed after the lock is released: many rules take a while.
+        // Freed after the lock is released, because many rules take time.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);
         self.look();
@@ -287,10 +288,9 @@ impl ServiceState {
         }
     }
 
-    /// Whether the policies in force have a rule of this path, in this domain or in any.
+    /// Whether the policies in force have a rule with this path, in this domain or in any.
     ///
-    /// # Errors
-    /// With the path that was probably meant.
+    /// # Errors The path that was probably meant.
     fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
@@ -303,8 +303,7 @@ impl ServiceState {
 
     /// Whether the policies in force have this domain.
     ///
-    /// # Errors
-    /// With the domain that was probably meant.
+    /// # Errors The domain that was probably meant.
     fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         if policies.domain(name).is_some() {
@@ -320,7 +319,7 @@ impl ServiceState {
         std::mem::replace(&mut self.policies.lock().problems, problems)
     }
 
-    /// Restores the problems before these, which have ended. Keeps newer ones.
+    /// Restores the problems from before these, which have been solved. Keeps newer ones.
     pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
         let mut shown = self.policies.lock();
         if shown.problems == *problems {
@@ -328,7 +327,7 @@ impl ServiceState {
         }
     }
 
-    /// Whether problems keep changed policies from being in force.
+    /// Whether changed policies are not in force because of problems.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.policies.lock().problems.count > 0
@@ -385,7 +384,7 @@ fn serve<R: Fn() -> usize>(
 }
 
 impl Site {
-    /// Whether to send requests here.
+    /// Whether weir can receive requests.
     fn is_healthy(&self) -> bool {
         self.life.phase() == Phase::Serving && *self.report.fit.borrow()
     }
@@ -399,7 +398,7 @@ impl Site {
         })
     }
 
-    /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
+    /// How many overrides there are, whether the store was read for them, and the current problem.
     fn overrides_as_json(&self) -> Value {
         let overrides = &self.admin.overrides;
         let (in_force, unused) = overrides.counts();
@@ -413,7 +412,7 @@ impl Site {
     }
 }
 
-/// The metrics, made piece by piece while the caller reads them.
+/// The metrics, made in pieces while the caller reads them.
 async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
@@ -423,7 +422,7 @@ async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
         match site.shared.scrapes.get(move || of.prepare()).await {
             Ok(shared) => (metrics.read(&shared.made), Some(shared)),
             Err(TooManyReaders) => {
-                let text = "too many callers read the metrics slowly\n";
+                let text = "too many slow readers of the metrics\n";
                 return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
             }
         }
@@ -450,7 +449,7 @@ fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format:
     })
 }
 
-/// Readiness for anyone: without texts that quote a file or another program.
+/// Readiness for anyone, without texts that quote a file or another program.
 async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, mut detail) = readiness(&site);
     let mut remove = |parent: &str, key: &str| {
@@ -470,7 +469,8 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
     (status, Json(detail)).into_response()
 }
 
-/// A store that is down is shown. It makes weir unready only if the settings say so, because all replicas would be unready at once.
+/// A store that is down is reported. It makes weir unready only if the settings say so, because otherwise all replicas
+/// would become unready at once.
 fn readiness(site: &Site) -> (StatusCode, Value) {
     let phase = site.life.phase();
     let ready = site.is_healthy();
@@ -505,7 +505,7 @@ const fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// The response for an unknown path: it lists the known ones.
+/// The response for an unknown path. It lists the known paths.
 fn not_found(uri: &Uri, paths: &[&str]) -> Response {
     let text = format!("no {}, only {}\n", uri.path(), paths.join(", "));
     (StatusCode::NOT_FOUND, text).into_response()

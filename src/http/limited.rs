@@ -1,4 +1,4 @@
-//! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
+//! `/top` and `/limited`: the denied keys and their rules, over the last minutes.
 //!
 //! The numbers are read off the runtime, at most once in [`LOOK_AGE`], and callers share the result. So many callers do not delay
 //! decisions. Not here: the numbers (telemetry).
@@ -28,7 +28,7 @@ pub(super) const NO_RULE: &str =
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// The reports that callers share, by their minutes.
+/// The shared reports, by their minutes.
 #[derive(Default)]
 pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 
@@ -36,7 +36,7 @@ pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 type Look = (Instant, Arc<Report>);
 
 impl Looks {
-    /// Who was limited in the last `minutes`, from 1 to [`MINUTES_MAX`].
+    /// The denied keys of the last `minutes`, from 1 to [`MINUTES_MAX`].
     async fn report(&self, metrics: &Arc<Metrics>, minutes: usize) -> Arc<Report> {
         let mut reports = self.0.lock().await;
         let last = &mut reports[minutes - 1];
@@ -60,7 +60,7 @@ pub(super) struct TopQuery {
     limits: usize,
     #[serde(default = "most_keys")]
     keys: usize,
-    /// Selects limits with this text in their names, with all their keys, and of other limits the keys with this text.
+    /// Selects limits with this text in their names, with all their keys, and the keys with this text of other limits.
     #[serde(default)]
     filter: String,
 }
@@ -117,7 +117,7 @@ pub(super) async fn top(
 }
 
 impl TopQuery {
-    /// The selected limits and keys within the bounds, and how many limits are left out.
+    /// The selected limits and keys within the bounds, and the number of omitted limits.
     fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
@@ -158,13 +158,12 @@ pub(super) async fn limited(
     Ok(fresh(&answer))
 }
 
-/// # Errors
-/// With the text of a 400.
+/// # Errors The text of a 400.
 fn in_bounds(name: &str, value: usize, max: usize) -> Result<(), String> {
     if (1..=max).contains(&value) { Ok(()) } else { Err(format!("{name} = {value}: must be from 1 to {max}")) }
 }
 
-/// An answer that no cache keeps.
+/// An answer that caches must not store.
 pub(super) fn fresh(answer: &Value) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(answer)).into_response()
 }
@@ -201,6 +200,7 @@ fn key_as_json(key: &KeyReport, values: Values) -> Value {
         "denials_max": key.at_most,
         "first_ms": key.first_ms,
         "last_ms": key.last_ms,
+        "row": key.row.as_ref().map(|terms| terms.to_string()),
     })
 }
 

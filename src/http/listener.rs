@@ -1,7 +1,7 @@
 //! One HTTP listener: HTTP/1 only, with bounds on its connections and a timeout for each step of a caller.
 //!
-//! A full listener closes a connection without a request before it refuses a new one, so that probes are always answered. Not
-//! here: the answers (public.rs, admin.rs), and bodies that stream (streamed.rs).
+//! A full listener closes a connection without a request before it refuses a new one, so probes are always answered.
+//! Not here: the answers (public.rs, admin.rs), and streamed bodies (streamed.rs).
 
 use std::convert::Infallible;
 use std::io;
@@ -30,33 +30,33 @@ use weir_telemetry::shed::{ShedCounts, ShedReason};
 
 use super::token::PeerAddress;
 
-/// The most connections of one listener at a time.
+/// The most open connections of one listener.
 pub const CONNECTIONS_MAX: usize = 1_024;
 /// How long a connection may be silent before a request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long the head of a request may take from its first byte.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// How long a request may take from its first byte to the first of its answer: 10 s for its head, 10 s for its body, and a
-/// minute for a store that may take as long.
+/// The time limit of a request, from its first byte to the first byte of its answer: 10 s for its head, 10 s for its
+/// body, and the rest for a store, which may take a minute.
 const REQUEST_MAX: Duration = Duration::from_secs(90);
-/// How long a caller may read nothing of an answer.
+/// How long a caller may stop reading an answer.
 const STALL_MAX: Duration = Duration::from_secs(10);
-/// How long a caller may take to read one answer.
+/// The time limit for reading one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// An extension of a long answer: it can be read until then, in place of [`ANSWER_MAX`] from its first byte.
+/// An extension of a long answer: its time limit, which replaces [`ANSWER_MAX`] from its first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadUntil(pub(super) Instant);
 
-/// A full listener closes callers that have read nothing of an answer for so long.
+/// A full listener closes callers that have read nothing of an answer for this time.
 const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
-/// The most bytes of the head of a request, and of an answer that waits to be written.
+/// The most bytes of the head of a request, and of an answer that is ready to be written.
 const BUFFER_BYTES_MAX: usize = 16 * 1_024;
-/// The pause after accept failed, and while no connection can be closed to make room.
+/// The pause after accept failed, and while no connection can be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The length of a tick, after which a listener may give memory back.
+/// The length of a tick. After each, a listener may return memory to the system.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Bounds on the connections of a listener, beside [`CONNECTIONS_MAX`].
+/// Bounds on the connections of a listener, in addition to [`CONNECTIONS_MAX`].
 #[derive(Clone, Debug)]
 pub struct ConnectionBounds {
     /// The most connections of one address; 0 for no bound.
@@ -65,8 +65,8 @@ pub struct ConnectionBounds {
     pub shed: Arc<ShedCounts>,
 }
 
-/// Serves until [`Phase::Ending`], and then finishes what is on its way. `reserved` returns the bytes of memory that
-/// are reserved for callers now.
+/// Serves until [`Phase::Ending`], and then finishes requests in flight. `reserved` returns the bytes of memory that
+/// are reserved for callers.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
@@ -78,7 +78,7 @@ pub(super) async fn serve(
     life: Life,
 ) -> Result<(), String> {
     let mut http1 = http1::Builder::new();
-    // `Stream` below has the timeouts, because it distinguishes idle connections and slow heads.
+    // `Stream` below has the timeouts, because it distinguishes idle connections from slow heads.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
     let mut callers = Callers::new(bounds);
@@ -175,8 +175,8 @@ impl Callers {
         has_too_many
     }
 
-    /// Makes room for a connection, so that there are fewer than `most`. Closes the one that has waited longest for a request, or
-    /// else the one whose caller has read nothing of its answer for longest. Returns false if none can be closed.
+    /// Closes connections until there are fewer than `most`: first the one that has waited longest for a request, then
+    /// the one whose caller has read nothing of its answer for longest. Returns false if none can be closed.
     fn make_room(&mut self, most: usize) -> bool {
         if self.open.len() < most {
             return true;
@@ -196,10 +196,10 @@ impl Callers {
     }
 }
 
-/// What a caller does now.
+/// The current step of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// Has not begun a request, since then.
+    /// No request, since then.
     Nothing(Instant),
     /// Sends the head of a request that began then.
     Head(Instant),
@@ -209,7 +209,7 @@ enum Doing {
     Waiting(Instant),
     /// Reads an answer that began then.
     Reading(Instant),
-    /// Reads a long answer, which ends then.
+    /// Reads a long answer, whose time limit is then.
     Listening(Instant),
 }
 
@@ -223,7 +223,7 @@ struct Caller {
 #[derive(Debug)]
 struct State {
     doing: Doing,
-    /// Since when nothing of an answer could be written.
+    /// The time since which nothing of an answer could be written.
     stalled: Option<Instant>,
 }
 
@@ -232,13 +232,13 @@ impl Caller {
         Self { state: Mutex::new(State { doing: Doing::Nothing(Instant::now()), stalled: None }) }
     }
 
-    /// Changes what the caller does.
+    /// Changes the caller's step.
     fn step(&self, to: impl FnOnce(Doing) -> Doing) {
         let mut state = self.state.lock();
         state.doing = to(state.doing);
     }
 
-    /// Since when a full listener may close this connection. Connections that wait for a request sort first.
+    /// The time since which a full listener may close this connection. Connections that wait for a request sort first.
     fn closable_since(&self) -> Option<(bool, Instant)> {
         let state = self.state.lock();
         match state.doing {
@@ -249,7 +249,7 @@ impl Caller {
         }
     }
 
-    /// When the connection is closed, if nothing happens until then.
+    /// When the connection is closed, unless something happens before.
     fn due(&self) -> Instant {
         let state = self.state.lock();
         let due = match state.doing {
@@ -263,7 +263,7 @@ impl Caller {
     }
 }
 
-/// The stream of one connection. It fails when the caller takes too long.
+/// The stream of one connection. It fails when the caller exceeds a time limit.
 struct Stream {
     stream: TcpStream,
     caller: Arc<Caller>,
@@ -276,7 +276,7 @@ impl Stream {
         Self { stream, caller, timer }
     }
 
-    /// Fails when the time of the caller is over.
+    /// Fails when the caller's time limit has passed.
     fn poll_due<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let due = self.caller.due();
         if self.timer.deadline() != due {
@@ -376,7 +376,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let is_whole = request.body().is_end_stream();
         self.caller.step(|doing| match doing {
-            // The next request can have come with the last.
+            // The next request may have arrived with the last one.
             Doing::Nothing(_) | Doing::Reading(_) | Doing::Listening(_) => Doing::Body(Instant::now()),
             Doing::Head(since) | Doing::Body(since) | Doing::Waiting(since) => Doing::Body(since),
         });
@@ -399,7 +399,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
 }
 
 impl Caller {
-    /// Notes that the request is whole.
+    /// Marks the request as complete.
     fn complete(&self) {
         self.step(|doing| match doing {
             Doing::Body(since) => Doing::Waiting(since),
@@ -539,7 +539,8 @@ mod tests {
         assert_eq!(doing(&callers), [Doing::Waiting(at(0))], "a request that is being answered is kept");
     }
 
-    /// The 99th percentile of decisions was 9 to 17 times as long beside 1,500 callers that sent requests byte by byte.
+    /// Without yielding, 1,500 callers that sent requests byte by byte made the 99th percentile of decisions 9 to 17
+    /// times as long.
     #[tokio::test]
     async fn a_request_that_comes_in_parts_lets_other_threads_run() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");

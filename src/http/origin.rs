@@ -1,8 +1,8 @@
-//! Refuses requests that a page of another site makes a browser send. They would spend hits, or change something.
+//! Refuses requests that a page of another site makes a browser send. They would spend hits, or change data.
 //!
-//! A browser sends a POST of any page to any address, and only hides the answer from the page. It names the page: by
-//! `Sec-Fetch-Site` over TLS and to loopback addresses, and by `Origin`. A page can change neither header. Callers that are no
-//! browsers send neither. Not here: `Host` (admin.rs).
+//! A browser sends a POST of any page to any address, and only hides the answer from the page. It names the page in
+//! `Sec-Fetch-Site`, over TLS and to loopback addresses, and in `Origin`. A page can change neither header. Callers
+//! that are not browsers send neither. Not here: `Host` (admin.rs).
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, header};
 /// The most characters of an origin in an error.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// Checks that no page of another site makes the request. `allowed` has origins in lower case.
+/// Checks that no page of another site caused the request. `allowed` has origins in lower case.
 ///
 /// # Errors
 /// With the reason.
@@ -30,14 +30,16 @@ pub(super) fn check<B>(request: &Request<B>, allowed: &[String]) -> Result<(), S
     };
     let Some(origin) = foreign else { return Ok(()) };
     let shown: String = origin.chars().take(SHOWN_CHARS_MAX).collect();
-    Err(format!("a web page of another site sends this, of origin {shown:?}: allow its origin in http.allowed_origins"))
+    Err(format!(
+        "a web page of another site sent this, with origin {shown:?}: allow its origin in http.allowed_origins"
+    ))
 }
 
 fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase()
 }
 
-/// Whether an origin is the host of the request. The scheme does not matter, because a proxy can end TLS.
+/// Whether an origin is the host of the request. The scheme is ignored, because a proxy can terminate TLS.
 fn is_own(origin: &str, host: &str) -> bool {
     let (scheme, own) = origin.split_once("://").unwrap_or_default();
     let port = match scheme {

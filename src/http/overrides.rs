@@ -1,6 +1,6 @@
 //! `/overrides`: numbers that operators set for single descriptors.
 //!
-//! Not here: what an override is and where it is kept (limiter/overrides.rs).
+//! Not here: the effect of an override, and how it is stored (limiter/overrides.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::PolicySet;
 use weir_engine::Window;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
@@ -24,6 +23,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::overrides::Override;
 use weir_engine::overrides::fit;
 use weir_engine::overrides::shared_with;
+use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
 use weir_text::{instant_text, parse_instant};
@@ -47,7 +47,7 @@ struct SetBody {
     limits: Vec<BodyNumbers>,
     /// A date or an instant.
     until: Option<String>,
-    /// How long, in place of `until`.
+    /// The duration, in place of `until`.
     for_us: Option<u64>,
     reason: String,
 }
@@ -69,7 +69,7 @@ pub(super) struct DeleteQuery {
     descriptor: String,
 }
 
-/// The overrides that have not ended, in the order of domain and descriptor, written piece by piece.
+/// The overrides that have not ended, sorted by domain and descriptor, written in pieces.
 pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
     let (known, policies, now) =
         (site.admin.overrides.known(), site.admin.overrides.policies(), site.admin.overrides.now());
@@ -79,7 +79,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
         "store": site.admin.overrides.store().name(),
         "read_ms_ago": read_ms,
     });
-    // The list is written behind the rest.
+    // The list is written after the rest.
     let head = format!("{},\"overrides\":[", head.to_string().trim_end_matches('}'));
     let (mut next, mut separator, mut has_ended) = (0, "", false);
     let body = pieces(move || {
@@ -88,7 +88,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
             match known.overrides.get(next) {
                 Some(one) => {
                     next += 1;
-                    // An override that has ended is known until the store is read again.
+                    // An ended override is known until the store is read again.
                     if now < one.set.until {
                         piece.push_str(separator);
                         piece.push_str(&as_json(one, &policies).to_string());
@@ -119,7 +119,7 @@ pub(super) async fn set(
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.admin.overrides)) {
+    let new = match read(body).await.and_then(|body| wanted(&body, &by, site.admin.overrides.now())) {
         Ok(new) => new,
         Err((status, reason)) => return json_error(status, reason),
     };
@@ -160,7 +160,7 @@ pub(super) async fn delete(
     }
 }
 
-/// Logs who set or deleted an override.
+/// Logs the author of a change.
 fn audit(by: &str, one: &SetOverride, what: &'static str) {
     let SetOverride { set, reason, .. } = one;
     tracing::info!(
@@ -174,7 +174,7 @@ fn audit(by: &str, one: &SetOverride, what: &'static str) {
     );
 }
 
-/// The overrides in force, by the rules of a policy set.
+/// The overrides in force, by rule.
 #[derive(Default)]
 pub(super) struct OfRules {
     known: Arc<[SetOverride]>,
@@ -201,7 +201,7 @@ impl OfRules {
         .await
     }
 
-    /// The overrides of one rule as JSON; none if it has none.
+    /// The overrides of one rule as JSON. None if it has none.
     pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Value> {
         let places = self.places.get(&rule)?;
         Some(places.iter().map(|at| as_json(&self.known[*at], policies)).collect())
@@ -248,8 +248,8 @@ async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
     }
 }
 
-/// The override that a body asks for.
-fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverride, (StatusCode, String)> {
+/// The override in a body.
+pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, (StatusCode, String)> {
     let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
     let SetBody { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
@@ -257,13 +257,12 @@ fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverrid
         return Err(invalid("limits: at least one".to_owned()));
     }
     if reason.trim().is_empty() {
-        return Err(invalid("reason: say why".to_owned()));
+        return Err(invalid("reason: write why".to_owned()));
     }
-    let now = overrides.now();
     let until = match (until, for_us) {
         (Some(text), None) => parse_instant(&text).map_err(|reason| invalid(format!("until = {text:?}: {reason}")))?,
         (None, Some(us)) => now.saturating_add(us),
-        _ => return Err(invalid("either until or for_us says when it ends".to_owned())),
+        _ => return Err(invalid("give either until or for_us".to_owned())),
     };
     let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| invalid(format!("window_us: {error}")))?;

@@ -1,4 +1,4 @@
-//! The live page of the admin listener: what is limited now, by which rule, for whom.
+//! The live page of the admin listener: which keys are limited now, and by which rule.
 //!
 //! Three files in the binary. They load nothing from other servers, and the page changes nothing. It shows texts of callers, so its
 //! content security policy forbids other scripts, and page.js inserts everything as text. Not here: the numbers (limited.rs).
@@ -10,7 +10,7 @@ const INDEX: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Allows this listener's own files only, and no frame of other sites.
+/// Allows only this listener's own files, and no frames of other sites.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 

@@ -26,7 +26,7 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many bytes of a refused body weir reads and drops.
 const DISCARDED_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of memory for the bodies of all callers together. A body that needs more is refused.
+/// The most bytes of memory for the bodies of all callers in total. A body that needs more is refused.
 const BODIES_BYTES_MAX: usize = 24 << 20;
 
 /// Bytes of memory for the bodies of callers of `/json`.
@@ -34,7 +34,7 @@ const BODIES_BYTES_MAX: usize = 24 << 20;
 pub(super) struct Bodies(AtomicUsize);
 
 impl Bodies {
-    /// The bytes that are reserved now.
+    /// The reserved bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -44,7 +44,7 @@ impl Bodies {
 struct Incomplete<'a> {
     bodies: &'a Bodies,
     bytes: Vec<u8>,
-    /// The part of `bodies` that this body has.
+    /// The part of `bodies` that this body uses.
     reserved: usize,
 }
 
@@ -53,7 +53,8 @@ impl<'a> Incomplete<'a> {
         Self { bodies, bytes: Vec::new(), reserved: 0 }
     }
 
-    /// Adds a part of a body of at most `most` bytes. The buffer doubles up to that size. Returns false if there is no room.
+    /// Appends a part of a body of at most `most` bytes. The buffer doubles up to that size. Returns false if the
+    /// memory is used up.
     fn push(&mut self, part: &[u8], most: usize) -> bool {
         let wanted = self.bytes.len() + part.len();
         if wanted > self.reserved {
@@ -89,8 +90,7 @@ async fn discard(parts: &mut BodyDataStream) {
 
 /// Reads the body of a request.
 ///
-/// # Errors
-/// With the answer, if the body is too large, does not end in time, or finds no room.
+/// # Errors The answer, if the body is too large, does not end in time, or does not fit into memory.
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
         site.limiter.unreadable(Instant::now());
@@ -113,7 +113,7 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
             }
             if !read.push(&part, site.json.request_bytes) {
                 let text = format!(
-                    "body: no room, {BODIES_BYTES_MAX} bytes of memory at most are reserved for the bodies of all callers"
+                    "body: the memory for the bodies of all callers is used up, at most {BODIES_BYTES_MAX} bytes"
                 );
                 return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
@@ -150,7 +150,7 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
-/// Whether the caller of `/json` wants the detail of each status, for which Envoy's format has no field.
+/// Whether the caller of `/json` requests the detail of each status, for which Envoy's format has no field.
 ///
 /// # Errors
 /// The mistake in the parameters.
@@ -169,7 +169,7 @@ fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> 
     Ok(detail.unwrap_or(false))
 }
 
-/// Decides a request in JSON. As with envoyproxy/ratelimit, the content type does not matter.
+/// Decides a request in JSON. As in envoyproxy/ratelimit, the content type is ignored.
 async fn decide(
     State(site): State<Arc<Site>>,
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,

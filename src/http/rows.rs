@@ -1,6 +1,6 @@
 //! `/rows`: the numbers of single descriptors of rules with rows. [rw-6]
 //!
-//! Not here: what a row does and where it is kept (limiter/rows.rs), and files of rows (policies, cli).
+//! Not here: the effect of a row, and how it is stored (limiter/rows.rs), and files of rows (policies, cli).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(super) struct Asked {
     after: Option<String>,
 }
 
-/// The query of a DELETE: one row, or those of a page that have ended.
+/// The query of a DELETE: one row, or the ended rows of a page.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Unwanted {
@@ -79,7 +79,7 @@ pub(super) struct Unwanted {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Posted {
-    /// Nothing is written.
+    /// Checks the rows without writing them.
     #[serde(default)]
     check: bool,
 }
@@ -149,7 +149,7 @@ pub(super) async fn set(
     }
 }
 
-/// Sets many rows: a line of JSON each, and a result for each.
+/// Sets many rows: one JSON line each, with a result for each.
 pub(super) async fn set_many(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -200,7 +200,7 @@ pub(super) async fn set_many(
     Json(json!({ "store": table.store().name(), "results": results })).into_response()
 }
 
-/// Removes one row, or the rows of a page that have ended.
+/// Removes one row, or the ended rows of a page.
 pub(super) async fn remove(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -240,7 +240,7 @@ pub(super) async fn remove(
     }
 }
 
-/// Logs who changed a row.
+/// Logs the author of a change.
 fn audit(by: &str, row: &Row, written: &Written) {
     if written.is_same {
         return;
@@ -265,7 +265,7 @@ fn refused_json(refused: &RowRefused) -> Value {
     json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_)) })
 }
 
-fn as_json(row: &Row) -> Value {
+pub(super) fn as_json(row: &Row) -> Value {
     let mut shown = json!({
         "domain": row.domain,
         "descriptor": spell_entries(row.descriptor()),
@@ -284,7 +284,7 @@ fn numbers_as_json(numbers: &Numbers) -> Value {
     json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
 }
 
-fn row_of(body: &[u8]) -> Result<Row, String> {
+pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     let Wanted { domain, descriptor, plan, limits, until, note } =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {

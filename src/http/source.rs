@@ -1,6 +1,6 @@
 //! `/policies/source`: the files of the policies in force, for other programs.
 //!
-//! The texts are kept in gzip, and unpacked piece by piece as the caller reads. Not here: what is kept (policies).
+//! The texts are stored in gzip, and decompressed in pieces as the caller reads. Not here: what is stored (policies).
 
 use std::io::{self, Cursor, Read as _};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// The next piece; empty at the end.
+/// The next piece. Empty at the end.
 fn next(from: &mut impl io::Read) -> io::Result<Vec<u8>> {
     let mut piece = Vec::with_capacity(PIECE_BYTES);
     from.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece)?;

@@ -1,6 +1,6 @@
-//! `/states`: the stored states of one rule, a page at a time.
+//! `/states`: the stored states of one rule, page by page.
 //!
-//! Not here: looking for them (limiter, store).
+//! Not here: the search for them (limiter, store).
 
 use std::sync::Arc;
 

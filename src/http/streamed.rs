@@ -12,20 +12,20 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use weir_lifecycle::on_own_thread;
 
-/// About the bytes of one piece.
+/// The approximate bytes of one piece.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
-/// The most renderings that callers read at a time.
+/// The most renderings that callers read at the same time.
 const RENDERINGS_MAX: usize = 2;
-/// While so many are being read, a new caller gets a rendering that is at most so old.
+/// While this many are being read, a new caller gets a rendering of at most this age.
 const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// A body that is made piece by piece. Between two pieces the runtime runs other tasks.
+/// A body that is made in pieces. Between two pieces the runtime runs other tasks.
 struct Pieces<F> {
     next: F,
     is_turn: bool,
 }
 
-/// A body of the pieces that `next` makes, until it makes none.
+/// A body of the pieces from `next`, until it returns None.
 pub(super) fn pieces(next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static) -> Body {
     Body::new(Pieces { next, is_turn: true })
 }
@@ -54,7 +54,7 @@ pub(super) struct Rendering<T> {
     at: Instant,
 }
 
-/// Makes copies that readers share: one at a time, off the runtime.
+/// Makes shared copies: one at a time, off the runtime.
 pub(super) struct Renderings<T> {
     turn: tokio::sync::Mutex<()>,
     read: Mutex<Vec<Weak<Rendering<T>>>>,

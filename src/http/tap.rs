@@ -1,4 +1,4 @@
-//! `/tap`: live requests with their answers, a JSON line each, while the caller reads.
+//! `/tap`: live requests with their answers, one JSON line each, while the caller reads.
 //!
 //! Not here: which requests are recorded, and the format of a line (telemetry/tap.rs).
 
@@ -29,11 +29,11 @@ use super::streamed::PIECE_BYTES;
 use super::token::PeerAddress;
 use super::{Site, bad_query, bad_request, json_error, token};
 
-/// How long records gather before they are sent.
+/// How long records are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
-/// After so long without a record another line is sent, so that weir notices a caller that has gone.
+/// After this time without a record another line is sent, so that weir detects a caller that has gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long the last lines may take after the end of a tap.
+/// The time limit for the last lines after the end of a tap.
 const LAST_LINES_MAX: Duration = Duration::from_secs(15);
 
 /// The parameters.
@@ -47,15 +47,14 @@ struct TapQuery {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
-    /// Whether values are shown as they are; none for the server's default.
+    /// Whether values are printed in plain text. None: the server's default.
     shows_values: Option<bool>,
-    /// Whether notes come between the records: an unknown domain, that the tap is open, why it ended.
+    /// Whether there are notes between the records: an unknown domain, that the tap is open, why it ended.
     has_notes: bool,
 }
 
 impl TapQuery {
-    /// # Errors
-    /// With the text of a 400.
+    /// # Errors The text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let filter = Filter::default();
         let mut wanted = Self { filter, sample: 1, seconds: None, shows_values: None, has_notes: false };
@@ -105,7 +104,7 @@ fn unknown(name: &str) -> String {
     format!("no parameter {name:?}, only {}{meant}", PARAMETERS.join(", "))
 }
 
-/// Sends records until the time is over, weir ends, or the reader has gone.
+/// Sends records until the time limit, until weir ends, or until the reader has gone.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -157,7 +156,7 @@ pub(super) async fn tap(
     Ok(answer)
 }
 
-/// Logs who sees values of callers, and for how long.
+/// Logs who can read values of callers, and for how long.
 fn audit(by: &str, wanted: &TapQuery, length: Duration) {
     let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
@@ -177,7 +176,7 @@ struct Sending {
     site: Arc<Site>,
     listener: Listener,
     known: Option<Arc<Known>>,
-    /// Set if no policy has the wanted domain: the domain that was probably meant.
+    /// Set if no policy has the requested domain: the domain that was probably meant.
     unknown_domain: Option<Option<String>>,
     sample: u32,
     has_notes: bool,
@@ -191,13 +190,13 @@ struct Sending {
 enum Step {
     Begin,
     Live,
-    /// The tap is over for this reason. Waiting records are sent.
+    /// The tap has ended for this reason. Waiting records are sent.
     Ending(&'static str),
     Ended,
 }
 
 impl Sending {
-    /// Makes the next piece; none at the end.
+    /// Makes the next piece. None at the end.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         loop {
             let piece = match self.step {
@@ -232,7 +231,7 @@ impl Sending {
         }
     }
 
-    /// Waits until it is time to send records, or until the tap is over.
+    /// Waits until records must be sent, or until the tap has ended.
     async fn wait(&mut self) {
         tokio::select! {
             () = self.site.life.reached(Phase::Ending) => self.step = Step::Ending("shutdown"),

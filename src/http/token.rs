@@ -1,7 +1,7 @@
 //! The bearer tokens for changes and for taps.
 //!
-//! The file is read for each such request, so that tokens can be replaced without a restart. If the file cannot be used, the last
-//! good tokens stay in force. Without good tokens every such request is refused.
+//! The file is read for each such request, so you can replace tokens without a restart. If the file cannot be used, the
+//! last good tokens stay valid. Without good tokens every such request is refused.
 
 use std::io::Read as _;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ const TAP_VALUES: &str = "tap-values";
 /// How often refused tokens, and a file that cannot be used, are logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The address of who makes a request, as an extension of it.
+/// The address of a request's sender, as an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub(super) IpAddr);
 
@@ -43,7 +43,7 @@ pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Arc<[Token]>>>,
     refused: AtomicU64,
-    /// For refused tokens, and for a file that cannot be used.
+    /// Log lines about refused tokens, and about an unusable file.
     complaints: Mutex<[Complaint; 2]>,
 }
 
@@ -54,17 +54,17 @@ struct Token {
     secret: Vec<u8>,
 }
 
-/// Who makes a request.
+/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     /// The name of the token.
     pub(super) name: String,
-    /// Whether a tap may show this caller the values of requests where `tap.values` hides them.
+    /// Whether a tap may print the values of requests for this caller if `tap.values` hides them.
     pub(super) may_see_values: bool,
 }
 
 impl TokenFile {
-    /// The tokens of this file, which is read when a request needs one.
+    /// The tokens of this file. It is read when a request needs a token.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
@@ -89,11 +89,11 @@ impl TokenFile {
                 if self.is_due(1) {
                     let file = self.path.display();
                     let effect = if last_good.is_some() {
-                        "the last good tokens stay in force"
+                        "the last good tokens stay valid"
                     } else {
                         "changes and taps are refused"
                     };
-                    tracing::error!(%file, reason, effect, "file of tokens refused");
+                    tracing::error!(%file, reason, effect, "token file refused");
                 }
                 last_good.ok_or(reason)
             }
@@ -121,8 +121,7 @@ impl TokenFile {
 
 /// The name of the request's token. Without a file no token is needed.
 ///
-/// # Errors
-/// With the answer to a request that has none.
+/// # Errors The answer to a request without one.
 pub(super) async fn check(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
@@ -131,10 +130,9 @@ pub(super) async fn check(
     caller(file, headers, peer).await.map(|caller| caller.name)
 }
 
-/// The caller by the request's token.
+/// The caller with the request's token.
 ///
-/// # Errors
-/// With the answer to a request that has none.
+/// # Errors The answer to a request without one.
 pub(super) async fn caller(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
@@ -155,17 +153,16 @@ pub(super) async fn caller(
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
-/// The caller of a token. All tokens are compared, so that the time tells nothing.
+/// The caller with a token. All tokens are compared, so that the time reveals nothing.
 fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
     let found =
         tokens.iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token) } else { found });
     found.map(|token| token.caller.clone())
 }
 
-/// The tokens of a file: a line `NAME TOKEN` for each, with `tap-values` behind it for one that has that right.
+/// The tokens of a file: one line `NAME TOKEN` each, followed by `tap-values` for a token with that right.
 ///
-/// # Errors
-/// With the reason, which quotes no part of a token.
+/// # Errors The reason, which quotes no part of a token.
 fn read(path: &Path) -> Result<Vec<Token>, String> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -182,12 +179,12 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
             (Some(name), Some(secret), Some(right), None) if right == TAP_VALUES.as_bytes() => {
                 name_from(name).and_then(|name| token(name, secret, true))
             }
-            // Quotes no word, which can be a part of a token.
+            // Quotes no word, because it can be part of a token.
             _ => Err(format!("neither NAME TOKEN nor NAME TOKEN {TAP_VALUES}")),
         };
         let read = read.map_err(|reason| format!("line {}: {reason}", number + 1))?;
         if tokens.iter().any(|other| other.caller.name == read.caller.name) {
-            return Err(format!("line {}: two tokens are called {}", number + 1, read.caller.name));
+            return Err(format!("line {}: two tokens have the name {}", number + 1, read.caller.name));
         }
         tokens.push(read);
     }
@@ -210,13 +207,13 @@ fn token(name: &str, secret: &[u8], may_see_values: bool) -> Result<Token, Strin
     Ok(Token { caller: Caller { name: name.to_owned(), may_see_values }, secret: secret.to_vec() })
 }
 
-/// The token of an `authorization` header. The case of the scheme does not matter.
+/// The token of an `authorization` header. The scheme may be in any case.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Compares in a time that depends on the lengths alone.
+/// Compares in a time that depends only on the lengths.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -248,7 +245,7 @@ mod tests {
         assert_eq!(rights.iter().map(|token| token.caller.may_see_values).collect::<Vec<_>>(), [true, false]);
     }
 
-    /// The name of a line that was cut became the token.
+    /// The name in a cut line became the token.
     #[test]
     fn a_line_that_was_cut_is_refused_with_its_number_and_without_its_text() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -79,6 +79,8 @@ pub struct Effect<'p> {
 pub enum Subject<'p> {
     /// The old and the new limit; none if there was or is no such limit.
     Limit(Option<&'p Limit>, Option<&'p Limit>),
+    /// The old and the new limit of descriptors whose row names this plan, if the default plan has not the same difference.
+    Plan(&'p str, Option<&'p Limit>, Option<&'p Limit>),
     /// A key of a policy, with its old and its new value.
     Key(&'static str, String, String),
     /// The values that the rule matches: new ones, and removed ones.

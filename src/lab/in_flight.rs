@@ -1,6 +1,6 @@
-//! Requests that last: each one that was admitted with holds settles them when it ends. [hd-5]
+//! Requests with a duration: each one that was admitted with holds settles them when it ends. [hd-5]
 //!
-//! What was used is what was held, and a permit goes back. Not here: how long a request lasts.
+//! The used hits equal the held hits, and a permit is released. Not here: how long a request lasts.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use weir_rls::request::Request as View;
 /// Requests in flight, in the order in which they end.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// Those that end at one instant end in the order in which they began.
+    /// Requests that end at the same instant end in the order in which they began.
     ends: BTreeMap<(Micros, u64), Ending>,
     begun: u64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Ending {
 }
 
 impl InFlight {
-    /// A request was admitted. Without holds nothing is left to do at its end.
+    /// Adds an admitted request. Without holds there is nothing to do at its end.
     pub(crate) fn begin(&mut self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
         if !holds.is_empty() {
             self.ends.insert((ends, self.begun), Ending { message: message.clone(), holds });
@@ -33,7 +33,7 @@ impl InFlight {
         }
     }
 
-    /// The next request that has ended by now, and when.
+    /// The next request that has ended by now, and its end.
     pub(crate) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {
         let first = self.ends.first_entry().filter(|first| first.key().0 <= now)?;
         let at = first.key().0;
@@ -42,7 +42,7 @@ impl InFlight {
 }
 
 impl Ending {
-    /// Settles by all descriptors of the request.
+    /// Settles with all descriptors of the request.
     pub(crate) fn settle<R>(self, bounds: &Bounds, decide: impl FnOnce(&Query<'_>) -> R) -> Option<R> {
         let view = View::of(&self.message);
         // It was within the bounds when it began.

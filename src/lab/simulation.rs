@@ -1,4 +1,4 @@
-//! Simulations: the same traffic through one or several sets of policies, with a virtual clock.
+//! Simulations: the same traffic through one or several policy sets, with a virtual clock.
 //!
 //! Requests are decided as on a server with the memory store, from the message to the answer. In simulation/: requests and their
 //! times (traffic.rs), the limiter and its clock (world.rs), counts (counts.rs), and reports (report.rs). Not here: arguments,
@@ -21,7 +21,7 @@ use weir_engine::words::counted;
 use weir_engine::{Matcher, Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
 use weir_policies::Dialect;
-use weir_policies::{Loaded, Location, Problems, load_dir_with};
+use weir_policies::{GivenRows, Loaded, Location, Problems, load_dir_with};
 use weir_rls::configured;
 use weir_settings::Settings;
 
@@ -76,7 +76,7 @@ impl Progress {
         self.requests.load(Relaxed)
     }
 
-    /// The completed part in thousandths; none if it is unknown.
+    /// The completed part in thousandths. None if it is unknown.
     pub fn per_mille(&self) -> Option<u64> {
         let (done, of) = (self.done.load(Relaxed), self.of.load(Relaxed));
         done.saturating_mul(1_000).checked_div(of).map(|per_mille| per_mille.min(1_000))
@@ -125,6 +125,14 @@ impl Simulated {
         Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
     }
 
+    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan counts for their customers.
+    #[must_use]
+    pub fn set_rows(&self, rows: &GivenRows) -> Option<String> {
+        let (left_out, first) = self.world.replace_rows(rows)?;
+        let rows = counted(left_out, "row");
+        Some(format!("{}: {rows} without effect, so the default plan counts, such as {first}", self.name))
+    }
+
     /// Its policies.
     #[must_use]
     pub fn policies(&self) -> &PolicySet {
@@ -139,8 +147,7 @@ impl Simulated {
 
     /// Decides and counts a request. Its time must not be before that of the last request.
     ///
-    /// # Errors
-    /// If a server would return an error too, for example because the limits of the request are too heavy.
+    /// # Errors When a server would return an error too, for example because the limits of the request are too heavy.
     pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
         self.begin(request.time);
         let answer = self.world.decide_lasting(request, query);
@@ -163,7 +170,7 @@ impl Simulated {
         self.counts.answered(self.world.decide_now(query).as_ref().ok());
     }
 
-    /// The results, with so many of the keys that were denied most.
+    /// The results, with the `keys` keys that were denied most.
     #[must_use]
     pub fn report(&self, keys: usize) -> PolicyReport {
         let counted: Counted = self.counts.counted(keys);
@@ -173,8 +180,7 @@ impl Simulated {
 
 /// Sends traffic through policies. Each set of policies gets the same requests.
 ///
-/// # Errors
-/// If the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
+/// # Errors When the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
 pub fn simulate(
     traffic: &mut Traffic,
     simulated: &[Simulated],

@@ -29,9 +29,9 @@ pub const FAILURES_MAX: usize = 10;
 /// How warnings are treated, such as those about steps that test nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// As warnings.
+    /// Warnings stay warnings.
     Lenient,
-    /// As failures.
+    /// Warnings are failures.
     Strict,
 }
 
@@ -73,7 +73,7 @@ pub struct FileReport {
 pub struct CaseReport {
     /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// The case's position.
     pub position: Position,
     /// Its outcome.
     pub outcome: Outcome,
@@ -99,9 +99,9 @@ pub enum Outcome {
         /// The number of further failed steps.
         more: usize,
     },
-    /// It was not run. Has the reason.
+    /// It was not run, with the reason.
     Skipped(String),
-    /// It cannot be run. Has its place and the reason.
+    /// It cannot be run, with its place and the reason.
     Broken(String),
 }
 
@@ -112,7 +112,7 @@ pub struct Warning {
     pub position: Position,
     /// The request, and its time by the clock of the case.
     pub step: String,
-    /// Why it tests nothing, and its probable meaning.
+    /// The reason, with a probable correction.
     pub reason: String,
 }
 
@@ -145,8 +145,7 @@ pub struct Difference {
 impl Runner {
     /// Runs cases in the memory store or in a Redis. With a filter, runs only cases whose name contains it.
     ///
-    /// # Errors
-    /// If no runtime can be started, or Redis does not answer.
+    /// # Errors When no runtime can be started, or Redis does not answer.
     pub fn new(redis: Option<Endpoint>, filter: Option<String>, strictness: Strictness) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(endpoint) = &redis {

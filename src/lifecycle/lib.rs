@@ -1,5 +1,5 @@
-//! The life of the process: signals, the phases of a drain, tasks whose failure ends the process, memory that threads give back,
-//! work off the runtime, and the service manager's protocol.
+//! The life of the process: signals, the phases of a drain, tasks whose failure ends the process, memory that threads
+//! return to the system, work off the runtime, and the service manager's protocol.
 //!
 //! Not here: what each listener does in a phase (grpc, http), and when the phases begin (app).
 
@@ -36,9 +36,9 @@ pub enum Phase {
     Starting,
     /// Serves.
     Serving,
-    /// Serves, and reports that it is about to end.
+    /// Serves, and reports that it will stop.
     Leaving,
-    /// Takes no more gRPC connections and finishes the requests in flight.
+    /// Accepts no more gRPC connections, and finishes the requests in flight.
     Draining,
     /// gRPC has ended. HTTP finishes too; until now it reported the drain.
     Ending,
@@ -49,7 +49,7 @@ pub enum Phase {
 pub struct Phases(watch::Sender<Phase>);
 
 impl Phases {
-    /// The first phase.
+    /// Starts in the first phase.
     #[must_use]
     pub fn starting() -> Self {
         Self(watch::Sender::new(Phase::Starting))
@@ -84,15 +84,15 @@ impl Life {
         *self.0.borrow()
     }
 
-    /// Waits until this phase, or a later one, has begun. Also ends when the announcing side is gone.
+    /// Waits until this phase or a later one has begun. Also returns when the announcing side is dropped.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.0.clone();
         let _ = receiver.wait_for(|current| *current >= phase).await;
     }
 }
 
-/// Lets a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail, instead of ending the process. Call it
-/// within a runtime. It lasts as long as the process.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail instead of ending the
+/// process. Call it within a runtime. It is effective until the process ends.
 ///
 /// # Errors
 /// When the system refuses to deliver signals.
@@ -100,7 +100,7 @@ pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
-/// Orders a server to stop or to reload. Dropping it is an order to stop.
+/// Sends the orders to stop or to reload a server. Dropping it orders a stop.
 #[derive(Debug)]
 pub struct Stop {
     stops: watch::Sender<u32>,
@@ -116,7 +116,7 @@ pub struct Shutdown {
     parts: Arc<Parts>,
 }
 
-/// Receives the orders to reload, for one part that keeps data of files.
+/// Receives the orders to reload, for one part that keeps content of files.
 #[derive(Debug)]
 pub struct Reloads {
     orders: watch::Receiver<u64>,
@@ -128,8 +128,8 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// Waits for the next order to reload. Several orders since the last call are one. Waits for ever once no order can
-    /// come any more. A part that calls this again has carried out the order that it heard last.
+    /// Waits for the next order to reload. Several orders since the last call count as one. Waits forever if no further
+    /// order can come. A part that calls this again has carried out its last order.
     pub async fn next(&mut self) {
         if self.done.swap(self.heard, Relaxed) != self.heard {
             self.parts.changed.send_replace(());
@@ -148,16 +148,16 @@ impl Drop for Reloads {
     }
 }
 
-/// The progress of each part with the orders to reload.
+/// Which orders to reload each part has carried out.
 #[derive(Debug)]
 struct Parts {
     /// The last order that each part has carried out.
     done: Mutex<Vec<Weak<AtomicU64>>>,
-    /// Changes whenever a part has carried out an order, or has ended.
+    /// Changes when a part has carried out an order or has ended.
     changed: watch::Sender<()>,
 }
 
-/// Follows the orders to reload until all parts have carried them out.
+/// Receives the orders to reload, and waits until all parts have carried them out.
 #[derive(Debug)]
 pub struct Orders {
     orders: watch::Receiver<u64>,
@@ -165,8 +165,8 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Waits for the next order to reload. Several since the last call are one. Waits for ever once no order can come any
-    /// more.
+    /// Waits for the next order to reload. Several orders since the last call count as one. Waits forever if no further
+    /// order can come.
     pub async fn next(&mut self) {
         if self.orders.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -174,11 +174,11 @@ impl Orders {
         self.orders.borrow_and_update();
     }
 
-    /// Waits until each part has carried out the last order that [`Orders::next`] returned for, or has ended.
+    /// Waits until each part has carried out the last order of [`Orders::next`], or has ended.
     pub async fn carried_out(&self) {
         let order = *self.orders.borrow();
         let mut changed = self.parts.changed.subscribe();
-        // The sender is held here, so there is an end only with the last part.
+        // This holds the sender, so the wait cannot end early.
         let _ = changed.wait_for(|()| self.parts.all_past(order)).await;
     }
 }
@@ -196,11 +196,11 @@ impl Parts {
 pub enum OnHangup {
     /// Reads policies, certificates and the log file again.
     Reload,
-    /// The same as SIGTERM.
+    /// Stops the server, like SIGTERM.
     Stop,
 }
 
-/// A pair of those.
+/// A connected pair of both.
 #[must_use]
 pub fn shutdown() -> (Stop, Shutdown) {
     let (stops, stopped) = watch::channel(0);
@@ -210,20 +210,20 @@ pub fn shutdown() -> (Stop, Shutdown) {
 }
 
 impl Stop {
-    /// Orders it to stop; each further order ends the current wait of the drain.
+    /// Orders a stop. Each further order ends the current wait of the drain.
     pub fn order(&self) {
         self.stops.send_modify(|times| *times = times.saturating_add(1));
     }
 
-    /// Orders it to reload.
+    /// Orders a reload.
     pub fn reload(&self) {
         self.reloads.send_modify(|number| *number += 1);
     }
 }
 
 impl Shutdown {
-    /// A server that SIGTERM and SIGINT stop, and that SIGHUP reloads or stops. Must be called within a runtime, which
-    /// listens to the signals.
+    /// Stops on SIGTERM and SIGINT. Reloads or stops on SIGHUP. Must be called within a runtime, which receives the
+    /// signals.
     ///
     /// # Errors
     /// When the system refuses to deliver signals.
@@ -252,7 +252,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// The orders to reload, for one more part.
+    /// The orders to reload, for another part.
     #[must_use]
     pub fn reloads(&self) -> Reloads {
         let done = Arc::new(AtomicU64::new(0));
@@ -271,11 +271,11 @@ impl Shutdown {
         self.ordered_more_than(0).await;
     }
 
-    /// Waits for one more order to stop than there have been so far.
+    /// Waits for one more order to stop, after those that have come.
     pub async fn ordered_again(&self) {
         let times = *self.stops.borrow();
         if self.stops.has_changed().is_err() {
-            // The sender is gone: no second order can come.
+            // The sender was dropped, so no second order can come.
             std::future::pending::<()>().await;
         }
         self.ordered_more_than(times).await;
@@ -307,16 +307,16 @@ impl fmt::Display for Death {
 pub struct Supervisor {
     life: Life,
     deaths: mpsc::UnboundedSender<Death>,
-    // Unbounded, and yet never longer than the number of tasks: each dies once.
+    // Unbounded, but never longer than the number of tasks: each dies once.
     heard: mpsc::UnboundedReceiver<Death>,
 }
 
-/// Ends when the task it belongs to has ended.
+/// Completes when its task has ended.
 #[derive(Debug)]
 pub struct Done(Option<oneshot::Receiver<()>>);
 
 impl Done {
-    /// Waits for the end of the task. May be called again, also if the last call was dropped.
+    /// Waits for the end of the task. It is safe to call again after a dropped call.
     pub async fn wait(&mut self) {
         if let Some(ended) = &mut self.0 {
             let _ = ended.await;
@@ -360,7 +360,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Supervisor {
-    /// A supervisor of tasks that may end from [`Phase::Draining`] on, and not before.
+    /// Supervises tasks that may end from [`Phase::Draining`] on, and not before.
     #[must_use]
     pub fn new(life: Life) -> Self {
         let (deaths, heard) = mpsc::unbounded_channel();
@@ -389,10 +389,9 @@ impl Supervisor {
         done
     }
 
-    /// Runs something on a thread of its own.
+    /// Runs a function on its own thread.
     ///
-    /// # Errors
-    /// When the system gives no thread.
+    /// # Errors When the system cannot start a thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()

@@ -1,27 +1,27 @@
-//! Gives memory that a thread has freed back to the system.
+//! Returns memory that a thread has freed to the system.
 //!
-//! mimalloc gives it back while the thread allocates and frees. A thread whose callers have gone does neither. Not here: the
+//! mimalloc returns memory while the thread allocates and frees. A thread without callers does neither. Not here: the
 //! memory of callers (grpc, http).
 
-/// If so many connections have ended within one tick, memory is given back in the next ticks.
+/// If at least this many connections have ended in one tick, the next ticks return memory.
 const ENDED_MIN: usize = 64;
-/// The same, if so many bytes fewer are reserved than before.
+/// If the reserved bytes have fallen by at least this much, the next ticks return memory.
 const FREED_BYTES_MIN: usize = 1 << 20;
-/// For how many ticks memory is given back.
+/// The number of ticks that return memory.
 const GIVE_BACK_TICKS: u32 = 5;
 
-/// Decides when the thread of a listener gives memory back.
+/// Decides when the thread of a listener returns memory.
 #[derive(Debug, Default)]
 pub struct ThreadMemory {
-    /// For how many more ticks memory is given back.
+    /// For how many more ticks memory is returned.
     ticks: u32,
-    /// The most reserved bytes since memory was last given back.
+    /// The most reserved bytes since memory was last returned.
     reserved_most: usize,
 }
 
 impl ThreadMemory {
-    /// Begins the next tick, of about a second. `ended` connections have ended since the last one, and `reserved` bytes are reserved
-    /// for callers. Call it on the thread whose memory it is.
+    /// Begins the next tick, of about a second. `ended` is the number of connections that have ended since the last
+    /// tick, and `reserved` the bytes reserved for callers. Call it on the thread that owns the memory.
     pub fn look(&mut self, ended: usize, reserved: usize) {
         self.reserved_most = self.reserved_most.max(reserved);
         if ended >= ENDED_MIN || self.reserved_most - reserved >= FREED_BYTES_MIN {
@@ -32,14 +32,14 @@ impl ThreadMemory {
         }
     }
 
-    /// Whether memory is given back in the next tick.
+    /// Whether the next tick returns memory.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.ticks > 0
     }
 }
 
-/// Lets the allocator look for pages of this thread that are free.
+/// Makes the allocator search for free pages of this thread.
 fn give_back() {
     const BLOCKS: usize = 64;
     for bytes in [64, 512, 4 * 1_024, 32 * 1_024, 256 * 1_024] {
@@ -52,7 +52,7 @@ fn give_back() {
 mod tests {
     use super::*;
 
-    /// The number of ticks after a change in which memory is given back.
+    /// The number of ticks after a change that return memory.
     fn ticks_after(ended: usize, reserved: usize) -> u32 {
         let mut memory = ThreadMemory::default();
         memory.look(0, FREED_BYTES_MIN);

@@ -1,6 +1,6 @@
-//! Whether a runtime still runs its tasks: only a task of that runtime can answer this.
+//! Whether a runtime still runs its tasks. Only a task of that runtime can answer this.
 //!
-//! Not here: who asks, and what follows from a runtime that does not answer (app).
+//! Not here: the caller, and the reaction to a runtime without an answer (app).
 
 use std::future::pending;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::watch;
 
-/// Asks whether one runtime runs its tasks.
+/// Checks whether one runtime runs its tasks.
 #[derive(Debug)]
 pub struct Pulse {
     /// The number of the last question. The first is 1.
@@ -16,15 +16,15 @@ pub struct Pulse {
     answered: Arc<AtomicU64>,
 }
 
-/// Answers for one runtime, in a task of it. A dropped heart counts as answering: its runtime has ended, which the supervisor
-/// reports.
+/// Answers for one runtime, in one of its tasks. A dropped heart counts as answering: its runtime has ended, and the
+/// supervisor reports that.
 #[derive(Debug)]
 pub struct Heart {
     asked: watch::Receiver<u64>,
     answered: Arc<AtomicU64>,
 }
 
-/// Both ends.
+/// Makes a connected pair of both.
 #[must_use]
 pub fn pulse() -> (Pulse, Heart) {
     let answered = Arc::new(AtomicU64::new(0));
@@ -33,7 +33,7 @@ pub fn pulse() -> (Pulse, Heart) {
 }
 
 impl Pulse {
-    /// Returns whether the last question has been answered, and asks the next one if so. The first call returns true.
+    /// Whether the last question has an answer. If so, asks the next one. The first call returns true.
     #[must_use]
     pub fn check(&self) -> bool {
         let beats = self.answered.load(Relaxed) >= *self.asked.borrow();
@@ -45,7 +45,7 @@ impl Pulse {
 }
 
 impl Heart {
-    /// Waits for the next question and answers it. Waits for ever once the asking end is gone.
+    /// Waits for the next question and answers it. Waits forever if the pulse was dropped.
     pub async fn beat(&mut self) {
         if self.asked.changed().await.is_err() {
             pending::<()>().await;

@@ -1,7 +1,7 @@
-//! Notices to the service manager that has started weir: systemd, or another one that sets `NOTIFY_SOCKET`.
+//! Notices to the service manager that started weir: systemd, or another one that sets `NOTIFY_SOCKET`.
 //!
-//! The protocol is that of sd_notify(3). The crate sd-notify would block the runtime while a manager does not read, and has no
-//! abstract addresses. Not here: when weir sends what (app).
+//! The protocol is that of sd_notify(3). The crate sd-notify would block the runtime while a manager does not read, and
+//! does not support abstract addresses. Not here: when weir sends notices (app).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -18,14 +18,14 @@ use tokio::net::UnixDatagram;
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// The variable with the time of the watchdog, in microseconds.
 const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
-/// The variable with the process that the watchdog is for.
+/// The variable with the process id of the watchdog.
 const WATCHDOG_PROCESS_VARIABLE: &str = "WATCHDOG_PID";
-/// How long one datagram may wait for room in the socket.
+/// How long one datagram may wait for space in the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes of a status.
 const STATUS_BYTES_MAX: usize = 512;
 
-/// A variable of the service manager has a value that cannot be used.
+/// A variable of the service manager has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value:?}: {problem}")]
 pub struct AddressError {
@@ -41,9 +41,9 @@ pub enum Notice<'a> {
     Ready,
     /// A reload begins now.
     Reloading,
-    /// The process is about to end.
+    /// The process will end.
     Stopping,
-    /// Restarts the watchdog's time.
+    /// Restarts the watchdog's timer.
     Watchdog,
     /// The state of the process in words. Control characters become spaces; at most 512 bytes are sent.
     Status(&'a str),
@@ -54,7 +54,7 @@ pub enum Notice<'a> {
 pub struct ServiceManager {
     socket: SocketAddr,
     watchdog: Option<Duration>,
-    /// The last datagram could not be sent.
+    /// Whether the last datagram could not be sent.
     failing: AtomicBool,
 }
 
@@ -75,14 +75,14 @@ impl ServiceManager {
         Ok(Some(Self { socket, watchdog, failing: AtomicBool::new(false) }))
     }
 
-    /// The longest time between two [`Notice::Watchdog`], if there is a watchdog.
+    /// The longest time between two [`Notice::Watchdog`]. None without a watchdog.
     #[must_use]
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Sends notices as one datagram. Returns whether that succeeded. Waits for at most a second. Logs the first of several
-    /// failures.
+    /// Sends notices as one datagram. Returns whether that succeeded. Waits at most one second. Logs only the first of
+    /// consecutive failures.
     pub async fn send(&self, notices: &[Notice<'_>]) -> bool {
         let text = text(notices, monotonic);
         let error = match tokio::time::timeout(SEND_TIMEOUT, self.send_text(&text)).await {
@@ -99,7 +99,7 @@ impl ServiceManager {
         false
     }
 
-    /// Opens a socket for each datagram, because the service manager can have bound its socket again.
+    /// Opens a socket for each datagram, because the service manager may have bound its socket again.
     async fn send_text(&self, text: &str) -> io::Result<()> {
         let socket = net::UnixDatagram::unbound()?;
         socket.connect_addr(&self.socket)?;
@@ -148,7 +148,7 @@ fn watchdog(variable: &impl Fn(&str) -> Option<OsString>) -> Result<Option<Durat
 fn text(notices: &[Notice<'_>], monotonic: impl Fn() -> u128) -> String {
     let mut text = String::new();
     for notice in notices {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match notice {
             Notice::Ready => writeln!(text, "READY=1"),
             // systemd accepts the reload only if this time is not before its signal.

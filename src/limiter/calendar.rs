@@ -1,7 +1,7 @@
 //! The calendar: where local days, weeks, months and years begin. [cl-1]
 //!
-//! Stores know no time zones, so that the boundaries around now go along with a charge. They change once a day at most
-//! and are kept until now has left them. Not here: which window a charge counts in; the store's own clock decides that.
+//! Stores have no time zones, so a charge carries the boundaries around now. They change at most once a day, and are
+//! cached until now is past them. Not here: which window a charge counts in. The store's own clock decides that.
 
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -9,23 +9,23 @@ use jiff::{Span, Timestamp};
 use parking_lot::Mutex;
 use weir_engine::{Bounds, CalendarUnit, Limit, Micros};
 
-/// How many kinds of boundaries are kept: one for each unit and zone in use. Past that all are computed anew.
+/// The most cached boundaries: one for each unit and zone in use. Further ones are computed each time.
 const KEPT_MAX: usize = 256;
-/// How many windows before and after the date of now are looked at: clocks that go back over midnight, and days that a
-/// zone has skipped, shift a window by one.
+/// How many windows before and after today are examined. A clock change over midnight or a skipped day shifts a window
+/// by one.
 const WINDOWS_AROUND: i64 = 4;
 
-/// Boundaries, computed when they are first needed.
+/// Cached boundaries.
 #[derive(Default)]
 pub(super) struct Calendar {
     kept: Mutex<Vec<(CalendarUnit, Box<str>, Bounds)>>,
 }
 
 impl Calendar {
-    /// The boundaries around `now` for a limit of a calendar; none for every other limit.
+    /// The boundaries around `now` for a limit of a calendar; None for every other limit.
     pub(super) fn bounds(&self, limit: &Limit, now: Micros) -> Option<Bounds> {
         let unit = limit.calendar()?;
-        // Nothing is awaited while it is held, and what is done under it is short.
+        // Nothing is awaited while the lock is held, and the work under it is short.
         let mut kept = self.kept.lock();
         let known = kept.iter().position(|(other, zone, _)| *other == unit && **zone == *limit.zone());
         if let Some(at) = known {
@@ -44,14 +44,14 @@ impl Calendar {
     }
 }
 
-/// The boundaries around `now` for a limit of a calendar, computed anew: for what happens so seldom that nothing is kept.
+/// The boundaries around `now` for a limit of a calendar, without the cache: for rare calls.
 pub(super) fn computed_bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
     limit.calendar().map(|unit| bounds(unit, limit.zone(), now))
 }
 
-/// The starts of the previous, the current, the next window and the one after. [cl-1]
+/// The starts of the previous, the current and the next window, and of the window after the next. [cl-1]
 fn bounds(unit: CalendarUnit, zone: &str, now: Micros) -> Bounds {
-    // The zone was looked up when the policy was loaded; an empty name is UTC.
+    // The zone was checked when the policy was loaded. An empty name is UTC.
     let zone = TimeZoneDatabase::bundled().get(zone).unwrap_or(TimeZone::UTC);
     let micros = i64::try_from(now).unwrap_or(i64::MAX);
     let today = Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_zoned(zone.clone()).date();
@@ -59,13 +59,13 @@ fn bounds(unit: CalendarUnit, zone: &str, now: Micros) -> Bounds {
         .filter_map(|windows| start_of(first_date(unit, today, windows)?, &zone))
         .collect();
     starts.sort_unstable();
-    // A day that the zone has skipped has no window of its own.
+    // A day that the zone has skipped has no window.
     starts.dedup();
     let current = starts.partition_point(|&start| start <= now).max(2) - 1;
     std::array::from_fn(|i| starts.get(current - 1 + i).copied().unwrap_or(Micros::MAX))
 }
 
-/// The first date of the window that lies so many windows after the one of `today`.
+/// The first date of the window that is `windows` windows after the window of `today`.
 fn first_date(unit: CalendarUnit, today: Date, windows: i64) -> Option<Date> {
     let (first, step) = match unit {
         CalendarUnit::Day => (today, Span::new().try_days(windows)),
@@ -80,9 +80,9 @@ fn first_date(unit: CalendarUnit, today: Date, windows: i64) -> Option<Date> {
     first.checked_add(step.ok()?).ok()
 }
 
-/// The first instant that has this local date, or a later one where the zone skipped it. [cl-1]
+/// The first instant of this local date, or a later one if the zone skipped the date. [cl-1]
 fn start_of(date: Date, zone: &TimeZone) -> Option<Micros> {
-    // Midnight, the first of two, or the end of the gap that swallowed it.
+    // Midnight; the first of two midnights; or the end of the gap that contains it.
     let midnight = zone.to_ambiguous_zoned(date.at(0, 0, 0, 0)).compatible().ok()?;
     u64::try_from(midnight.timestamp().as_microsecond()).ok()
 }
@@ -147,7 +147,7 @@ mod tests {
             around(CalendarUnit::Day, "Europe/Berlin", "2025-10-26T12:00:00Z")[1..3],
             ["2025-10-25T22:00:00Z", "2025-10-26T23:00:00Z"]
         );
-        // Santiago goes back at midnight: the hour before it comes twice, and belongs to the day before.
+        // Santiago goes back at midnight: the hour before midnight occurs twice, and belongs to the day before.
         let day = around(CalendarUnit::Day, "America/Santiago", "2025-04-05T12:00:00Z");
         assert_eq!(day[1..3], ["2025-04-05T03:00:00Z", "2025-04-06T04:00:00Z"]);
         // Santiago goes forward at midnight: the day begins at one o'clock.

@@ -1,4 +1,4 @@
-//! What a request counts: its limits, its domain, its result.
+//! Counts the results of requests: their limits, their domain, their decision.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::told::{Told, tell};
 use super::unanswered::Unanswered;
 use super::{Query, Undecided};
 
-/// Where decisions are counted.
+/// Counts decisions.
 pub(super) struct Counts {
     observer: Arc<dyn Observer>,
     /// The observer's lane.
@@ -29,7 +29,7 @@ impl Counts {
         Self { observer, lane, unanswered }
     }
 
-    /// Counts a decision, and reports it to the trace. None if no store gave one.
+    /// Counts a decision, and reports it to the trace. `decided` is None if no store gave a decision.
     pub(super) fn request(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
         let Request { plan, in_force, .. } = request;
         let result = match decided {
@@ -62,7 +62,8 @@ impl Counts {
                 true => AnsweredBy::Cache,
                 false => AnsweredBy::Store,
             };
-            let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
+            let row = plan.row_terms(usize::from(charge.group));
+            let charged = Charged { limit: plan.charged(planned), entries, row, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
             let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
             if outcome.verdict.is_over() && !settles {
@@ -80,7 +81,7 @@ impl Counts {
         }
     }
 
-    /// Reports the shares that the decision crossed of the limits of these charges. [al-1]
+    /// Reports the shares that the decision crossed, for the limits of these charges. [al-1]
     #[cold]
     fn report_shares(&self, request: &Request<'_, '_>, decided: &Decided<'_>, alerts_at: &[usize]) {
         let Decided { charges, planned, decision, .. } = decided;
@@ -89,7 +90,7 @@ impl Counts {
             let charge = &charges[i];
             let Some(mut rise) = Rise::of_key(charges, &places, decision, request.mode, i) else { continue };
             if !decided.is_taken_back && self.unanswered.take(charge.key, request.started) {
-                // Which of them were reported is not known for certain, so all are. [al-4]
+                // It is unknown which of these shares were reported, so all are. [al-4]
                 rise.from = 0;
             }
             let (limit, at) = (request.plan.charged(&planned[i]), decision.outcomes[i].now);
@@ -99,8 +100,7 @@ impl Counts {
         }
     }
 
-    /// Counts a request whose domain no policy has. Looked at here only, so that a request of a known domain does not pay
-    /// for it.
+    /// Counts a request whose domain no policy has. Only such requests pay for the lookup.
     ///
     /// # Errors
     /// When no policies were loaded yet.
@@ -133,12 +133,12 @@ impl Counts {
         self.observer.sampled(result, took, trace.ids());
     }
 
-    /// Counts a request, which began at `started`, that cannot be decided.
+    /// Counts a request that cannot be decided. It began at `started`.
     pub(super) fn refused(&self, started: Instant) {
         self.observer.decided(DecisionResult::Invalid, &|| started.elapsed());
     }
 
-    /// Counts a request, which began at `started`, that cannot even be read.
+    /// Counts a request that cannot be read. It began at `started`.
     pub(super) fn unreadable(&self, started: Instant) {
         self.observer.unreadable();
         self.refused(started);

@@ -1,6 +1,6 @@
-//! The path of a request: match, plan, known denials, ask, resolve failures, count, answer.
+//! The path of a request: match, plan, use known denials, call the store, handle failures, count, answer.
 //!
-//! One path for all stores: whether a store answers at once or later shows only where it is asked (stores.rs).
+//! All stores use this path. Only the call itself distinguishes stores that answer at once from others (stores.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,8 @@ use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
-/// How often a request is planned at most: rows are read, and the store finds that one has changed meanwhile. [rw-2]
+/// The most times that a request is planned. It is planned again if the store finds that one of its rows has changed.
+/// [rw-2]
 const ROUNDS_MAX: u32 = 32;
 
 impl Limiter {
@@ -44,7 +45,7 @@ impl Limiter {
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
         let request = Asked { in_force, domain, query, mode, started, deadline, trace };
         if domain.has_rows {
-            // A box, so that other requests do not carry the room for this.
+            // A box, so that other requests do not reserve the memory for this.
             return Box::pin(self.decide_under_rows(&request)).await;
         }
         let plan = self.plan(&request, None);
@@ -56,8 +57,8 @@ impl Limiter {
         Plan::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
     }
 
-    /// Decides a request that can meet rules with rows: reads the rows that this process does not know, and decides again when the
-    /// store has found another row than the known one. [rw-2]
+    /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
+    /// has a different row. [rw-2]
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
         let mut settled = Settled::default();
         let mut unread = None;
@@ -87,7 +88,8 @@ impl Limiter {
         unreachable!("the last round has an answer")
     }
 
-    /// Decides a request whose limits are known. `settled` has what was settled before, where it may be decided again.
+    /// Decides a request whose limits are known. `settled` has the results of an earlier settle, if the request may be
+    /// decided again.
     async fn decide_planned(
         &self,
         request: &Request<'_, '_>,
@@ -104,7 +106,7 @@ impl Limiter {
                 Box::pin(self.settle_once(request, query, settle, &mut charges, settled)).await
             }
         };
-        // The limits of a settle wait for the store together with what is settled.
+        // The limits of a settle need the store anyway, for the settle itself.
         let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
         let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
         let request = &Request { is_leasable, ..*request };
@@ -119,14 +121,14 @@ impl Limiter {
             self.decide_by_stores(request, &mut charges, &mut decided).await
         };
         if let Err(stale @ StoreError::StaleRow { .. }) = result {
-            // Nothing is counted before the last answer.
+            // Counts nothing before the last answer.
             return Err(Undecided::Store(stale));
         }
         self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
         self.counts.request(request, query, result.is_ok().then_some(&decided));
         match &query.settle {
-            // It may have given hits back, so that nobody may send it again. [hd-6]
+            // The settle may have given hits back, so the request must not be sent again. [hd-6]
             Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
             _ => result?,
         }
@@ -137,7 +139,7 @@ impl Limiter {
         Ok(answer)
     }
 
-    /// Settles holds, and charges and counts nothing else.
+    /// Settles holds. Charges and counts nothing else.
     pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
         let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
         let options = &self.stores.options;
@@ -148,7 +150,7 @@ impl Limiter {
         self.stores.settle(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
     }
 
-    /// Settles holds, or if that was done before, makes the charges what it made them then.
+    /// Settles holds. If that was done before, restores the charges that resulted.
     async fn settle_once(
         &self,
         request: &Request<'_, '_>,
@@ -174,13 +176,14 @@ impl Limiter {
         settling
     }
 
-    /// Whether leases can admit the request: each of its limits has one, and its store is not in this process. [ls-1]
+    /// Whether leases can admit the request: each of its limits has a lease, and its store is not in this process.
+    /// [ls-1]
     #[cold]
     fn is_leasable(&self, mode: Mode, charges: &[Charge<'_>]) -> bool {
         mode == Mode::Atomic && !self.stores.options.store.is_immediate() && charges.iter().all(leases::is_leasable)
     }
 
-    /// Whether leases admit the request; then `decided` gets its outcomes. [ls-4]
+    /// Whether leases admit the request. If so, `decided` gets its outcomes. [ls-4]
     #[cold]
     fn is_leased<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
         let Some(admitted) = self.stores.options.leases.admit(charges, request.started) else { return false };
@@ -195,9 +198,9 @@ impl Limiter {
         true
     }
 
-    /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
+    /// Whether known denials are enough for an answer. `decided` gets all that are known. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        // What depends on a row, the store decides. [rw-2]
+        // Only the store decides about limits that depend on a row. [rw-2]
         let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| request.plan.rows.is_empty()) else {
             return false;
         };
@@ -212,14 +215,14 @@ impl Limiter {
         is_enough
     }
 
-    /// Asks the store that can decide all charges in one call. What one call cannot decide, or fails to, is split.
+    /// Calls the store if one call can decide all charges. Otherwise, or if the call fails, splits the request.
     async fn decide_by_stores<'c>(
         &self,
         request: &Request<'c, '_>,
         charges: &'c mut [Charge<'_>],
         decided: &mut Decided<'c>,
     ) -> Result<(), StoreError> {
-        // A box, because a part is seldom known.
+        // A box, because partial knowledge is rare.
         let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
         let one_call = match request.unread {
             None => self.one_call(request.plan, charges),
@@ -239,9 +242,9 @@ impl Limiter {
             Ok(None) => None,
             Err(too_heavy) => Some(too_heavy),
         };
-        // A box, so that a request for which one call was enough does not carry the room for this.
+        // A box, so that a request with a single call does not reserve the memory for this.
         *decided = match (Box::pin(decide_split(&self.stores, request, charges, failed)).await, known) {
-            // What is known denies the request though its other limits cannot be looked up.
+            // A known denial denies the request, although its other limits could not be checked.
             (Err(_), Some(known)) if request.mode == Mode::Atomic => *known,
             (Ok(decided), Some(known)) => Decided { known: known.known, ..decided },
             (decided, _) => decided?,
@@ -260,10 +263,9 @@ impl Limiter {
         self.stores.ask(store, request, &checks, charges, decision).await
     }
 
-    /// The store that can decide all of these charges in one call, if one can.
+    /// The store that can decide all of these charges in one call. None if no store can.
     ///
-    /// # Errors
-    /// When the decision would take Redis too long, whichever store makes it. [dc-11]
+    /// # Errors When the decision would take Redis too long. No other store decides it then. [dc-11]
     fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if let ([charge], []) = (charges, &*plan.rows) {
             return Ok(Some(self.stores.store_of(charge.limit, plan.planned[0].is_single)));
@@ -289,7 +291,7 @@ impl Limiter {
     }
 }
 
-/// A request, before its limits are known.
+/// A request before its limits are known.
 struct Asked<'a, 'q> {
     in_force: &'a InForce,
     domain: &'a Domain,
@@ -317,22 +319,22 @@ impl<'a> Asked<'a, '_> {
     }
 }
 
-/// What the first round of a request has settled.
+/// The settle of a request's first round.
 #[derive(Default)]
 struct Settled {
     /// None before the first round.
     settling: Option<Settling>,
-    /// What it made of charges: key, descriptor and operation.
+    /// The charges that resulted: key, descriptor and operation.
     reports: Vec<(String, u16, Operation)>,
 }
 
-/// The failure of a request whose rows were forgotten each time that they were read.
+/// The failure of a request whose rows were evicted each time after they were read.
 fn unread_in_time() -> StoreError {
     let message = "the rows of the request could not be read in time".to_owned();
     StoreError::NotSent(Failure { kind: "stale_row", message })
 }
 
-/// The answer where nothing can match. [mt-7]
+/// The answer if nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { statuses, ..Answer::default() }

@@ -1,11 +1,11 @@
-//! A local cache of denials: what a store has just denied is denied again without asking it. [dn-1]
+//! A local cache of denials: weir repeats a recent denial of a store without calling it. [dn-1]
 //!
-//! What is kept is the state that the store showed, and not that it denied: five hits that do not fit say nothing about
-//! one. Nothing is denied that the store would have admitted, but for what another replica gave back meanwhile. [dn-5]
-//! One cache serves all runtimes of a process. Keys are spread over small sets with a mutex each, and a set is both the
-//! place of a key and the sample that eviction compares. A plain mutex is right: nothing is awaited while it is held.
+//! The cache keeps the state that the store returned, not the verdict: a denial of five hits does not mean a denial of
+//! one hit. It denies nothing that the store would admit, except hits that another replica has given back since. [dn-5]
+//! One cache serves all runtimes of a process. Keys are spread over small sets with one mutex each. An eviction
+//! compares the keys of one set. A plain mutex is right: nothing is awaited while it is held.
 //!
-//! Not here: when a store is worth a cache (stores.rs), and the answer to a request (plan.rs).
+//! Not here: which stores get a cache (stores.rs), and the answer to a request (plan.rs).
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,29 +16,28 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Operation, Outcome, Role, Verdict, Window};
 
-/// How many keys a set holds at most. [dn-6]
+/// The most keys of one set. [dn-6]
 const SET_KEYS_MAX: usize = 8;
 
 /// The longest time that a denial of a limit with `hold` is kept. [dn-7]
 const HOLD_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// The known outcomes of the charges of one decision, in their order: one for each charge that is known to be denied,
-/// none for the others.
+/// The known denials of one decision's charges, in their order. None for a charge without a known denial.
 pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 
-/// What the cache knows about a decision.
+/// What the cache contains about a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing that helps.
+    /// Nothing useful.
     Nothing,
-    /// Some charges are denied. The store has to be asked about the others.
+    /// Some charges are denied. The store must decide the others.
     Part(Denials),
     /// The decision, without the store.
     Enough(Denials),
 }
 
 impl Known {
-    /// The denials, where they are enough.
+    /// The denials, if they are enough.
     #[must_use]
     pub fn enough(self) -> Option<Denials> {
         match self {
@@ -48,17 +47,17 @@ impl Known {
     }
 }
 
-/// How long a denial is kept, at most as long as it denies anything.
+/// How long a denial is kept. It is never kept longer than it denies anything.
 #[derive(Clone, Copy, Debug)]
 enum Age {
-    /// So long.
+    /// At most this time.
     AtMost(Duration),
-    /// Until the window of its limit ends. Then every limit of a denied request is asked for, so that each status of the
+    /// Until the window of its limit ends. Then a denied request checks all of its limits, so that each status of the
     /// answer is complete. [dn-7]
     Window,
 }
 
-/// Among how many counters the lookups of all threads are spread.
+/// The number of counters over which the lookups of all threads are spread.
 const COUNTERS: usize = 16;
 
 /// Lookups, counted by one thread or a few.
@@ -66,43 +65,43 @@ const COUNTERS: usize = 16;
 struct Lookups {
     /// Charges that were looked up.
     all: AtomicU64,
-    /// Those that were found denied.
+    /// The charges that were found denied.
     found: AtomicU64,
 }
 
 thread_local! {
-    /// Which counter this thread writes.
+    /// The index of this thread's counter.
     static COUNTER: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed) % COUNTERS
     };
 }
 
-/// What happened in a cache since the start.
+/// The counts of a cache since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Charges that were looked up; 0 if denials are not kept until their window ends.
     pub lookups: u64,
-    /// Those of them that were found denied.
+    /// The charges that were found denied.
     pub found: u64,
     /// Denials that were dropped because they had ended.
     pub expired: u64,
     /// Denials that were replaced by later ones of the same key.
     pub overwritten: u64,
-    /// Denials that were dropped to make room.
+    /// Denials that were evicted for others.
     pub evicted: u64,
 }
 
-/// Denials of at most so many keys, each for a short while.
+/// Denials of a limited number of keys, each kept for a short time.
 pub struct DenyCache {
     sets: Box<[Mutex<Set>]>,
     set_keys_max: usize,
-    /// Keyed at random as in the memory store, so that no caller can aim at a set.
+    /// A random seed, as in the memory store, so that no caller can target a set.
     hasher: DefaultHashBuilder,
     age: Age,
-    /// How many keys are kept: what a lookup reads first, and all that it reads if there are none.
+    /// The number of keys. A lookup reads it first, and nothing else if it is 0.
     count: AtomicUsize,
-    /// How many times something was forgotten.
+    /// How many times a key was forgotten.
     forgotten: AtomicU64,
     hits: OwnLine<AtomicU64>,
     lookups: [OwnLine<Lookups>; COUNTERS],
@@ -111,20 +110,20 @@ pub struct DenyCache {
     evicted: AtomicU64,
 }
 
-/// Keeps what every hit writes out of the cache lines that every lookup reads.
+/// Separates data that every hit writes from the cache lines that every lookup reads.
 #[repr(align(128))]
 #[derive(Default)]
 struct OwnLine<T>(T);
 
 impl DenyCache {
-    /// A cache of at most `max_keys` keys (at least 1), that answers from none that is `max_age` old or older. A key that
-    /// is kept takes about 160 bytes and its text.
+    /// A cache of at most `max_keys` keys (at least 1). A denial of age `max_age` or more is not used. A key takes
+    /// about 160 bytes and its text.
     #[must_use]
     pub fn new(max_age: Duration, max_keys: usize) -> Self {
         Self::with_age(Age::AtMost(max_age), max_keys)
     }
 
-    /// The same that keeps each denial until the window of its limit ends. [dn-7]
+    /// A cache that keeps each denial until the window of its limit ends. [dn-7]
     #[must_use]
     pub fn until_window_end(max_keys: usize) -> Self {
         Self::with_age(Age::Window, max_keys)
@@ -148,7 +147,7 @@ impl DenyCache {
         }
     }
 
-    /// The answer to a decision without its store. [dn-4]
+    /// Decides without the store, if the known denials are enough. [dn-4]
     ///
     /// `now` is any instant between the arrival of the request and its answer.
     pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
@@ -167,7 +166,7 @@ impl DenyCache {
         for charge in charges {
             let denial = self.denies(charge, now);
             if denial.is_none() && mode == Mode::Independent {
-                // This limit would be charged, also if another denies.
+                // This limit would be charged even if another one denies.
                 return Known::Nothing;
             }
             denials.push(denial);
@@ -179,7 +178,7 @@ impl DenyCache {
         Known::Enough(denials)
     }
 
-    /// Every limit has to be known that the answer tells of, or that is charged all the same. [dn-7]
+    /// All limits must be known that the answer lists, or that are charged in any case. [dn-7]
     fn answers_for_each(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         let lookups = &self.lookups[COUNTER.with(|counter| *counter)].0;
         lookups.all.fetch_add(charges.len() as u64, Ordering::Relaxed);
@@ -200,7 +199,7 @@ impl DenyCache {
         Known::Enough(denials)
     }
 
-    /// What the limit of this charge says, where what is known of its state denies the charge for certain. [dn-2]
+    /// The outcome of this charge, if the known state certainly denies it. [dn-2]
     pub fn denies(&self, charge: &Charge<'_>, now: Instant) -> Option<Outcome> {
         let hits = hits_to_deny(charge)?;
         if self.is_empty() {
@@ -218,16 +217,16 @@ impl DenyCache {
         denial.denies(charge.limit, hits, now)
     }
 
-    /// What [`DenyCache::insert`] wants to know: to be read before a decision is sent to the store.
+    /// The number for [`DenyCache::insert`]. Read it before the decision is sent to the store.
     pub fn generation(&self) -> u64 {
-        // Read before the call is sent, so that keys that are forgotten later have a higher number.
+        // Read before the call is sent, so keys that are forgotten later have a higher number.
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Keeps the store's outcome of a charge, if it is a denial; called with every charge and outcome of a decision.
+    /// Stores the outcome of a charge if it is a denial. Called for every charge of a decision.
     ///
-    /// `sent` is an instant before the decision was sent, `received` one after it was answered, and `generation` was
-    /// read before it was sent: if the key was forgotten since, what the store said may be older than that.
+    /// `sent` is an instant before the decision was sent, `received` one after its answer, and `generation` was read
+    /// before the decision was sent. If the key was forgotten since, the store's answer may be outdated.
     pub fn insert(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant, generation: u64) {
         debug_assert!(sent <= received, "an answer comes after its question");
         let Some(denial) = CachedDenial::of(charge, outcome, sent, received) else { return };
@@ -235,7 +234,7 @@ impl DenyCache {
             Age::AtMost(max_age) => max_age,
             Age::Window => Duration::from_micros(charge.limit.window().us()),
         };
-        // What a replica holds ahead and does not use is given back within a lease. [ls-5]
+        // Hits that a replica has charged ahead and does not use are given back within a lease. [ls-5]
         let lease = charge.limit.lease.map_or(Duration::MAX, |lease| Duration::from_micros(lease.us()));
         // A settle on another replica gives hits back. [dn-7]
         let hold = if charge.limit.hold { HOLD_AGE_MAX } else { Duration::MAX };
@@ -252,7 +251,7 @@ impl DenyCache {
         self.expire(&mut set, received);
         if let Some(at) = set.find(charge.key, hash) {
             let entry = &mut set.entries[at];
-            // Answers overtake each other; what was asked for last is the best that is known.
+            // Answers can arrive in a different order. The answer to the latest call is the best one.
             if entry.denial.sent <= sent {
                 (entry.ends_at, entry.denial) = (ends_at, denial);
                 self.overwritten.fetch_add(1, Ordering::Relaxed);
@@ -267,8 +266,8 @@ impl DenyCache {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Forgets a key, and every denial of it that is on its way: called when hits were given back or taken back, or the
-    /// state was reset, once the store has answered or the wait for it has ended. [dn-5]
+    /// Forgets a key, including denials of it that are still in flight. Called after hits were given back or taken
+    /// back, or after a reset, once the store has answered or the wait has ended. [dn-5]
     pub fn forget(&self, key: &str) {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
@@ -278,19 +277,19 @@ impl DenyCache {
         }
     }
 
-    /// Forgets the keys that these charges give hits back to when what is returned is dropped: held while the store is
-    /// asked, so that a caller who goes away meanwhile leaves nothing behind that is out of date. [dn-5]
+    /// Returns a guard that forgets the keys to which these charges give hits back when dropped. It is held during the
+    /// store call, so a caller that goes away leaves no outdated denial. [dn-5]
     #[must_use = "the keys are forgotten when this is dropped"]
     pub fn forget_refunds<'a>(&'a self, charges: &'a [Charge<'a>]) -> ForgetOnDrop<'a> {
         ForgetOnDrop { cache: self, charges }
     }
 
-    /// How many decisions were answered without their store.
+    /// How many decisions were made without their store.
     pub fn hits(&self) -> u64 {
         self.hits.0.load(Ordering::Relaxed)
     }
 
-    /// What happened since the start.
+    /// The counts since the start.
     pub fn usage(&self) -> Usage {
         let sum = |of: fn(&Lookups) -> &AtomicU64| -> u64 {
             self.lookups.iter().map(|lookups| of(&lookups.0).load(Ordering::Relaxed)).sum()
@@ -309,7 +308,7 @@ impl DenyCache {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether no key is kept.
+    /// Whether the cache has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -323,8 +322,8 @@ impl DenyCache {
         self.sets[number as usize].lock()
     }
 
-    /// Drops what has ended in a set. Every look calls this, so the cache is empty soon after the denials end, also when no request
-    /// asks for the same keys.
+    /// Drops ended denials of a set. Every lookup calls this, so the cache becomes empty soon after the denials end,
+    /// even if no request uses the same keys.
     fn expire(&self, set: &mut Set, now: Instant) {
         let mut at = 0;
         while at < set.entries.len() {
@@ -337,7 +336,7 @@ impl DenyCache {
         }
     }
 
-    /// Drops the key that ends soonest of a set, which is full. [dn-6]
+    /// Drops the key of a full set that ends first. [dn-6]
     fn evict(&self, set: &mut Set) {
         let soonest = set.entries.iter().enumerate().min_by_key(|(_, entry)| entry.ends_at);
         if let Some((at, _)) = soonest {
@@ -354,7 +353,7 @@ impl DenyCache {
     }
 }
 
-/// Whether a charge writes something even where its decision is denied, or makes room for others in it. [dn-4]
+/// Whether a charge writes or refunds something even if its decision is denied. [dn-4]
 fn writes_when_denied(charge: &Charge<'_>) -> bool {
     match charge.operation {
         Operation::Report(_) | Operation::Refund(_) => true,
@@ -363,11 +362,12 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
     }
 }
 
-/// The hits of a charge that can be denied here: taken from an enforced limit that charges nothing when it denies. [dn-2]
+/// The hits of a charge that the cache can deny: consumed from an enforced limit that charges nothing when it denies.
+/// [dn-2]
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.operation {
-        // Usage that has happened is never denied, and a state that holds some is seen with other bounds. A limit with a term
-        // ends by the clock of the store. A permit can come back at any moment.
+        // Reported usage is never denied, and a post-paid limit has other bounds on its state. A limit with a term ends
+        // by the store's clock. A permit can be released at any time.
         Operation::Consume(_)
             if charge.limit.drain
                 || charge.limit.post_paid()
@@ -381,7 +381,7 @@ fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     }
 }
 
-/// Forgets, when it is dropped, the keys that the charges of one decision give hits back to.
+/// When dropped, forgets the keys to which the charges of one decision give hits back.
 pub struct ForgetOnDrop<'a> {
     cache: &'a DenyCache,
     charges: &'a [Charge<'a>],
@@ -397,11 +397,11 @@ impl Drop for ForgetOnDrop<'_> {
     }
 }
 
-/// The keys whose hashes fall together.
+/// The keys with the same set index.
 #[derive(Default)]
 struct Set {
     entries: Vec<Entry>,
-    /// What [`DenyCache::forgotten`] was when a key of this set was forgotten last.
+    /// The value of [`DenyCache::forgotten`] when a key of this set was last forgotten.
     forgotten: u64,
 }
 
@@ -414,39 +414,40 @@ impl Set {
 struct Entry {
     key: Box<str>,
     hash: u64,
-    /// From when on nothing is answered from it.
+    /// From this instant on, the entry is not used.
     ends_at: Instant,
     denial: CachedDenial,
 }
 
-/// A state that a store has shown, and when that was.
+/// A state that a store has returned, with its time.
 #[derive(Clone, Copy)]
 struct CachedDenial {
-    /// The limit's numbers, by which it was seen: only what is not in the key could differ, and all of it is compared.
+    /// The limit's numbers at that time. Other properties are in the key, so comparing the numbers is enough.
     requests: u32,
     window: Window,
     algorithm: Algorithm,
-    /// The rule, which also says in which store the state is: a list of limits and a single one can differ in that.
+    /// The rule. It also determines the store of the state: a list of limits and a single limit can be in different
+    /// stores.
     owner: u32,
-    /// The hits that were asked for.
+    /// The requested hits.
     hits: Hits,
     seen: Observed,
-    /// The store's clock when it was seen, somewhere between the two instants below.
+    /// The store's clock at that time. It is between the two instants below.
     at: Micros,
     sent: Instant,
     received: Instant,
 }
 
 impl CachedDenial {
-    /// What a denial shows; nothing if it was no denial, or one that the state alone does not explain. [dn-2]
+    /// The denial of an outcome. None if it was not a denial, or if the state alone does not explain it. [dn-2]
     fn of(charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant) -> Option<Self> {
         let hits = hits_to_deny(charge)?;
         let (limit, seen, at) = (charge.limit, outcome.state, outcome.now);
         let explained = match outcome.verdict {
             Verdict::Within => false,
             Verdict::Never => true,
-            // Where two charges of a decision are on one key, the second can be denied for what the first would have
-            // taken; and a summary is made for the hits of the first.
+            // If two charges of a decision have one key, the second can be denied because of the first one's hits. A
+            // summary is made for the first one's hits.
             Verdict::Over { retry_after } => {
                 hits > limit.kind().remaining(&seen, at) && limit.kind().retry_after(&seen, hits, at) == retry_after
             }
@@ -456,8 +457,8 @@ impl CachedDenial {
         explained.then_some(Self { requests, window, algorithm, owner, hits, seen, at, sent, received })
     }
 
-    /// How long it denies anything, from when it was seen: no hits that could ever fit wait longer than the reset. A
-    /// state that is empty denies, for as long as that is so, what never fits.
+    /// How long it denies anything, from its time on: hits that can ever fit wait at most until the reset. An empty
+    /// state denies hits that can never fit, for as long as it stays empty.
     fn lasts(&self, limit: &Limit) -> Duration {
         match limit.kind().reset_after(&self.seen, self.at) {
             0 => Duration::MAX,
@@ -465,8 +466,8 @@ impl CachedDenial {
         }
     }
 
-    /// The outcome of a charge of `hits`, if the state denies it at its largest possible age. Waits are those of its smallest possible
-    /// age, so that they are never too short. [dn-3]
+    /// The outcome of a charge of `hits`, if the state denies it at its largest possible age. Waits are those of its
+    /// smallest possible age, so they are never too short. [dn-3]
     fn denies(&self, limit: &Limit, hits: Hits, now: Instant) -> Option<Outcome> {
         if (self.requests, self.window, self.algorithm) != (limit.requests(), limit.window(), limit.algorithm()) {
             return None;
@@ -476,7 +477,7 @@ impl CachedDenial {
         let verdict = if hits > limit.capacity() {
             Verdict::Never
         } else {
-            // When other hits than those that were asked for would fit is not in a summary.
+            // A summary does not have the wait of other hits than the requested ones.
             let is_known = hits == self.hits || !limit.kind().is_summary();
             if !is_known || hits <= limit.kind().remaining(&self.seen, self.at) {
                 return None;

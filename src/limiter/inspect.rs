@@ -1,4 +1,4 @@
-//! The states of one descriptor, for people: looking at them and forgetting them.
+//! The states of one descriptor, for people: reading and resetting them.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::plan::RowSource;
 use super::policies::InForce;
 use super::rows::known::KnownRow;
 
-/// What is stored for one limit of a descriptor.
+/// The state of one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownState {
     /// The key.
@@ -32,10 +32,9 @@ pub struct ShownState {
 }
 
 impl Limiter {
-    /// The states of a descriptor's limits, without touching them; empty if no rule matches.
+    /// The states of a descriptor's limits, unchanged. Empty if no rule matches.
     ///
-    /// # Errors
-    /// When a store did not answer.
+    /// # Errors When a store does not answer.
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;
@@ -62,7 +61,7 @@ impl Limiter {
         Ok(shown.collect())
     }
 
-    /// Reads the row of a descriptor, if its rule has rows: another process may have changed it.
+    /// Reads the row of a descriptor, if its rule has rows, because another process may have changed it.
     async fn know_row(&self, in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> Result<(), StoreError> {
         let rows = self.stores.row_source();
         let Ok((rule, key)) = row_key(&in_force.policies, domain, entries) else { return Ok(()) };
@@ -75,11 +74,10 @@ impl Limiter {
         Ok(())
     }
 
-    /// Forgets what a descriptor has used of its limits, in its store, in the local one and among known denials.
-    /// Answers the keys that belong to it, and how many its store had.
+    /// Resets the usage of a descriptor: in its store, in the local store and among known denials. Returns its keys,
+    /// and how many of them its store had.
     ///
-    /// # Errors
-    /// When the store did not answer; then they may or may not be forgotten.
+    /// # Errors When the store does not answer. Then they may or may not be deleted.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;
@@ -103,14 +101,14 @@ impl Limiter {
     }
 }
 
-/// Whether the rule of a descriptor has one limit, also where the descriptor's plan has another number of them.
+/// Whether the rule of a descriptor has one limit, even if the descriptor's plan has a different number of limits.
 fn is_single(in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> bool {
     let policies = &in_force.policies;
     let rule = policies.domain(domain).and_then(|domain| policies.find(domain, entries).rule);
     rule.is_some_and(|rule| rule.limits.len() == 1)
 }
 
-/// The keys and limits of one descriptor, those of its override or of its known row if it has one.
+/// The keys and limits of one descriptor. The limits are those of its override or known row, if it has one.
 fn keys_of<'p>(
     in_force: &'p InForce,
     domain: &str,

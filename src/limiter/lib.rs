@@ -1,12 +1,12 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! The path of a request is in decide.rs, from its policies to its answer. Below it, each file uses only those after it: several
-//! calls or a store that does not answer (split.rs); holds and their settles (holds.rs); the stores and one call to one of them
-//! (stores.rs); taking hits ahead (ahead.rs) and charges back (reserved.rs); hits that were taken ahead (leases.rs), and denials
-//! that need no store (deny_cache.rs); what is charged (plan.rs). Beside the stores: counting (count.rs), telling taps (told.rs).
-//! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar
-//! windows (calendar.rs), looking at states and forgetting them (inspect.rs, states.rs).
-//! Not here: the wire (rls) and what a decision is (engine).
+//! The path of a request from its policies to its answer is in decide.rs. Below it, each file uses only those after it:
+//! several calls, or a store without an answer (split.rs); holds and their settles (holds.rs); the stores, and one call
+//! to one store (stores.rs); charging hits ahead (ahead.rs), and taking charges back (reserved.rs); leases (leases.rs)
+//! and known denials (deny_cache.rs); the charges of a request (plan.rs). Beside the stores: counting (count.rs) and
+//! taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs),
+//! calendar windows (calendar.rs), reading and resetting states (inspect.rs, states.rs). Not here: the wire (rls), and
+//! what a decision is (engine).
 
 mod ahead;
 mod calendar;
@@ -49,7 +49,7 @@ use self::rows::known::KnownRows;
 use self::stores::Stores;
 use self::unanswered::Unanswered;
 
-/// The most time that a store gets for one decision, by default.
+/// The default time limit of a store for one decision.
 const BUDGET: Duration = Duration::from_millis(10);
 
 /// Why a request got no decision.
@@ -68,41 +68,41 @@ pub enum Undecided {
 pub struct Modes {
     /// No limit denies. Statuses have their own codes, and everything is counted.
     pub shadow: bool,
-    /// Every limit that denies is a quota, and a descriptor without a limit is a quota that passes. [dc-3]
+    /// Every limit that denies is a quota, and a descriptor without a limit is a quota that is never over. [dc-3]
     pub quota: bool,
-    /// Answers carry the metadata of the rules whose limits passed.
+    /// Answers include the metadata of the rules whose limits passed.
     pub metadata: bool,
     /// Answers list every limit that could deny the request.
     pub limits: bool,
 }
 
-/// The stores of a limiter, and what its decisions depend on besides the policies.
+/// The stores of a limiter, and the settings that affect its decisions.
 #[derive(Clone)]
 pub struct Options {
     /// The store of all states.
     pub store: Arc<dyn Store>,
-    /// The store of single limits per second, if they have another. [st-3]
+    /// The store of single limits per second, if it is a separate one. [st-3]
     pub per_second: Option<Arc<dyn Store>>,
-    /// The store for `on_error: local`, used if a store does not answer: one that is immediate. Without one, that is
-    /// an error. [st-4]
+    /// The store for `on_error: local`, used if a store does not answer. It must be immediate. Without it, such
+    /// requests fail. [st-4]
     pub local: Option<Arc<dyn Store>>,
     /// Denials that need no store, shared by all limiters of the process.
     pub deny_cache: Option<Arc<DenyCache>>,
-    /// Hits of hot keys that were taken ahead, shared by all limiters of the process. [ls-1]
+    /// Hits of hot keys that were charged ahead, shared by all limiters of the process. [ls-1]
     pub leases: Arc<Leases>,
-    /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
+    /// Keys with alerts whose last charge has an unknown outcome, shared by all limiters of the process.
     pub unanswered: Arc<Unanswered>,
-    /// The rows that are known, shared by all limiters of the process. [rw-2]
+    /// The known rows, shared by all limiters of the process. [rw-2]
     pub rows: Arc<KnownRows>,
-    /// How requests are charged if their domain does not say.
+    /// How requests are charged if their domain does not set it.
     pub mode: Mode,
-    /// What happens to a request whose store does not answer, if neither rule nor domain says.
+    /// What happens to a request if its store does not answer and neither rule nor domain sets `on_error`.
     pub on_error: OnError,
     /// What the settings change about every rule.
     pub modes: Modes,
-    /// The most time that a store gets for one decision.
+    /// The time limit of a store for one decision.
     pub budget: Duration,
-    /// Stands for this process in receipts of holds in its memory. At random, so that no other process has it. [hd-4]
+    /// The number of this process in receipts of holds in its memory. Random, so that no other process has it. [hd-4]
     pub process: u64,
     /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
     pub clock: Arc<dyn Clock>,
@@ -146,12 +146,11 @@ impl Limiter {
         Self { policies, stores: Stores::new(options, observer), counts }
     }
 
-    /// Decides one request, which began at `started` and has until `deadline` if its caller set one. `trace` gets how the
-    /// decision is made.
+    /// Decides one request that began at `started`. `deadline` is the caller's, if it set one. `trace` receives the
+    /// events of the decision.
     ///
-    /// # Errors
-    /// When no policies were loaded yet, or when a store gave no decision in time and the policies say that this is an
-    /// error.
+    /// # Errors When no policies were loaded yet, or when a store gave no decision in time and the policies set
+    /// `on_error: error`.
     pub async fn decide(
         &self,
         query: &Query<'_>,
@@ -171,7 +170,7 @@ impl Limiter {
             && self.stores.options.local.is_none()
     }
 
-    /// The same decision without a future, so that the caller's own future stays small.
+    /// As [`Limiter::decide`] without a future, so that the caller's own future stays small.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -184,7 +183,7 @@ impl Limiter {
         started: Instant,
         trace: Option<&dyn Trace>,
     ) -> Result<Answer, Undecided> {
-        // A guard and not a count that all cores would share: it does not outlive this call.
+        // A guard, not a counted reference that all cores would share: it does not outlive this call.
         let in_force = self.policies.current.load();
         let decision = pin!(self.decide_under(&in_force, query, started, None, trace));
         match decision.poll(&mut Context::from_waker(Waker::noop())) {
@@ -193,49 +192,50 @@ impl Limiter {
         }
     }
 
-    /// Counts a request, which began at `started`, that cannot be decided.
+    /// Counts a request that cannot be decided. It began at `started`.
     pub fn refused(&self, started: Instant) {
         self.counts.refused(started);
     }
 
-    /// Counts a request, which began at `started`, that cannot even be read.
+    /// Counts a request that cannot be read. It began at `started`.
     pub fn unreadable(&self, started: Instant) {
         self.counts.unreadable(started);
     }
 
-    /// Settles with no hits what a request has opened whose caller is gone. [hd-9]
+    /// Settles, with no hits used, the holds of a request whose caller is gone. [hd-9]
     pub async fn release(&self, mut query: Query<'_>, holds: Vec<HeldCharge>) {
         query.descriptors.iter_mut().for_each(|descriptor| descriptor.operation = Operation::Peek);
         query.settle = Some(Box::new(Settle { descriptors: u64::MAX, holds }));
         self.settle_alone(&self.policies.snapshot(), &query).await;
     }
 
-    /// Whether a request of some domain can open a hold.
+    /// Whether a request of any domain can open a hold.
     #[must_use]
     pub fn can_hold(&self) -> bool {
         self.policies.have_holds()
     }
 
-    /// Whether a request of this domain can open or settle a hold. One flag answers where no policy has holds.
+    /// Whether a request of this domain can open or settle a hold. Reads one flag if no policy has holds.
     #[must_use]
     pub fn has_holds(&self, domain: &str) -> bool {
         self.can_hold() && self.policies.current.load().policies.domain(domain).is_some_and(|domain| domain.has_holds)
     }
 
-    /// The store, for its health; decisions go through [`Limiter::decide`].
+    /// The store, for health checks. Decisions use [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.stores.options.store
     }
 
-    /// Gives back what leases of the process hold, before it ends. Takes no longer than a decision may.
+    /// Gives back the unused hits of the process's leases, before the process ends. Takes no longer than a decision
+    /// may.
     pub async fn leave(&self) {
         let options = &self.stores.options;
-        // What is not given back by then counts until the reset.
+        // Hits that are not given back by then count until the reset.
         let _ = tokio::time::timeout(options.budget, options.leases.end_all()).await;
     }
 
-    /// Ends, with the reason, when a store can give no more answers.
+    /// Returns the reason when a store can give no more answers.
     pub async fn died(&self) -> String {
         match &self.stores.options.per_second {
             None => self.stores.options.store.died().await,

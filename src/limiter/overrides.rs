@@ -1,8 +1,10 @@
-//! Overrides: what operators set for single descriptors, as the store keeps it, and put in force here. [ov-3]
+//! Overrides: numbers that operators set for single descriptors. The store keeps them, and this file applies them.
+//! [ov-3]
 //!
-//! All processes that share a store share one text with a version. A change replaces the text if its version is still the one
-//! that was read, so no change is lost. What a store has lost comes back by the processes that know it (history.rs). Not here: what an
-//! override does to a decision (engine, plan.rs), when the store is read (app), and who may change it (http).
+//! All processes that share a store share one text with a version. A change replaces the text only if its version is
+//! still the one that was read, so no change is lost. If a store has lost changes, the processes that have them write
+//! them again (history.rs). Not here: the effect of an override on a decision (engine, plan.rs), when the store is read
+//! (app), and who may change it (http).
 
 mod history;
 mod text;
@@ -24,25 +26,25 @@ use super::Policies;
 
 /// The most bytes of a reason.
 pub const REASON_BYTES_MAX: usize = 256;
-/// The most bytes of the name of who set it.
+/// The longest author, in bytes.
 pub const BY_BYTES_MAX: usize = 64;
 /// The longest time from now to the end of an override: 366 days, in microseconds.
 const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
-/// How long one call to the store may take.
+/// The timeout of one call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a change is tried while others change something too.
+/// How many times a change is tried while other processes change overrides too.
 const TRIES: usize = 16;
 
-/// An override, and who set it.
+/// An override, and its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetOverride {
-    /// What was set.
+    /// The override.
     pub set: Override,
-    /// When. [`OverrideTable::set`] says it.
+    /// When it was set. [`OverrideTable::set`] assigns it.
     pub set_at: Micros,
-    /// Who: the name of the token.
+    /// The author: the name of the token.
     pub by: Box<str>,
-    /// Why.
+    /// The reason.
     pub reason: Box<str>,
 }
 
@@ -52,28 +54,28 @@ impl SetOverride {
     }
 }
 
-/// Which override it is. There is one for each.
+/// Identifies an override: its domain and its descriptor.
 type Place<'o> = (&'o str, &'o [(Box<str>, Box<str>)]);
 
 /// Why an override was not set or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It fits no rule of the policies in force.
+    /// It matches no rule of the policies in force.
     #[error("{0}")]
     Misfit(Misfit),
-    /// Something else is wrong with it.
+    /// It is invalid for another reason.
     #[error("{0}")]
     Invalid(String),
-    /// There are too many.
+    /// There are too many overrides.
     #[error("{0}")]
     Full(String),
-    /// There is none for this descriptor.
+    /// The descriptor has no override.
     #[error("there is no override for this domain and descriptor")]
     Absent,
-    /// Others change overrides all the time.
-    #[error("others change overrides at the same time: try again")]
+    /// Other processes kept changing overrides.
+    #[error("other changes of overrides came first: try again")]
     Contended,
-    /// The store did not confirm it.
+    /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
 }
@@ -82,31 +84,31 @@ fn unconfirmed(error: &StoreError) -> String {
     match error {
         StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
         StoreError::Unknown(failure) => {
-            format!("{}: the change may be in force or not, the list of overrides shows it", failure.message)
+            format!("{}: the change may or may not be in force, check the list of overrides", failure.message)
         }
         StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
     }
 }
 
-/// What a look at the store has found.
+/// The result of reading the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Overrides that ended since the last look.
+    /// Overrides that ended since the last read.
     pub ended: usize,
-    /// Others are in force than before.
+    /// Whether the overrides in force have changed.
     pub is_changed: bool,
-    /// Lines that are no overrides, and why the first is none. Only if the store had a new text.
+    /// The number of invalid lines, and the reason for the first. Only if the store had a new text.
     pub skipped: Option<(usize, String)>,
-    /// The store had lost changes, and has them again.
+    /// Whether lost changes were written to the store again.
     pub is_restored: bool,
 }
 
-/// All overrides, as they are known now.
+/// All known overrides.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// In the order of domain and descriptor. Some may have ended since the last look.
+    /// Sorted by domain and descriptor. Some may have ended since the last read.
     pub overrides: Arc<[SetOverride]>,
-    /// When the store was last read; none before the first time.
+    /// When the store was last read. None before the first time.
     pub read: Option<Instant>,
 }
 
@@ -115,17 +117,17 @@ pub struct OverrideTable {
     store: Arc<dyn Store>,
     policies: Arc<Policies>,
     clock: Arc<dyn Clock>,
-    /// What distinguishes its changes from those of other processes at the same time.
+    /// Distinguishes this process's changes from simultaneous changes of others.
     part: Part,
-    /// The version that was last read or written; held while the store is asked.
+    /// The version that was last read or written. Locked during a store call.
     version: tokio::sync::Mutex<String>,
     known: Mutex<Known>,
-    /// Why the last look found nothing, and what is wrong with the text that the store has.
+    /// Why the last read failed, and what is wrong with the store's text.
     problems: Mutex<[Option<String>; 2]>,
 }
 
 impl OverrideTable {
-    /// The overrides that this store keeps, for these policies. None is in force before [`OverrideTable::look`].
+    /// The overrides of this store, for these policies. None is in force before [`OverrideTable::look`].
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -139,48 +141,47 @@ impl OverrideTable {
         }
     }
 
-    /// All that are known, without asking the store.
+    /// All known overrides, without a store call.
     #[must_use]
     pub fn known(&self) -> Known {
         self.known.lock().clone()
     }
 
-    /// Why the overrides in force are not those of the store, if they are not. It has no text of the store, which is in the log.
+    /// Why the overrides in force differ from the store's, if they do. Contains no text from the store; the log has it.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let [unread, skipped] = &*self.problems.lock();
         unread.as_ref().or(skipped.as_ref()).cloned()
     }
 
-    /// The clock by which overrides end.
+    /// The clock for the end of overrides.
     #[must_use]
     pub fn now(&self) -> Micros {
         self.clock.now()
     }
 
-    /// The store that keeps them.
+    /// The store of the overrides.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// How many are in force, and how many fit no rule.
+    /// How many are in force, and how many match no rule.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let in_force = self.policies.snapshot().overrides.as_ref().map_or(0, |overrides| overrides.len());
         (in_force, self.known().overrides.len().saturating_sub(in_force))
     }
 
-    /// The policies in force, for which overrides are.
+    /// The policies in force.
     #[must_use]
     pub fn policies(&self) -> Arc<PolicySet> {
         self.policies.current()
     }
 
-    /// Reads the store, and puts in force what has changed.
+    /// Reads the store, and applies changes.
     ///
-    /// # Errors
-    /// When the store did not answer: then the last known overrides stay in force.
+    /// # Errors When the store does not answer. Then the last known overrides stay in force.
     pub async fn look(&self) -> Result<Seen, StoreError> {
         let mut version = self.version.lock().await;
         let read = self.read(&mut version).await;
@@ -192,15 +193,14 @@ impl OverrideTable {
         Ok(seen)
     }
 
-    /// Sets an override in place of one that there may be for its descriptor. Returns it as it is kept.
+    /// Sets an override, and replaces an existing one for its descriptor. Returns it as stored.
     ///
-    /// # Errors
-    /// When it is refused, or the store did not confirm it.
+    /// # Errors When it is refused, or the store does not confirm it.
     pub async fn set(&self, new: &SetOverride) -> Result<SetOverride, Refused> {
         self.check(new)?;
         let mut new = new.clone();
         self.change(|known, now, number| {
-            // Where two texts are joined, this number says in which of them it was set.
+            // If two texts are joined, this number determines which of them it was set in.
             new.set_at = number;
             let mut next: Vec<SetOverride> = known.iter().filter(|one| now < one.set.until).cloned().collect();
             match next.binary_search_by(|one| one.place().cmp(&new.place())) {
@@ -220,8 +220,7 @@ impl OverrideTable {
 
     /// Deletes the override of a descriptor, and returns it.
     ///
-    /// # Errors
-    /// When there is none, or the store did not confirm it.
+    /// # Errors When there is none, or the store does not confirm it.
     pub async fn delete(&self, domain: &str, entries: &[(Box<str>, Box<str>)]) -> Result<SetOverride, Refused> {
         let mut deleted = None;
         self.change(|known, now, _| {
@@ -246,13 +245,13 @@ impl OverrideTable {
         text::check(new).map_err(Refused::Invalid)
     }
 
-    /// No other override may be for the same state.
+    /// Checks that no other override applies to the same state.
     fn check_alone(&self, new: &SetOverride, all: &[SetOverride]) -> Result<(), Refused> {
         let policies = self.policies.current();
         let tag = |one: &SetOverride| fit(&policies, &one.set).map(|(_, tag, _)| tag);
         let own = tag(new).map_err(Refused::Misfit)?;
         let is_twin = |one: &&SetOverride| {
-            // Only those of one domain and of one length can share a state.
+            // Only overrides of one domain and one length can share a state.
             let is_near = one.set.domain == new.set.domain && one.set.entries.len() == new.set.entries.len();
             is_near && one.place() != new.place() && tag(one).as_ref() == Ok(&own)
         };
@@ -260,8 +259,8 @@ impl OverrideTable {
         all.iter().find(is_twin).map_or(Ok(()), |twin| Err(other(twin)))
     }
 
-    /// Replaces all overrides by what `change` makes of them, the time and the number of the change, as often as others were
-    /// faster.
+    /// Replaces all overrides with the result of `change`, which gets the time and the number of the change. Repeats it
+    /// if other processes were faster.
     async fn change(
         &self,
         mut change: impl FnMut(&[SetOverride], Micros, Micros) -> Result<Vec<SetOverride>, Refused>,
@@ -294,7 +293,7 @@ impl OverrideTable {
         let mut seen = Seen::default();
         let deadline = Instant::now() + CALL_TIMEOUT;
         if let Some(stored) = self.store.read_overrides(version, deadline).get().await? {
-            // If another process is faster with what was lost, the next look finds what it wrote.
+            // If another process writes lost changes first, the next read finds its text.
             match history::relation(&stored.version, version) {
                 Relation::Later => self.adopt(stored, version, &mut seen).await,
                 Relation::Earlier => seen.is_restored = self.restore(&stored.version, version).await?,
@@ -308,7 +307,8 @@ impl OverrideTable {
     async fn adopt(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) {
         *version = stored.version;
         let Some(text) = stored.text else {
-            let reason = format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known stay");
+            let reason =
+                format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known overrides stay in force");
             self.problems.lock()[1] = Some(reason.clone());
             seen.skipped = Some((0, reason));
             return;
@@ -322,7 +322,8 @@ impl OverrideTable {
         self.put_in_force(read.overrides).await;
     }
 
-    /// Writes back what a store had lost: a failover, or a restart without persistence, brings it back to an older version.
+    /// Writes changes again that a store has lost: after a failover, or a restart without persistence, it has an older
+    /// version.
     async fn restore(&self, stored: &str, version: &str) -> Result<bool, StoreError> {
         let text = Some(text::write(&*self.known().overrides));
         let with = StoredOverrides { version: version.to_owned(), text };
@@ -333,7 +334,8 @@ impl OverrideTable {
         Ok(is_restored)
     }
 
-    /// Writes what the store and this process have together: the store has lost changes, and got others after that.
+    /// Writes the combined overrides of the store and this process: the store has lost changes, and received others
+    /// since.
     async fn join(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) -> Result<(), StoreError> {
         let (ours, overrides) = (version.clone(), self.known().overrides);
         let (theirs, given) = (stored.version.clone(), stored.text.clone().unwrap_or_default());
@@ -361,7 +363,7 @@ impl OverrideTable {
         Ok(())
     }
 
-    /// Drops those that have ended, as far as this process is concerned: the next change drops them in the store.
+    /// Drops ended overrides in this process. The next change drops them in the store.
     async fn drop_ended(&self) -> usize {
         let (now, known) = (self.clock.now(), self.known().overrides);
         let ended = known.iter().filter(|one| one.set.until <= now).count();
@@ -375,7 +377,7 @@ impl OverrideTable {
         let given: Arc<[Override]> = overrides.iter().map(|one| one.set.clone()).collect();
         let policies = self.policies.clone();
         on_own_thread(move || policies.set_overrides(given)).await;
-        // The list changes last: it shows only what decides already.
+        // The list changes last, so it shows only overrides that are already applied.
         self.known.lock().overrides = overrides.into();
     }
 }
@@ -475,7 +477,7 @@ mod tests {
         let World { clock, store, table: here } = world();
         let there = table(&store, &clock);
         here.set(&one("ann", 50, START + HOUR)).await.unwrap();
-        // It has read nothing yet, and keeps what is there.
+        // It has read nothing yet, and must keep the existing overrides.
         there.set(&one("bob", 60, START + HOUR)).await.unwrap();
         assert_eq!((requests(&there, "ann"), requests(&there, "bob"), requests(&here, "bob")), (50, 60, 10));
         let seen = here.look().await.unwrap();
@@ -542,7 +544,7 @@ mod tests {
         assert!(store.write_overrides("", &full, Instant::now()).get().await.unwrap());
         let refused = table.set(&one("zoe", 1, START + HOUR)).await.unwrap_err();
         assert!(matches!(&refused, Refused::Full(reason) if reason.contains("10000")), "{refused}");
-        // One of them can be changed.
+        // An existing override can still be changed.
         table.set(&one("000007", 5, START + HOUR)).await.unwrap();
         assert_eq!(requests(&table, "000007"), 5);
 

@@ -1,6 +1,6 @@
-//! What is to be charged for a request before a store is asked, and the answer to the request after that.
+//! The charges of a request before a store is called, and the answer to the request after that.
 //!
-//! Not here: asking one store (stores.rs), several stores, and stores that fail (split.rs).
+//! Not here: calls to one store (stores.rs), several stores, and failed stores (split.rs).
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
@@ -21,45 +21,46 @@ use super::policies::InForce;
 use super::rows::known::KnownRows;
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
-/// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
+/// The initial capacity of the text with all keys: enough for a few charges.
 const KEYS_BYTES: usize = 256;
-/// The owner of the states of limits that requests bring: no rule has this id.
+/// The owner of states of limits of the request. No rule has this id.
 const REQUEST_OWNER: u32 = u32::MAX;
-/// The name, for clients, of a limit that came with the request.
+/// The name, for clients, of a limit of the request.
 const REQUEST_NAME: &str = "(request)";
 
-/// What is to be charged for a request, before the store is asked.
+/// The charges of a request, before the store is called.
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
     pub(super) modes: Modes,
-    /// Some limit applies for some time only.
+    /// Whether any limit has a term.
     has_terms: bool,
-    /// Some limit is a hold that the request opens: limits that are post-paid wait for the settle. [hd-3]
+    /// Whether any limit is a hold that the request opens. Then post-paid limits wait for the settle. [hd-3]
     opens: bool,
-    /// Some limit has a lease.
+    /// Whether any limit has a lease.
     pub(super) has_leases: bool,
-    /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
+    /// Whether a quota of the request cannot be over, so the other quotas do not deny it. [dc-3]
     has_open_quota: bool,
-    /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
+    /// The match of each descriptor. Without a rule if the descriptor has a limit of the request, or if nothing
+    /// matches.
     met: SmallVec<[Match<'p>; 4]>,
-    /// The descriptors whose limits are not those of a rule; seldom any.
+    /// The descriptors whose limits are not those of a rule. Usually empty.
     own_limits: Vec<(usize, OwnLimits<'p>)>,
     pub(super) planned: SmallVec<[Planned; 4]>,
-    /// The rows that the limits depend on, in the order of the descriptors. [rw-2]
+    /// The rows that determine limits, in the order of the descriptors. [rw-2]
     pub(super) rows: Vec<PlannedRow>,
-    /// How many descriptors met no rule and bring no limit of their own.
+    /// How many descriptors matched no rule and have no limit of the request.
     pub(super) unmatched: u32,
     /// The text of all keys, one after the other.
     keys: String,
 }
 
-/// The limits of a descriptor, where they are not those of its rule as written.
+/// The limits of a descriptor that differ from its rule's as written.
 enum OwnLimits<'p> {
-    /// The one that came with the request. [mt-6]
+    /// The limit of the request. [mt-6]
     OfRequest(Limit),
-    /// Those that an operator set in place of the rule's. [ov-1]
+    /// The limits of an override. [ov-1]
     Set(&'p [Limit]),
-    /// Those that the descriptor's row has. [rw-1]
+    /// The limits of the descriptor's row. [rw-1]
     OfRow(Cow<'p, PlanLimits>),
 }
 
@@ -72,7 +73,7 @@ impl OwnLimits<'_> {
         }
     }
 
-    /// The limit at this position; none where the descriptor's plan has none.
+    /// The limit at this position. None if the descriptor's plan does not have it.
     fn at(&self, position: usize) -> Option<&Limit> {
         match self {
             Self::OfRequest(limit) => Some(limit),
@@ -86,13 +87,13 @@ impl OwnLimits<'_> {
 pub(super) struct PlannedRow {
     pub(super) group: u16,
     key: (usize, usize),
-    /// The version that the limits were taken from; none where no row is known, neither a present nor an absent one.
+    /// The version that the limits are from. None if it is unknown whether there is a row.
     version: Option<u64>,
-    /// The terms of the row, for people; none for the default plan.
+    /// The terms of the row, for people. None for the default plan.
     terms: Option<Arc<RowTerms>>,
-    /// The terms do not fit the rule.
+    /// Whether the terms do not fit the rule.
     pub(super) is_unfit: bool,
-    /// No limit applies to the descriptor.
+    /// Whether no limit applies to the descriptor.
     is_unlimited: bool,
 }
 
@@ -100,39 +101,39 @@ pub(super) struct PlannedRow {
 #[derive(Clone, Copy)]
 pub(super) struct RowSource<'r> {
     pub(super) known: &'r KnownRows,
-    /// The rows are those of this process: none is unknown.
+    /// Whether the rows are those of this process. Then all of them are known.
     pub(super) are_own: bool,
 }
 
-/// One charge, by what it refers to.
+/// The origin of one charge.
 #[derive(Clone, Copy)]
 pub(super) struct Planned {
     group: u16,
     /// The limit's position in its rule.
     limit: usize,
     key: (usize, usize),
-    /// It is the only limit of its rule, or came with the request.
+    /// Whether it is the only limit of its rule, or the limit of the request.
     pub(super) is_single: bool,
-    /// No store answered, and the one of this process has decided it. [st-4]
+    /// Whether the store of this process decided it, because no other store answered. [st-4]
     pub(super) is_local: bool,
-    /// What the policies make of it, the settings included but for `shadow_mode`.
+    /// The role by the policies and settings, except `shadow_mode`.
     role: Role,
 }
 
-/// What was decided of a plan: charges, where they come from, and their outcomes, each in the same order. A descriptor
-/// whose store did not answer has none of them.
+/// The decided charges of a plan, their origins, and their outcomes, each in the same order. A descriptor whose store
+/// did not answer has no charges here.
 #[derive(Default)]
 pub(super) struct Decided<'a> {
     pub(super) charges: Selected<'a, [Charge<'a>; 2]>,
     pub(super) planned: Selected<'a, [Planned; 2]>,
     pub(super) decision: Decision,
-    /// The descriptors that are denied because their store did not answer: a bit for each.
+    /// The descriptors that are denied because their store did not answer: one bit each.
     pub(super) denied_groups: u64,
-    /// Some of the charges stood for a moment, and were taken back.
+    /// Whether some of the charges were made and then taken back.
     pub(super) is_taken_back: bool,
-    /// The keys whose denial was known before a store was asked.
+    /// The keys whose denial was known before a store was called.
     pub(super) known: SmallVec<[&'a str; 2]>,
-    /// Leases have admitted the request.
+    /// Whether leases admitted the request.
     pub(super) is_leased: bool,
 }
 
@@ -236,7 +237,8 @@ impl<'p> Plan<'p> {
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
             let is_charged = plan.add_group(group, query, &replaced, overrides, clock, rows);
-            // One without a limit is a quota that passes only where the setting makes a quota of everything.
+            // A descriptor without a limit is a quota that is never over, but only if the setting makes everything a
+            // quota.
             plan.has_open_quota |= match plan.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
                 // A quota without a limit is never over.
@@ -247,7 +249,7 @@ impl<'p> Plan<'p> {
         plan
     }
 
-    /// Adds the limits of one descriptor. Answers whether it has one that is not on trial.
+    /// Adds the limits of one descriptor. Returns whether it has a limit that is not on trial.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn add_group(
         &mut self,
@@ -259,7 +261,7 @@ impl<'p> Plan<'p> {
         rows: Option<RowSource<'_>>,
     ) -> bool {
         let mut tag = overrides.and_then(|overrides| self.apply(overrides, group, query, clock));
-        // What an operator set comes before the row. [rw-3]
+        // An override has priority over a row. [rw-3]
         if let Some(rows) = rows.filter(|_| own_limits(&self.own_limits, group).is_none()) {
             tag = self.apply_row(rows, group, query, clock, tag);
         }
@@ -306,8 +308,8 @@ impl<'p> Plan<'p> {
         is_charged
     }
 
-    /// Takes the limits of an override in place of those of the rule, if there is one for this descriptor. Returns where the tag
-    /// of its keys is written, if it had to be. [ov-1]
+    /// Uses the limits of an override in place of the rule's, if the descriptor has one. Returns the position of the
+    /// tag of its keys, if it was written. [ov-1]
     fn apply(
         &mut self,
         overrides: &'p Overrides,
@@ -328,8 +330,8 @@ impl<'p> Plan<'p> {
         Some(tag)
     }
 
-    /// Takes the limits of the descriptor's row, if its rule has rows. Returns where the tag of its keys is written, if it had to be.
-    /// [rw-1]
+    /// Uses the limits of the descriptor's row, if its rule has rows. Returns the position of the tag of its keys, if
+    /// it was written. [rw-1]
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn apply_row(
         &mut self,
@@ -377,8 +379,8 @@ impl<'p> Plan<'p> {
     }
 
     /// The terms of the row of a descriptor.
-    pub(super) fn row_terms(&self, group: usize) -> Option<&RowTerms> {
-        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_deref())
+    pub(super) fn row_terms(&self, group: usize) -> Option<&Arc<RowTerms>> {
+        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_ref())
     }
 
     /// Whether the limits of a descriptor depend on a row.
@@ -386,7 +388,7 @@ impl<'p> Plan<'p> {
         self.rows.iter().any(|row| row.group == group)
     }
 
-    /// The rows that are not known.
+    /// The rows that are unknown.
     pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &PlannedRow> {
         self.rows.iter().filter(|row| row.version.is_none())
     }
@@ -395,7 +397,7 @@ impl<'p> Plan<'p> {
         &self.keys[row.key.0..row.key.1]
     }
 
-    /// What the store has to compare for a row.
+    /// The check of a row, for the store.
     pub(super) fn check(&self, row: &PlannedRow) -> Check<'_> {
         Check { key: self.row_key(row), version: row.version.unwrap_or(0) }
     }
@@ -424,7 +426,7 @@ impl<'p> Plan<'p> {
                     },
                     Operation::Consume(_) if settles(group) => Operation::Peek,
                     Operation::Consume(hits) => Operation::Consume(limit.consumed(hits)),
-                    // Hits that are given back end no request. [cc-3]
+                    // A refund ends no request. [cc-3]
                     Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
                     operation => operation,
                 },
@@ -441,7 +443,7 @@ impl<'p> Plan<'p> {
         self.planned.iter().map(charge).collect()
     }
 
-    /// Whose limit was charged.
+    /// The owner of the charged limit.
     pub(super) fn charged(&self, planned: &Planned) -> LimitOf<'_> {
         match self.met[usize::from(planned.group)].rule {
             Some(rule) => LimitOf::Rule(rule, planned.limit),
@@ -449,17 +451,17 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// Whether a descriptor without charges can be denied for want of an answer.
+    /// Whether a descriptor without charges can be denied because of a missing answer.
     pub(super) fn can_deny(&self, group: u16) -> bool {
         !self.modes.shadow && self.rule(usize::from(group)).is_some_and(|rule| rule.role != Role::Shadow)
     }
 
-    /// The rule that a descriptor met.
+    /// The rule that a descriptor matched.
     pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
         self.met[group].rule
     }
 
-    /// Names the rules that the descriptors matched to the trace of the request.
+    /// Reports the matched rules to the trace of the request.
     #[cold]
     pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
         for (asked, met) in query.descriptors.iter().zip(&self.met) {
@@ -470,12 +472,12 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// What happens to a descriptor whose store does not answer, if a policy says so. [st-4]
+    /// What happens to a descriptor whose store does not answer, if a policy sets it. [st-4]
     pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
         self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
     }
 
-    /// Leaves out what was decided of limits that did not apply then: they are not told of, and nothing is counted. [te-1]
+    /// Removes the outcomes of limits that did not apply at that time. They are neither reported nor counted. [te-1]
     pub(super) fn leave_out_absent(&self, decided: &mut Decided<'_>) {
         if self.has_terms {
             decided.retain_applying();
@@ -538,7 +540,7 @@ impl<'p> Plan<'p> {
         listed
     }
 
-    /// What clients know a limit by.
+    /// The name of a limit for clients.
     fn name_of(&self, limit: &Limit, planned: &Planned) -> Box<str> {
         match (&limit.name, self.met[usize::from(planned.group)].rule) {
             (Some(name), _) => name.clone(),
@@ -559,12 +561,12 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// The limits of a descriptor, where they are not those of its rule.
+/// The limits of a descriptor, if they are not those of its rule.
 fn own_limits<'o, 'p>(own: &'o [(usize, OwnLimits<'p>)], group: usize) -> Option<&'o OwnLimits<'p>> {
     own.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits)
 }
 
-/// The limit of a descriptor at this position; none where it has none.
+/// The limit of a descriptor at this position. None if it has none.
 fn limit_at<'l>(rule: Option<&'l Rule>, own: Option<&'l OwnLimits<'_>>, position: usize) -> Option<&'l Limit> {
     match own {
         Some(limits) => limits.at(position),
@@ -582,10 +584,10 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
     name.is_some_and(|name| replaced.contains(&name))
 }
 
-/// The status of a descriptor: over, the longest wait among the limits that deny; within, the least that is
-/// left, and of equals the one that resets last. [dc-8] Limits on trial are not told of. [tr-3]
+/// The status of a descriptor. Over: of the limits that deny, the one with the longest wait. Within: the one with the
+/// fewest remaining hits, and among equals the one that resets last. [dc-8] Excludes limits on trial. [tr-3]
 fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
-    // The role by the policies: a quota that is over has that code also where the request passes.
+    // The role by the policies: a quota that is over has that code even if the request passes.
     let denies = |planned: &Planned, outcome: &Outcome| planned.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
@@ -636,15 +638,15 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
     }
 }
 
-/// When a denied request would be admitted, if no other came: when each enforced limit has room and, where quotas deny it,
-/// when one of them has. Nothing if that never happens, or where no store gave a wait. [dt-2]
+/// When a denied request would be admitted without other requests: when it fits each enforced limit and, if quotas deny
+/// it, one of the quotas. None if that never happens, or if no store gave a wait. [dt-2]
 fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     let mut longest_enforced = None;
     let mut shortest_quota: Option<Micros> = None;
     for (charge, _, outcome) in decided.iter() {
         let wait = match outcome.verdict {
             Verdict::Within => continue,
-            // A permit can come back at once. [cc-4]
+            // A permit can be released at any time. [cc-4]
             Verdict::Over { .. } if charge.limit.algorithm().counts_permits() => Some(0),
             Verdict::Over { retry_after } => Some(retry_after),
             Verdict::Never => None,
@@ -662,14 +664,14 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     longest_enforced.filter(|wait| *wait > 0)
 }
 
-/// The length of a limit's windows, where all have one and it is whole seconds.
+/// The length of a limit's windows, if all are equal and of whole seconds.
 fn whole_seconds(limit: &Limit) -> Option<u64> {
     const MICROS_PER_SECOND: u64 = 1_000_000;
     let us = limit.window().us();
     (limit.calendar().is_none() && us.is_multiple_of(MICROS_PER_SECOND)).then_some(us / MICROS_PER_SECOND)
 }
 
-/// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
+/// When the same hits would fit all of these limits again. None if one of them can never hold that many.
 fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<FitsAfter> {
     let (mut longest, mut longest_exact) = (0, 0);
     for (charge, outcome) in all {
@@ -678,7 +680,7 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
             Verdict::Never => return None,
             Verdict::Within => {
                 let own = charge.limit.kind().fits_after(&outcome.state, charge.operation.asked(), outcome.now);
-                // One that ends is not waited for longer. [te-3]
+                // A wait ends at the latest when the limit's term ends. [te-3]
                 own.into_iter().chain(charge.limit.ends_after(outcome.now)).min()?
             }
         };
@@ -690,14 +692,14 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
     Some(FitsAfter { us: longest, is_bound: longest > longest_exact })
 }
 
-/// Whether the hits of a charge are in the state of its limit. A report always is, also where the limit was used up, and
-/// where the count has reached its bound. [dc-9]
+/// Whether the hits of a charge are in the state of its limit. Always true for a report, even if the limit was used up
+/// or the count has reached its bound. [dc-9]
 fn is_charged(charge: &Charge<'_>, outcome: &Outcome) -> bool {
     matches!(charge.operation, Operation::Report(_)) || outcome.receipt.is_some()
 }
 
-/// How long an admitted request has to be held until its turn. [lb-2] Peeks and refunds take no place in a
-/// bucket, and a rule in shadow mode holds no request.
+/// How long an admitted request must be delayed until its turn. [lb-2] Peeks and refunds have no turn, and a rule in
+/// shadow mode delays no request.
 fn turn(decided: &Decided<'_>) -> Micros {
     let mut longest = 0;
     if decided.decision.denied {

@@ -1,7 +1,7 @@
-//! The policies in force, with the overrides that fit them: one set that is replaced whole, and replaced sets until no
-//! request uses them.
+//! The policies in force, with the overrides that apply to them: one set that is replaced as a whole, and replaced sets
+//! until no request uses them.
 //!
-//! Not here: where policies come from (config, xds) and overrides (overrides.rs), and what is decided by them.
+//! Not here: where policies come from (config, xds) and overrides (overrides.rs), and the decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,33 +11,34 @@ use parking_lot::Mutex;
 use weir_engine::observer::{Observer, Tally};
 use weir_engine::{Override, Overrides, PolicySet};
 
-/// The policies in force, replaced whole and shared by all runtimes.
+/// The policies in force, shared by all runtimes and replaced as a whole.
 pub struct Policies {
     pub(super) current: ArcSwap<InForce>,
-    /// Whether some domain in force has holds: one look for requests where none has.
+    /// Whether any domain in force has holds: one flag for requests without holds.
     have_holds: AtomicBool,
     observer: Arc<dyn Observer>,
-    /// What operators have set. Held while a set is made, so that no change of policies or overrides is lost.
+    /// The overrides that operators have set. Locked while a set is made, so that no change of policies or overrides is
+    /// lost.
     overrides: Mutex<Arc<[Override]>>,
-    /// Sets that were replaced and that requests on their way may still use.
+    /// Replaced sets that requests in flight may still use.
     retired: Mutex<Vec<Arc<InForce>>>,
 }
 
-/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
-/// one frees it.
+/// The most replaced sets that wait for [`Policies::free_unused`]. Beyond that, the last request that uses the oldest
+/// set frees it.
 const RETIRED_MAX: usize = 16;
 
 pub(super) struct InForce {
     pub(super) policies: Arc<PolicySet>,
     pub(super) tally: Arc<dyn Tally>,
-    /// Those that have an effect; none where no override has.
+    /// The overrides that have an effect. None if there are none.
     pub(super) overrides: Option<Arc<Overrides>>,
-    /// Whether these were loaded, or stand in until some are.
+    /// Whether these policies were loaded. If not, they are a placeholder.
     pub(super) is_loaded: bool,
 }
 
 impl Policies {
-    /// Puts the first policies in force.
+    /// Starts with the first policies.
     #[must_use]
     pub fn new(policies: impl Into<Arc<PolicySet>>, observer: Arc<dyn Observer>) -> Self {
         let first = InForce::of(policies.into(), &*observer);
@@ -46,7 +47,8 @@ impl Policies {
         Self { current, have_holds, observer, overrides: Mutex::default(), retired: Mutex::default() }
     }
 
-    /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
+    /// Starts without policies: until some are loaded, decisions fail with
+    /// [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
     #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(Arc::default(), &*observer) };
@@ -60,7 +62,7 @@ impl Policies {
         }
     }
 
-    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
+    /// Replaces the policies. Requests in flight finish under the policies that they began with. The cost grows with
     /// the number of rules.
     pub fn replace(&self, policies: impl Into<Arc<PolicySet>>) {
         let given = self.overrides.lock();
@@ -69,7 +71,7 @@ impl Policies {
         self.put_in_force(InForce { overrides, ..new });
     }
 
-    /// Puts other overrides in force, with the same policies. The time it takes grows with the number of rules and overrides.
+    /// Replaces the overrides, with the same policies. The cost grows with the number of rules and overrides.
     pub(super) fn set_overrides(&self, overrides: Arc<[Override]>) {
         let mut given = self.overrides.lock();
         *given = overrides;
@@ -84,7 +86,7 @@ impl Policies {
         self.have_holds.load(Relaxed)
     }
 
-    /// The policies in force now, and their overrides if any has an effect.
+    /// The policies in force, and their overrides if any has an effect.
     pub(super) fn snapshot(&self) -> Arc<InForce> {
         self.current.load_full()
     }
@@ -100,10 +102,10 @@ impl Policies {
         drop(oldest);
     }
 
-    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
-    /// now and then on a thread that decides nothing; without it they are kept.
+    /// Frees the replaced sets that no request uses any more. Freeing a set of many rules takes milliseconds, so call
+    /// this periodically on a thread that makes no decisions. Without a call they are kept.
     pub fn free_unused(&self) {
-        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
+        // A set that is not in force cannot get new users, so a set without another user stays without.
         let mut unused = Vec::new();
         self.retired.lock().retain(|set| {
             let is_used = Arc::strong_count(set) > 1;
@@ -115,7 +117,7 @@ impl Policies {
         drop(unused);
     }
 
-    /// The policies in force now.
+    /// The policies in force.
     #[must_use]
     pub fn current(&self) -> Arc<PolicySet> {
         self.current.load().policies.clone()

@@ -16,8 +16,8 @@ use super::deny_cache::DenyCache;
 use super::unanswered::Unanswered;
 use super::{Options, calendar};
 
-/// Charges that stand until the whole request is known to pass. Dropped before that (its caller is gone, for example), they are
-/// taken back all the same.
+/// Charges that are final only when the whole request passes. If this is dropped before (for example because the caller
+/// is gone), they are taken back.
 pub(super) struct Reserved {
     charges: Vec<Taken>,
     deny_cache: Option<Arc<DenyCache>>,
@@ -32,12 +32,12 @@ struct Taken {
     limit: Limit,
     receipt: Receipt,
     bounds: Option<Bounds>,
-    /// It crossed a share of its limit, which is reported only if it stands.
+    /// Whether the charge crossed a share of its limit. This is reported only if the charge is final.
     crossed: bool,
 }
 
 impl Reserved {
-    /// No charges yet. Taking them back may take as long as the budget of a decision.
+    /// No charges yet. Taking them back may take as long as the time limit of a decision.
     pub(super) fn new(options: &Options, observer: Arc<dyn Observer>) -> Self {
         let Options { deny_cache, unanswered, budget, .. } = options;
         let (deny_cache, unanswered) = (deny_cache.clone(), unanswered.clone());
@@ -57,21 +57,21 @@ impl Reserved {
         });
     }
 
-    /// Lets everything stand.
+    /// Makes all charges final.
     pub(super) fn keep(&mut self) {
         self.charges.clear();
     }
 
-    /// Begins to take everything back, in a task that ends also if no one waits for it. It returns whether nothing
-    /// stands any more. None if there is nothing to take back.
+    /// Starts to take all charges back, in a task that runs to its end even if nothing waits for it. The task returns
+    /// whether all were taken back. None if there is nothing to take back.
     pub(super) fn undo(&mut self) -> Option<JoinHandle<bool>> {
         if self.charges.is_empty() {
             return None;
         }
-        // Without a runtime no store could be asked.
+        // Without a runtime no store can be called.
         let runtime = Handle::try_current().ok()?;
         let charges = std::mem::take(&mut self.charges);
-        // Charges that came meanwhile found the count above the share.
+        // Charges that came in between found the count above the share.
         charges.iter().filter(|taken| taken.crossed).for_each(|taken| self.unanswered.add(&taken.key));
         let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
         let observer = self.observer.clone();
@@ -79,7 +79,7 @@ impl Reserved {
             let undos: Vec<_> = charges.iter().map(|taken| (&taken.store, taken.undo())).collect();
             let undone = undo_all(&undos, deadline).await.into_iter().all(|is_undone| is_undone);
             observer.undone(undone);
-            // What was denied meanwhile may have been denied because of these charges.
+            // Requests denied in between may have been denied because of these charges.
             if let Some(cache) = deny_cache {
                 charges.iter().for_each(|taken| cache.forget(&taken.key));
             }
@@ -90,15 +90,15 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // Not awaited by anybody: what it answers is of no use any more.
+        // Nothing waits for the task, so its result is not used.
         drop(self.undo());
     }
 }
 
-/// The undos of one store, and their places among all.
+/// The undos of one store, and their positions in the list of all.
 type OfStore<'a> = (&'a Arc<dyn Store>, Vec<usize>, Vec<Undo<'a>>);
 
-/// Takes charges back, each store's at once. Returns whether the store of each has confirmed it.
+/// Takes charges back, in all stores at the same time. Returns whether each store has confirmed it.
 pub(super) async fn undo_all(undos: &[(&Arc<dyn Store>, Undo<'_>)], deadline: Instant) -> Vec<bool> {
     let mut together: Vec<OfStore<'_>> = Vec::new();
     let mut calendars = Vec::new();
@@ -128,8 +128,8 @@ pub(super) async fn undo_all(undos: &[(&Arc<dyn Store>, Undo<'_>)], deadline: In
     confirmed
 }
 
-/// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
-/// store is asked once more, with those around its clock. [cl-3]
+/// Takes back a charge of a calendar window. If the store's clock is outside of the charge's boundaries, calls the
+/// store once more, with the boundaries around its clock. [cl-3]
 async fn undo_in_its_calendar(store: &Arc<dyn Store>, mut undo: Undo<'_>, deadline: Instant) -> bool {
     match store.undo(std::slice::from_ref(&undo), deadline).get().await {
         Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(undo.limit, now),

@@ -1,8 +1,8 @@
-//! Requests that no single call decides: those over several stores or slots, and those whose store gives no answer.
+//! Requests that one call cannot decide: those over several stores or slots, and those whose store does not answer.
 //!
-//! Each part is asked for a decision of its own, all at the same time; where one denies, the charges of the others are
-//! taken back by their receipts [st-3]. Policies decide what happens to a part that does not answer [st-4].
-//! Not here: the usual path of a request, by one call (decide.rs), and how charges are taken back (reserved.rs).
+//! Each part is decided separately, all at the same time. If one denies, the charges of the others are taken back by
+//! their receipts [st-3]. `on_error` determines what happens to a part without an answer [st-4]. Not here: the usual
+//! path of a request, with one call (decide.rs), and how charges are taken back (reserved.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,57 +16,56 @@ use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
 use super::stores::{Request, Stores};
 
-/// The part of a request's time that is kept for taking back what must not stand: a quarter.
+/// The part of a request's time that is reserved for taking charges back: a quarter.
 const UNDO_SHARE: u32 = 4;
 
 /// Charges that one call can decide.
 struct Part<'a> {
     store: &'a Arc<dyn Store>,
     slot: u16,
-    /// The rows that the charges depend on, and the descriptors of these rows.
+    /// The rows that determine the charges, and the descriptors of these rows.
     checks: Vec<Check<'a>>,
     row_groups: Vec<u16>,
-    /// Which of the request's charges they are.
+    /// The positions of the charges in the request.
     at: Vec<usize>,
-    /// As they are asked for.
+    /// The charges as sent to the store.
     charges: Vec<Charge<'a>>,
 }
 
 /// A call that gave no answer.
 struct FailedPart {
-    /// Which of the request's charges it has.
+    /// The positions of its charges in the request.
     at: Vec<usize>,
-    /// The descriptors whose rows it has.
+    /// The descriptors whose rows it checks.
     row_groups: Vec<u16>,
     error: StoreError,
 }
 
-/// Whether a part has failed because the store has another row than the one that was sent. [rw-2]
+/// Whether a part failed because the store does not have the row that was sent. [rw-2]
 fn is_stale(part: &FailedPart) -> bool {
     matches!(part.error, StoreError::StaleRow { .. })
 }
 
-/// What is known of a request's charges so far.
+/// The results for a request's charges so far.
 struct Pieces {
-    /// One for each charge; nothing if its store gave no answer, or has not been asked.
+    /// One for each charge. None if its store gave no answer, or was not called yet.
     outcomes: Vec<Option<Outcome>>,
     denied: bool,
-    /// The charges that got no answer, by the call that failed.
+    /// The charges without an answer, grouped by the failed call.
     failures: Vec<FailedPart>,
-    /// What stands and would have to be taken back.
+    /// The charges that would have to be taken back.
     reserved: Reserved,
     /// A change that cannot be undone was made.
     is_final: bool,
-    /// The refunds that wait until the request is known to pass.
+    /// The refunds that wait until the request certainly passes.
     held_back: Vec<usize>,
     /// The charges that the store of this process has decided.
     local: Vec<usize>,
 }
 
-/// Decides what one call cannot, or has failed to.
+/// Decides what one call cannot decide, or has failed to decide.
 ///
-/// # Errors
-/// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
+/// # Errors When a part gave no answer and `on_error` is `error`. The charges of the other parts have been taken back.
 pub(super) async fn decide_split<'a>(
     stores: &Stores,
     request: &Request<'_, '_>,
@@ -90,7 +89,8 @@ pub(super) async fn decide_split<'a>(
             let error = StoreError::StaleRow { found: Vec::new() };
             return Err(if is_undone { error } else { as_unknown(error) });
         }
-        // Another part may have charged what cannot be taken back, so nothing is asked again: `on_error` decides about these parts.
+        // Another part may have made a charge that cannot be taken back, so nothing is decided again: `on_error`
+        // applies to these parts.
         for part in pieces.failures.iter_mut().filter(|part| is_stale(part)) {
             let message =
                 "the row of a descriptor has changed, and another part of the request cannot be taken back".to_owned();
@@ -127,7 +127,8 @@ pub(super) async fn decide_split<'a>(
     Ok(decided)
 }
 
-/// Notes the keys whose charges crossed a share though the request fails: some stand, and some are taken back. [al-4]
+/// Stores the keys whose charges crossed a share although the request fails: some charges remain, and some are taken
+/// back. [al-4]
 fn doubt(stores: &Stores, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) {
     for (charge, outcome) in charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.alert_at.is_empty()) {
         let rise = outcome.as_ref().and_then(|outcome| Rise::of_outcome(charge, outcome));
@@ -143,7 +144,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What is known of charges that got no answer, all for one reason.
+/// The result for charges that all failed for one reason.
 fn unanswered(stores: &Stores, plan: &Plan<'_>, charges: &[Charge<'_>], error: StoreError) -> Pieces {
     let mut pieces = pieces(stores, charges);
     let row_groups = plan.rows.iter().map(|row| row.group).collect();
@@ -151,7 +152,7 @@ fn unanswered(stores: &Stores, plan: &Plan<'_>, charges: &[Charge<'_>], error: S
     pieces
 }
 
-/// Asks every part at once.
+/// Calls the store for every part at the same time.
 async fn reserve<'a>(
     stores: &'a Stores,
     request: &Request<'a, '_>,
@@ -163,11 +164,11 @@ async fn reserve<'a>(
     for part in &mut parts {
         for charge in &mut part.charges {
             match charge.operation {
-                // Nothing is given back before it is known that the request passes.
+                // Nothing is refunded before the request certainly passes.
                 Operation::Refund(_) if refunds == Refunds::Last => {
                     (charge.operation, charge.role) = (Operation::Peek, Role::Shadow);
                 }
-                // No part knows whether all of them are over.
+                // No part can determine whether all quotas are over.
                 _ if quotas_are_split && is_quota(charge) => charge.role = Role::Shadow,
                 _ => {}
             }
@@ -190,7 +191,7 @@ async fn reserve<'a>(
                 (Operation::Consume(_), Some(receipt)) if stands => {
                     pieces.reserved.add(part.store, charge, &outcome, receipt);
                 }
-                // It was only looked at so far.
+                // So far it was only a peek.
                 (Operation::Refund(_), _) if refunds == Refunds::Last => {
                     outcome.verdict = Verdict::Within;
                     pieces.held_back.push(at);
@@ -204,7 +205,7 @@ async fn reserve<'a>(
     pieces
 }
 
-/// The charges by the calls that can decide them, in their order.
+/// Groups the charges by the calls that can decide them, in their order.
 fn parts<'a>(stores: &'a Stores, plan: &'a Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> = Vec::new();
     for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
@@ -232,10 +233,9 @@ fn parts<'a>(stores: &'a Stores, plan: &'a Plan<'_>, charges: &[Charge<'a>]) -> 
     parts
 }
 
-/// Applies `on_error` to the charges that got no answer. Returns the descriptors that this denies. [st-4]
+/// Applies `on_error` to the charges without an answer. Returns the descriptors that this denies. [st-4]
 ///
-/// # Errors
-/// When it is an error that there was none.
+/// # Errors When `on_error` is `error` for any of them.
 async fn fall_back<'a>(
     stores: &'a Stores,
     request: &Request<'_, '_>,
@@ -252,11 +252,11 @@ async fn fall_back<'a>(
             let group = charges[i].group;
             let action = action(group);
             if !charges[i].limit.applies_at(stores.options.clock.now()) {
-                // No store says what time it is. [te-4]
+                // No store has returned the time. [te-4]
                 continue;
             }
             if charges[i].limit.shadow {
-                // One on trial is passed over, unless this process decides the limits beside it. [tr-4]
+                // A limit on trial is skipped, unless this process decides the limits beside it. [tr-4]
                 if action == OnError::Local && stores.options.local.is_some() {
                     local.push(i);
                 }
@@ -278,7 +278,7 @@ async fn fall_back<'a>(
                 OnError::Deny | OnError::Allow => {}
             }
         }
-        // Those whose row has no limit have no charge. [rw-5]
+        // A descriptor whose row has no limit has no charge. [rw-5]
         for &group in row_groups.iter().filter(|group| !at.iter().any(|&i| charges[i].group == **group)) {
             let action = action(group);
             stores.observer.fell_back(action, error.kind());
@@ -304,7 +304,7 @@ async fn fall_back<'a>(
         return Ok(denied_groups);
     }
     let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
-    // Quota limits are judged together with those that other stores have answered.
+    // Quotas are decided together with those that other stores have answered.
     alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
     let mut decision = Decision::default();
     stores.ask(store, request, &[], &mut alone, &mut decision).await?;
@@ -320,7 +320,7 @@ async fn fall_back<'a>(
     Ok(denied_groups)
 }
 
-/// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
+/// Makes the refunds of a request that passes. A failed refund is lost, which can only admit less.
 async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
     let mut parts = parts(stores, request.plan, charges);
     for part in &mut parts {
@@ -328,7 +328,7 @@ async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &
         part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
     }
     parts.retain(|part| !part.at.is_empty());
-    // The rows were compared when the refunds were looked at.
+    // The rows were checked by the peek of the refunds.
     parts.iter_mut().for_each(|part| part.checks.clear());
     let request = &Request { started: Instant::now(), ..*request };
     let mut asked = ask_each(stores, request, parts);
@@ -339,7 +339,7 @@ async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &
     }
 }
 
-/// Nothing known yet of these charges.
+/// No results yet for these charges.
 fn pieces(stores: &Stores, charges: &[Charge<'_>]) -> Pieces {
     let reserved = Reserved::new(&stores.options, stores.observer.clone());
     Pieces {
@@ -353,7 +353,7 @@ fn pieces(stores: &Stores, charges: &[Charge<'_>]) -> Pieces {
     }
 }
 
-/// Asks for a decision of each part, all at the same time.
+/// Decides each part, all at the same time.
 fn ask_each<'a>(
     stores: &'a Stores,
     request: &Request<'_, '_>,
@@ -370,9 +370,9 @@ fn ask_each<'a>(
 /// When the refunds of a request are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refunds {
-    /// With all else: nothing can deny the request.
+    /// With all other charges: nothing can deny the request.
     AtOnce,
-    /// When it is known that the request passes: a denied one refunds nothing. [dc-4]
+    /// When the request certainly passes: a denied request refunds nothing. [dc-4]
     Last,
 }
 
@@ -392,7 +392,7 @@ fn is_refund(charge: &Charge<'_>) -> bool {
     matches!(charge.operation, Operation::Refund(_))
 }
 
-/// Whether there are quota limits and all of them are over. One that was let pass without an answer is not. [dc-3]
+/// Whether there are quotas and all of them are over. A quota that passed without an answer is not over. [dc-3]
 fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool {
     let applies = |charge: &Charge<'_>, outcome: &Option<Outcome>| {
         outcome.as_ref().is_none_or(|outcome| charge.limit.applies_at(outcome.now))
@@ -402,7 +402,7 @@ fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool
     deny(quotas.map(|(charge, outcome)| (charge.role, outcome.as_ref().is_some_and(is_over))))
 }
 
-/// The failure that leaves most open what was charged.
+/// The failure with the least certainty about its charges.
 fn worst(failures: Vec<FailedPart>) -> StoreError {
     let mut worst = None;
     for FailedPart { error, .. } in failures {
@@ -413,7 +413,7 @@ fn worst(failures: Vec<FailedPart>) -> StoreError {
     worst.unwrap_or_else(|| StoreError::NotSent(Failure { kind: "none", message: "no store was asked".into() }))
 }
 
-/// The same failure, where something else of the request may still be charged.
+/// The same failure, if other parts of the request may remain charged.
 pub(super) fn as_unknown(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(_) => error,

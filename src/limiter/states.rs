@@ -1,7 +1,7 @@
-//! The states of one rule as they are stored, a page at a time, for the operator.
+//! The stored states of one rule, page by page, for the operator.
 //!
-//! Stores are asked in small steps, between which decisions go on. States come and go meanwhile: one that is there throughout is
-//! listed, perhaps twice. Not here: how values are shown (telemetry), and JSON (http).
+//! Stores are read in small steps, with decisions in between. States are added and removed meanwhile: a state that
+//! exists the whole time is listed, perhaps twice. Not here: how values are printed (telemetry), and JSON (http).
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use weir_store::{Scanned, StoreError};
 use super::Limiter;
 use super::policies::InForce;
 
-/// The most steps for one page.
+/// The most steps of one page.
 const STEPS_MAX: usize = 64;
-/// How many states are read in one step.
+/// How many states one step reads.
 const READ_MAX: usize = 32;
 
 /// A page of states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatesPage {
-    /// The states, in no order.
+    /// The states, in no particular order.
     pub states: Vec<StoredState>,
-    /// Where the next page begins, if there is more to look at.
+    /// Where the next page begins. None after the last.
     pub next: Option<ScanPosition>,
 }
 
@@ -46,18 +46,17 @@ pub struct StoredState {
 /// Why there is no page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoStates {
-    /// No rule of the policies in force has this domain and path.
+    /// No rule in force has this domain and path.
     NoRule,
     /// The store did not answer.
     Store(StoreError),
 }
 
 impl Limiter {
-    /// States of the rule with this domain and path, from a position on: at least `most` of them unless there are fewer or the
-    /// steps of one page are used up, and few more.
+    /// States of the rule with this domain and path, from a position on. At least `most` states, unless there are fewer
+    /// or the steps of one page are used up.
     ///
-    /// # Errors
-    /// Where there is no such rule, and where a store did not answer.
+    /// # Errors When there is no such rule, or when a store does not answer.
     pub async fn states(
         &self,
         domain: &str,
@@ -99,7 +98,7 @@ impl Limiter {
     ) -> Result<(), StoreError> {
         let read = store.read_states(keys, Instant::now() + self.stores.options.budget).get().await?;
         for ((key, limit), state) in keys.iter().zip(read.states) {
-            // It may have expired meanwhile.
+            // It may have expired in between.
             let Some(state) = state else { continue };
             let bounds = self.stores.calendar.bounds(limit, read.now);
             let observed = limit.kind().observe(Some(&state), 0, bounds, read.now);
@@ -117,7 +116,7 @@ impl Limiter {
     }
 }
 
-/// What the keys of a rule begin with, as far as that is the same for all.
+/// The common prefix of all keys of a rule.
 fn prefix_of(rule: &Rule) -> String {
     let mut prefix = String::new();
     let first = rule.levels.first().filter(|level| !level.key.contains('*'));
@@ -126,13 +125,13 @@ fn prefix_of(rule: &Rule) -> String {
         Entry { key: &level.key, value: value.unwrap_or_default() }
     });
     key::write_tag(&mut prefix, &rule.domain, entry.into_iter(), &[]);
-    // A key may go on where this tag ends, or has a hash of its own where this has one.
+    // A key may continue after this tag, or have a different hash than this one.
     let end = prefix.find('~').unwrap_or(prefix.len() - 1);
     prefix.truncate(end);
     prefix
 }
 
-/// The limit of the rule that this key is for; none where the key is another rule's. Of a key that was cut, only the limit and
+/// The limit of the rule for this key. None if the key belongs to another rule. For a shortened key, only the limit and
 /// the first entry are known.
 fn limit_of<'p>(in_force: &'p InForce, rule: &'p Rule, key: &str, now: Micros) -> Option<&'p Limit> {
     let InForce { policies, overrides, .. } = in_force;

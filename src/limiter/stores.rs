@@ -1,5 +1,5 @@
-//! The stores of a limiter, and one call to one of them: the boundaries of its calendar windows, what the cache of denials
-//! learns, its trace.
+//! The stores of a limiter, and one call to one store: the boundaries of its calendar windows, what the cache of
+//! denials stores, and its trace.
 //!
 //! Not here: which calls a request needs (decide.rs, split.rs).
 
@@ -19,7 +19,7 @@ use super::policies::InForce;
 use super::reserved::Reserved;
 use super::rows::known::KnownRow;
 
-/// One request, as far as it does not change while stores are asked.
+/// The data of one request that do not change during store calls.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a, 'p> {
     pub(super) in_force: &'a InForce,
@@ -27,13 +27,13 @@ pub(super) struct Request<'a, 'p> {
     pub(super) mode: Mode,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
-    /// Leases can admit it, if there are some.
+    /// Whether leases can admit it, if there are any.
     pub(super) is_leasable: bool,
-    /// The request is decided again if a row has changed. [rw-2]
+    /// Whether the request is decided again if a row has changed. [rw-2]
     pub(super) can_ask_again: bool,
-    /// Why rows are not known: nothing is asked, and `on_error` decides.
+    /// Why rows are unknown. Then no store is called, and `on_error` applies.
     pub(super) unread: Option<&'a StoreError>,
-    /// Reports how the decision is made; seldom there.
+    /// Receives the events of the decision. Usually None.
     pub(super) trace: Option<&'a dyn Trace>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Stores {
     pub(super) calendar: Calendar,
 }
 
-/// What the cache of denials has to know from before the store was asked.
+/// The values that the cache of denials needs from before the store call.
 struct Learning<'a> {
     cache: &'a DenyCache,
     _refunds: ForgetOnDrop<'a>,
@@ -57,13 +57,13 @@ impl Stores {
         Self { options, observer, calendar: Calendar::default() }
     }
 
-    /// The store that has the state of a charge, and the part of that store.
+    /// The store of a charge's state, and the part of that store.
     pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
         let store = self.store_of(charge.limit, planned.is_single);
         (store, store.part_of(charge.key))
     }
 
-    /// The store that has the state of a limit. A list of limits stays together.
+    /// The store of a limit's state. All limits of a list use one store.
     pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
         match &self.options.per_second {
             Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
@@ -71,7 +71,7 @@ impl Stores {
         }
     }
 
-    /// The store that has the row of a descriptor: that of the states of its rule.
+    /// The store of a descriptor's row: the store of its rule's states.
     pub(super) fn store_of_row(&self, plan: &Plan<'_>, row: &PlannedRow) -> &Arc<dyn Store> {
         match plan.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
             Some([limit, rest @ ..]) => self.store_of(limit, rest.is_empty()),
@@ -84,10 +84,9 @@ impl Stores {
         RowSource { known: &self.options.rows, are_own: self.options.store.is_immediate() }
     }
 
-    /// Reads rows, so that they are known. [rw-2]
+    /// Reads rows, so that they become known. [rw-2]
     ///
-    /// # Errors
-    /// When a store did not answer.
+    /// # Errors When a store does not answer.
     pub(super) async fn read_rows(&self, plan: &Plan<'_>, deadline: Instant) -> Result<(), StoreError> {
         let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();
         for row in plan.unknown_rows() {
@@ -117,8 +116,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Learns from the versions that the checks of a decision have found. Where there is no row, or it has ended, there is nothing
-    /// to read.
+    /// Updates the known rows from the versions that the checks of a decision found. Without a row, or after its end,
+    /// nothing needs to be read.
     fn learn_rows(&self, checks: &[Check<'_>], found: &[u64]) {
         for (check, found) in checks.iter().zip(found).filter(|(check, found)| check.version != **found) {
             match found {
@@ -128,7 +127,8 @@ impl Stores {
         }
     }
 
-    /// Asks one store for a decision over charges that it can decide together, if the rows are still those of the checks.
+    /// Calls one store for a decision over charges that it can decide together, if the rows still have the versions of
+    /// the checks.
     ///
     /// The decision is written in place: it is large, and each level that returned it would copy it.
     pub(super) async fn ask(
@@ -142,8 +142,8 @@ impl Stores {
         self.set_bounds(charges, None);
         let mut result = self.call(store, request, checks, charges, decision).await;
         if let Err(StoreError::StaleBounds { now }) = result {
-            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once more is enough, unless
-            // its clock jumps meanwhile.
+            // Nothing was charged: the store's clock and weir's are on different sides of a boundary. One retry is
+            // enough, unless the store's clock jumps in between.
             self.set_bounds(charges, Some(now));
             result = self.call(store, request, checks, charges, decision).await;
         }
@@ -166,7 +166,7 @@ impl Stores {
         result
     }
 
-    /// Calls the store once. The cache of denials learns from the answer of a store outside of this process.
+    /// Calls the store once. The cache of denials stores the answer of a store outside of this process.
     async fn call(
         &self,
         store: &Arc<dyn Store>,
@@ -177,11 +177,11 @@ impl Stores {
     ) -> Result<(), StoreError> {
         let began = request.trace.map(|_| Instant::now());
         let cache = self.options.deny_cache.as_deref().filter(|_| !store.is_immediate());
-        // The store may begin at once, so this comes before.
+        // The store may start at once, so this must come first.
         let learning = cache.map(|cache| Learning::new(cache, charges));
         let asked = if store.is_immediate() { None } else { self.options.unanswered.ask(charges) };
         let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
-        // In two steps, so that a request that waits keeps no room for an answer that is ready.
+        // In two steps, so that a waiting request does not reserve memory for an answer that is ready.
         let reply = match store.decide_checked(checks, charges, request.mode, request.deadline) {
             Reply::Ready(answer) => Err(write(answer)),
             Reply::Pending(answer) => Ok(answer),
@@ -202,7 +202,7 @@ impl Stores {
         result
     }
 
-    /// Takes hits ahead of the keys that are hot, by what the store has just answered. [ls-2]
+    /// Charges hits ahead for the hot keys, based on the store's answer. [ls-2]
     #[cold]
     fn take_ahead(
         &self,
@@ -218,26 +218,27 @@ impl Stores {
         }
     }
 
-    /// Begins to take hits ahead of the key of a charge.
+    /// Starts to charge hits ahead for the key of a charge.
     pub(super) fn begin_ahead(&self, store: &Arc<dyn Store>, charge: &Charge<'_>, hits: Hits) {
         let bounds = charge.bounds.or_else(|| self.calendar.bounds(charge.limit, self.options.clock.now()));
         Ahead::begin(&self.options, &self.observer, store, charge, bounds, hits);
     }
 
-    /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
-    /// for certain.
+    /// Takes all charges back, and waits for that as long as the request may. Returns whether all were certainly taken
+    /// back.
     pub(super) async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
         let Some(undoing) = reserved.undo() else {
             return true;
         };
         match tokio::time::timeout_at(request.deadline.into(), undoing).await {
             Ok(Ok(undone)) => undone,
-            // It goes on without us, or its runtime ends.
+            // The task continues without this one, or its runtime ends.
             Ok(Err(_)) | Err(_) => false,
         }
     }
 
-    /// Gives calendar charges the boundaries around `now`, by our own clock if the store has not sent its own. [cl-3]
+    /// Sets the boundaries of calendar charges around `now`. Uses weir's own clock if the store has not sent its clock.
+    /// [cl-3]
     fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
         for charge in charges {
             if charge.limit.calendar().is_some() {
@@ -253,7 +254,7 @@ impl<'a> Learning<'a> {
         Self { cache, _refunds: refunds, generation: cache.generation(), sent: Instant::now() }
     }
 
-    /// A denial under a row ends with the row, which only the store knows: it is not kept. [rw-2]
+    /// A denial under a row ends with the row. Only the store knows when, so the denial is not stored. [rw-2]
     fn learn(&self, plan: &Plan<'_>, charges: &[Charge<'_>], decision: &Decision) {
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             let received = Instant::now();

@@ -1,6 +1,6 @@
-//! A request and its answer, for those who listen to whole requests.
+//! Sends a request and its answer to open taps.
 //!
-//! Not here: who listens, and to which requests (telemetry/tap.rs).
+//! Not here: the taps, and their filters (telemetry/tap.rs).
 
 use std::cell::OnceCell;
 
@@ -10,19 +10,19 @@ use weir_engine::{Entry, Hits, RowTerms, Rule};
 use super::plan::{Decided, Plan};
 use super::{Answer, Query};
 
-/// Not on the path of requests without a tap.
+/// Not called for requests without a tap.
 #[cold]
 pub(super) fn tell(tap: &dyn Tap, told: &Told<'_, '_, '_, '_>) {
     tap.answered(told);
 }
 
-/// One request, of which nothing is gathered before it is asked for.
+/// One request. Its parts are computed only when they are used.
 pub(super) struct Told<'a, 'q, 'p, 'd> {
     query: &'a Query<'q>,
     result: DecisionResult,
-    /// None where no policy has the domain.
+    /// None if no policy has the domain.
     plan: Option<&'a Plan<'p>>,
-    /// None where nothing was decided.
+    /// None if nothing was decided.
     decided: Option<&'a Decided<'d>>,
     answer: OnceCell<Answer>,
 }
@@ -73,7 +73,7 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
     }
 
     fn row(&self, at: usize) -> Option<&RowTerms> {
-        self.plan.and_then(|plan| plan.row_terms(at))
+        self.plan.and_then(|plan| plan.row_terms(at)).map(|terms| &**terms)
     }
 
     fn rule(&self, at: usize) -> Option<&Rule> {

@@ -1,7 +1,7 @@
-//! Keys with alerts whose last charge has no known outcome: its answer was lost, or it was taken back.
+//! Keys with alerts whose last charge has an unknown outcome: its answer was lost, or it was taken back.
 //!
-//! Such a charge may have crossed a share without a report, and later charges find the count above it. The next decision about the key
-//! that begins after that therefore reports every share that it finds crossed. [al-4]
+//! Such a charge may have crossed a share without a report, and later charges find the count above the share. So the
+//! next decision about the key that begins afterwards reports every share that it finds crossed. [al-4]
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::OnceLock;
@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use weir_engine::Charge;
 
-/// The most keys. Past it a key takes the place of another.
+/// The most keys. Beyond that, a new key replaces another one.
 pub const UNANSWERED_MAX: usize = 4_096;
-/// The bits of a place that hold the time; the others hold a part of the hash.
+/// The bits of a slot that hold the time; the others hold part of the hash.
 const TIME_BITS: u32 = 48;
 
-/// The keys, by their hashes. One for the process; without locks, and without memory until the first key.
+/// The keys, by their hashes. One table for the process. It has no locks, and uses no memory before the first key.
 #[derive(Debug, Default)]
 pub struct Unanswered {
     hasher: RandomState,
@@ -25,12 +25,12 @@ pub struct Unanswered {
 #[derive(Debug)]
 struct Table {
     made: Instant,
-    /// Each key is in the place that its hash names: 16 bits of the hash, and when it was added. 0 is none.
+    /// Each key is in the slot of its hash: 16 bits of the hash, and the time when it was added. 0 is empty.
     places: Box<[AtomicU64]>,
 }
 
 impl Unanswered {
-    /// The outcome of a charge on this key is not known.
+    /// Adds a key whose charge has an unknown outcome.
     pub(super) fn add(&self, key: &str) {
         let table = self.table.get_or_init(|| Table {
             made: Instant::now(),
@@ -40,8 +40,8 @@ impl Unanswered {
         table.place(hash).store(tag(hash) | table.time(Instant::now()), Relaxed);
     }
 
-    /// Whether the key was added before a decision that began at `started`. It is not one of them afterwards. A decision that
-    /// was under way when the key was added may have found less than the charge left.
+    /// Removes the key if it was added before a decision that began at `started`, and returns whether it was. A
+    /// decision that was already running when the key was added may have found an earlier count.
     pub(super) fn take(&self, key: &str, started: Instant) -> bool {
         let Some(table) = self.table.get() else { return false };
         let hash = self.hasher.hash_one(key);
@@ -52,7 +52,7 @@ impl Unanswered {
         is_it && is_older && place.compare_exchange(found, 0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Adds the keys with alerts unless [`Asked::answered`] is called. None where there are no such keys.
+    /// Adds the keys with alerts unless [`Asked::answered`] is called. None if there are no such keys.
     pub(super) fn ask<'a>(&'a self, charges: &'a [Charge<'a>]) -> Option<Asked<'a>> {
         charges.iter().any(has_alerts).then_some(Asked { unanswered: self, charges })
     }
@@ -63,14 +63,14 @@ impl Table {
         &self.places[usize::try_from(hash % self.places.len() as u64).unwrap_or_default()]
     }
 
-    /// Microseconds since the table was made, and one, so that no time is 0. They fit for eight years.
+    /// Microseconds since the table was made, plus one, so that no time is 0. They fit for eight years.
     fn time(&self, at: Instant) -> u64 {
         let since = u64::try_from(at.saturating_duration_since(self.made).as_micros()).unwrap_or(u64::MAX - 1);
         (since + 1) % (1 << TIME_BITS)
     }
 }
 
-/// The part of a hash that tells keys of one place apart.
+/// The part of a hash that distinguishes keys of one slot.
 fn tag(hash: u64) -> u64 {
     hash >> TIME_BITS << TIME_BITS
 }
@@ -79,7 +79,7 @@ fn has_alerts(charge: &Charge<'_>) -> bool {
     !charge.limit.alert_at.is_empty()
 }
 
-/// A call to a store that is under way. Its caller may drop it at any time, and the charges stand all the same.
+/// A store call in flight. Its caller may drop it at any time, and the charges remain.
 pub(super) struct Asked<'a> {
     unanswered: &'a Unanswered,
     charges: &'a [Charge<'a>],

@@ -28,6 +28,7 @@
 mod allowed;
 mod fields;
 pub mod files;
+mod given_rows;
 mod heavy;
 mod kept;
 mod keys;
@@ -58,6 +59,7 @@ use std::sync::Arc;
 
 use allowed::Allowed;
 use files::{Source, policy_files};
+pub use given_rows::GivenRows;
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};

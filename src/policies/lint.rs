@@ -144,8 +144,9 @@ impl<'l> Findings<'l> {
             if let Some(rule) = self.rule(outline) {
                 self.reason(outline, rule);
                 self.term_gap(outline, rule);
-                // The other limits do not count a request that one limit denies.
-                if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
+                self.same_plans(outline, rule);
+                // The other limits do not count a request that one limit denies. A row can have any numbers.
+                if rule.rows.is_none() && mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);
                 }
             }
@@ -273,6 +274,15 @@ impl<'l> Findings<'l> {
                 let number = limit.name.as_ref().map_or_else(|| number.to_string(), |name| format!("{name:?}"));
                 warn(format!("limit {number} is on trial"));
             }
+        }
+    }
+
+    fn same_plans(&mut self, outline: &Outline, rule: &Rule) {
+        let Some(plans) = rule.rows.as_deref() else { return };
+        for (plan, _) in plans.iter().skip(1).filter(|(_, limits)| *limits == plans.default_limits()) {
+            self.add(&outline.place(), Code::SamePlan, || {
+                format!("the plan {plan:?} has the numbers of the default plan {:?}", plans.default_plan())
+            });
         }
     }
 

@@ -5,6 +5,7 @@
 //! here: whether a row fits the policies.
 
 use std::fmt;
+use std::io::{self, BufRead};
 use std::time::Duration;
 
 use weir_engine::descriptor::{parse_entries, spell_pairs};
@@ -266,15 +267,147 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     }
 }
 
-/// Reads the header and the other lines of a file of rows.
+/// What is wrong in a file of rows.
+#[derive(Debug)]
+pub enum RowFileError {
+    /// It cannot be read.
+    Read(io::Error),
+    /// A line is wrong. It has the number of the line, from 1.
+    Line(usize, RowLineError),
+}
+
+impl RowFileError {
+    /// The error with the name of the file.
+    #[must_use]
+    pub fn in_file(&self, name: &dyn fmt::Display) -> String {
+        match self {
+            Self::Read(error) => format!("{name}: {error}"),
+            Self::Line(line, error) => format!("{name}:{line}: {error}"),
+        }
+    }
+}
+
+/// The rows of a file with the numbers of their lines, and its wrong lines. Never holds more than a line, whatever the file has. Ends
+/// after a wrong first line.
+pub struct RowReader<R> {
+    reader: R,
+    head: Option<RowHead>,
+    line: usize,
+    bytes: u64,
+    buffer: Vec<u8>,
+    is_at_end: bool,
+}
+
+/// How a text ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextEnd {
+    Line,
+    File,
+    /// It was longer than the bound, and is not whole.
+    TooLong,
+}
+
+impl<R: BufRead> RowReader<R> {
+    /// The rows of these bytes.
+    pub fn new(reader: R) -> Self {
+        Self { reader, head: None, line: 0, bytes: 0, buffer: Vec::new(), is_at_end: false }
+    }
+
+    /// The number of the last line that was read; 0 before the first.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The bytes that were read.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads a line without its end, at most [`ROW_LINE_BYTES_MAX`] bytes of it.
+    fn read_line(&mut self) -> io::Result<TextEnd> {
+        self.buffer.clear();
+        let mut is_too_long = false;
+        loop {
+            let available = self.reader.fill_buf()?;
+            if available.is_empty() {
+                return Ok(if is_too_long { TextEnd::TooLong } else { TextEnd::File });
+            }
+            let end = available.iter().position(|byte| *byte == b'\n');
+            let part = &available[..end.unwrap_or(available.len())];
+            let room = ROW_LINE_BYTES_MAX - self.buffer.len();
+            is_too_long |= part.len() > room;
+            self.buffer.extend_from_slice(&part[..part.len().min(room)]);
+            let used = end.map_or(part.len(), |end| end + 1);
+            self.reader.consume(used);
+            self.bytes += used as u64;
+            if end.is_some() {
+                return Ok(if is_too_long { TextEnd::TooLong } else { TextEnd::Line });
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for RowReader<R> {
+    type Item = Result<(usize, Row), RowFileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.is_at_end {
+            let end = match self.read_line() {
+                Ok(end) => end,
+                Err(error) => {
+                    self.is_at_end = true;
+                    return Some(Err(RowFileError::Read(error)));
+                }
+            };
+            let wrong =
+                |line, column, message: String| Some(Err(RowFileError::Line(line, RowLineError { column, message })));
+            if self.buffer.is_empty() && end == TextEnd::File {
+                self.is_at_end = true;
+                let has_head = self.head.is_some();
+                let message = "empty: the first line has the names of the columns".to_owned();
+                return if has_head { None } else { wrong(1, 1, message) };
+            }
+            self.line += 1;
+            let line = self.line;
+            let text = match (end, std::str::from_utf8(&self.buffer)) {
+                (TextEnd::TooLong, _) => Err((1, format!("a line has at most {ROW_LINE_BYTES_MAX} bytes"))),
+                (_, Ok(text)) => Ok(text),
+                (_, Err(error)) => Err((error.valid_up_to() + 1, "not UTF-8".to_owned())),
+            };
+            // Without columns no line has a meaning.
+            self.is_at_end = self.head.is_none() && text.is_err();
+            let text = match text {
+                Ok(text) => text,
+                Err((column, message)) => return wrong(line, column, message),
+            };
+            match &self.head {
+                None => match RowHead::parse(text.trim_start_matches('\u{feff}')) {
+                    Ok(head) => self.head = Some(head),
+                    Err(error) => {
+                        self.is_at_end = true;
+                        return Some(Err(RowFileError::Line(line, error)));
+                    }
+                },
+                Some(_) if text.trim().is_empty() => {}
+                Some(head) => {
+                    let row = head.row(text).map_err(|error| RowFileError::Line(line, error));
+                    return Some(row.map(|row| (line, row)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The bytes of a file of rows.
 ///
-/// # Panics When a row changes after writing and reading it.
+/// # Panics
+/// When a row changes after writing and reading it.
 pub fn fuzz(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let mut lines = text.lines();
-    let Some(Ok(head)) = lines.next().map(RowHead::parse) else { return };
-    let own = RowHead::parse(ROW_HEAD).expect("the header that weir writes");
-    for row in lines.filter_map(|line| head.row(line).ok()) {
+    let own = RowHead::parse(ROW_HEAD).expect("the head that weir writes");
+    for (_, row) in RowReader::new(data).flatten() {
         let line = row_line(&row);
         if line.len() <= ROW_LINE_BYTES_MAX && !line.contains(['\n', '\r']) {
             assert_eq!(own.row(&line).as_ref(), Ok(&row), "{line}");
@@ -326,5 +459,47 @@ mod tests {
         assert!(refused.starts_with("column 10: limits: "), "{refused}");
         let refused = read("domain,tenant,plan,until", "api,acme,gold,soon").unwrap_err();
         assert!(refused.starts_with("column 15: until: "), "{refused}");
+    }
+
+    #[test]
+    fn a_file_is_read_with_the_memory_of_one_line() {
+        /// Bytes without end, and without a line break unless it is one of them.
+        struct Endless<'b>(&'b [u8]);
+        impl io::Read for Endless<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                let length = into.len() / self.0.len() * self.0.len();
+                into[..length].chunks_exact_mut(self.0.len()).for_each(|part| part.copy_from_slice(self.0));
+                Ok(length)
+            }
+        }
+        const BYTES: u64 = 16 * 1_024 * 1_024;
+        let head = "domain,tenant,plan\n";
+        for (endless, lines) in [("x", 1), ("a,b,c\n", BYTES / 6 + 1), ("\"\n", BYTES / 2), ("\n", 0)] {
+            let bytes = io::Read::take(Endless(endless.as_bytes()), BYTES);
+            let mut rows = RowReader::new(io::BufReader::new(io::Read::chain(head.as_bytes(), bytes)));
+            let read = rows.by_ref().count() as u64;
+            assert_eq!((read, rows.bytes()), (lines, BYTES + head.len() as u64), "{endless:?}");
+            assert!(rows.buffer.capacity() <= 2 * ROW_LINE_BYTES_MAX, "{endless:?}: {}", rows.buffer.capacity());
+        }
+    }
+
+    #[test]
+    fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
+        let read = |bytes: &[u8]| -> Vec<String> {
+            let shown = |line: Result<(usize, Row), RowFileError>| match line {
+                Ok((line, row)) => format!("{line} {}", row.terms),
+                Err(error) => error.in_file(&"f"),
+            };
+            RowReader::new(bytes).map(shown).collect()
+        };
+        assert_eq!(read(b""), ["f:1: column 1: empty: the first line has the names of the columns"]);
+        assert_eq!(read(b"tenant\na\n"), ["f:1: column 1: no column domain"]);
+        assert_eq!(read(b"a\xff\na\n"), ["f:1: column 2: not UTF-8"]);
+        let long = format!("d,{},p", "x".repeat(ROW_LINE_BYTES_MAX));
+        let bytes = [b"\xef\xbb\xbfdomain,k,plan\r\nd,a,p\r\n\nd,\xff\n", long.as_bytes(), b"\nd,b,q"].concat();
+        assert_eq!(
+            read(&bytes),
+            ["2 plan p", "f:4: column 3: not UTF-8", "f:5: column 1: a line has at most 8192 bytes", "6 plan q"]
+        );
     }
 }

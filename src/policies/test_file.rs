@@ -22,7 +22,7 @@ use weir_engine::{Micros, Unit, Window, metadata};
 use weir_settings::Settings;
 
 pub use super::single::FILE_BYTES_MAX;
-use super::{Position, Problems, single};
+use super::{GivenRows, Position, Problems, single};
 
 /// The most cases in one file.
 pub const CASES_MAX: usize = 1_000;
@@ -30,6 +30,8 @@ pub const CASES_MAX: usize = 1_000;
 pub const STEPS_MAX: usize = 1_000;
 /// The most requests that all cases of one file send.
 pub const ASKS_MAX: u64 = 1_000_000;
+/// The most rows of a case or a step.
+pub const ROWS_MAX: usize = 10_000;
 /// The most callers of one step.
 pub const CALLERS_MAX: u32 = 100_000;
 /// The default start of a case: Monday, 2040-01-02T00:00:00Z. Redis expires keys by its own clock, so a start in the future
@@ -56,6 +58,8 @@ pub struct Case {
     pub policies: Policies,
     /// The settings that affect its decisions.
     pub settings: Arc<Settings>,
+    /// The rows at its start; none if it has no rows.
+    pub rows: Option<Arc<GivenRows>>,
     /// The steps, with at least one request.
     pub steps: Vec<Step>,
     /// How many requests the case sends.
@@ -97,6 +101,8 @@ pub enum Action {
     Ask(Box<Ask>),
     /// Advances the clock to the time of the next step.
     Wait,
+    /// Sets these rows. Other rows stay.
+    Rows(Arc<GivenRows>),
     /// Loads other policies.
     Swap {
         /// The new policies.

@@ -19,12 +19,14 @@ use super::fields::Fields;
 pub use super::single::FILE_BYTES_MAX;
 use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
-use super::{Position, Problems, single};
+use super::{GivenRows, Position, Problems, single};
 
 /// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
 /// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
+/// The most rows of one file.
+pub const ROWS_MAX: usize = 1_000_000;
 /// The largest exponent of `zipf`.
 pub const ZIPF_MAX: f64 = 10.0;
 /// The longest time that sources send, in microseconds: 366 days.
@@ -43,6 +45,8 @@ pub struct TrafficFile {
     pub name: Arc<str>,
     /// The settings that affect decisions.
     pub settings: Arc<Settings>,
+    /// The rows for all policies; none if the file has no rows.
+    pub rows: Option<Arc<GivenRows>>,
     /// The origin of the requests.
     pub origin: Origin,
 }
@@ -184,12 +188,12 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
-    let (settings, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
-    Ok(TrafficFile { name: name.clone(), settings, origin })
+    let (settings, rows, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
+    Ok(TrafficFile { name: name.clone(), settings, rows, origin })
 }
 
 impl FileReader<'_> {
-    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Origin), Reported> {
+    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Option<Arc<GivenRows>>, Origin), Reported> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
@@ -199,6 +203,7 @@ impl FileReader<'_> {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
+        let rows = self.given_rows(&fields, directory, ROWS_MAX);
         let origin = match (self.given(&fields, "sources"), self.given(&fields, "access_log")) {
             (Some(_), Some(at)) => Err(self.report(at, "sources and access_log: give one of them")),
             (None, Some(_)) => self.access_log(&fields, directory).map(Origin::AccessLog),
@@ -209,7 +214,7 @@ impl FileReader<'_> {
             }
             (None, None) => Err(self.report(fields.at, "a file of traffic has sources or an access_log")),
         };
-        Ok((settings?, origin?))
+        Ok((settings?, rows?, origin?))
     }
 
     fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {

@@ -93,6 +93,8 @@ codes! {
     TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A plan with the numbers of the default plan.
+    SamePlan = "same_plan", "correct the numbers, or remove the plan";
     /// A rule that never denies, without a comment that explains it.
     NoReason = "no_reason", "write the reason in a comment, in a line of the descriptor or above it";
     /// A key whose spelling is similar to another key of the domain.

@@ -1,25 +1,26 @@
-//! The fields of a message of protobuf, one after the other, as they lie in its bytes.
+//! The fields of a protobuf message, read one after the other from its bytes.
 //!
-//! For code that looks at a message before, or without, making a generated type of it. Nothing here allocates.
+//! For code that reads a message before, or without, decoding it to a generated type. Nothing here allocates.
 
 use prost::decode_length_delimiter;
 
-/// How deep groups may nest, as in the generated decoders.
+/// The deepest nesting of groups, as in the generated decoders.
 const GROUPS_MAX: u32 = 100;
-/// How many fields one message of a request may have, and all groups in one of its fields together. Each costs time, however short it is.
+/// The most fields of one message of a request, and of all groups in one of its fields in total. Each field costs time,
+/// however short it is.
 pub const FIELDS_MAX: usize = 1_024;
 
-/// What a field has, by its wire type.
+/// The content of a field, by its wire type.
 pub enum Content<'a> {
     /// A varint.
     Number(u64),
     /// A text, or a message.
     Bytes(&'a [u8]),
-    /// Four bytes, eight bytes or a group, which no field of a message that weir reads has.
+    /// Four bytes, eight bytes or a group. No field that weir reads has such content.
     Other,
 }
 
-/// Takes the next field: its number, and what it has. None where the bytes are no field.
+/// Removes the next field from the bytes, and returns its number and content. None if the bytes are not a field.
 #[inline]
 pub fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Content<'a>)> {
     let (number, wire_type) = key(bytes)?;
@@ -38,17 +39,17 @@ pub fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Content<'a>)> {
     Some((number, content))
 }
 
-/// Takes the key of a field: its number and its wire type.
+/// Removes the key of a field, and returns its number and its wire type.
 #[inline]
 fn key(bytes: &mut &[u8]) -> Option<(u64, u64)> {
     const TAG_BITS: u32 = 3;
     let tag = varint(bytes)?;
     let number = tag >> TAG_BITS;
-    // No field has the number 0 or one of more than 29 bits.
+    // No field has the number 0, or a number of more than 29 bits.
     (number > 0 && tag <= u64::from(u32::MAX)).then_some((number, tag & 7))
 }
 
-/// Takes what a field has that weir does not read.
+/// Skips the content of a field that weir does not read.
 #[cold]
 fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32, fields_left: &mut usize) -> Option<()> {
     let length = match wire_type {
@@ -71,7 +72,7 @@ fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32, fields
 
 #[inline]
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    // Nearly all are of one byte.
+    // Almost all keys have one byte.
     match bytes.split_first() {
         Some((&byte, rest)) if byte < 0x80 => {
             *bytes = rest;

@@ -1,4 +1,4 @@
-//! Lists in JSON, of which only a bounded part is kept.
+//! JSON lists of which only a bounded part is kept.
 
 use std::fmt;
 
@@ -59,7 +59,8 @@ impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Visitor<'de> for List<T, K
     }
 }
 
-/// The beginning of a text, for an error. serde_json writes an error several times, and a control character in six bytes.
+/// The beginning of a text, for an error. serde_json writes an error several times, and each control character as six
+/// bytes.
 pub(super) fn quoted(text: &str) -> Unexpected<'_> {
     Unexpected::Str(beginning(text))
 }

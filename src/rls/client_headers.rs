@@ -10,7 +10,8 @@ use weir_limiter::{Answer, ListedLimit};
 
 use super::proto::HeaderValue;
 
-/// The longest value of `RateLimit`, and of `RateLimit-Policy`. Many clients and proxies take 4 KiB or 8 KiB of headers.
+/// The longest value of `RateLimit` and of `RateLimit-Policy`. Many clients and proxies accept 4 KiB or 8 KiB of
+/// headers.
 pub const FIELD_BYTES_MAX: usize = 1_024;
 /// The longest name of a limit as written, without its quotes. The rest is cut off.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -59,7 +60,7 @@ pub fn retry_after(answer: &Answer) -> Option<u64> {
 
 /// One limit in both lists.
 struct Item {
-    /// The name without encoding.
+    /// The name before encoding.
     name: String,
     limit: String,
     policy: String,
@@ -80,7 +81,7 @@ impl Item {
     }
 }
 
-/// The text of a string of RFC 9651.
+/// The content of a string of RFC 9651.
 fn unquoted(string: &str) -> String {
     let mut text = String::with_capacity(string.len());
     let mut characters = string[1..string.len() - 1].chars();
@@ -92,7 +93,8 @@ fn unquoted(string: &str) -> String {
 
 const SEPARATOR: &str = ", ";
 
-/// Removes items until both lists fit: first the last ones that are not over, then the last ones that are.
+/// Removes items until both lists fit: first the last items that are within their limit, then the last items that are
+/// over.
 fn fitting(mut items: Vec<Item>) -> Vec<Item> {
     let bytes = |of: fn(&Item) -> &String, items: &[Item]| -> usize {
         items.iter().map(|item| of(item).len() + SEPARATOR.len()).sum::<usize>().saturating_sub(SEPARATOR.len())
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(string(&edge), format!("\"{edge}\""));
         assert_eq!(string(&format!("{edge}n")), format!("\"{edge}\""));
         let before = "n".repeat(NAME_BYTES_MAX - 5);
-        // Two bytes of UTF-8 are six here, a quote is two.
+        // Two bytes of UTF-8 take six here, a quote takes two.
         assert_eq!(string(&format!("{before}é")), format!("\"{before}\""));
         assert_eq!(string(&format!("{before}\"\"\"")), format!(r#""{before}\"\"""#));
     }

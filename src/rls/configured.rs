@@ -1,4 +1,4 @@
-//! The parts of the settings that decisions and responses depend on.
+//! The parts of the settings that affect decisions and responses.
 
 use weir_limiter::Modes;
 use weir_settings::Settings;
@@ -16,7 +16,7 @@ pub const fn modes(settings: &Settings) -> Modes {
     }
 }
 
-/// The most that one request may hold.
+/// The bounds on one request.
 #[must_use]
 pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
     Bounds {

@@ -1,8 +1,8 @@
-//! Between the wire and the use case: a request becomes a view of it, an answer becomes a response.
+//! Converts between the wire and the limiter: a request to a query, an answer to a response.
 //!
-//! The view borrows every text from the request. Everything that a caller can send too much of is bounded here; a result of
-//! [`query`] need not be checked again. What is past the largest bounds was counted and not kept (request.rs, json.rs). Not here: deciding, and what an error is
-//! called on gRPC or HTTP.
+//! The query borrows every text from the request. Everything that a caller can send is bounded here, so a result of
+//! [`query`] need not be checked again. Parts beyond the largest bounds were only counted (request.rs, json.rs). Not
+//! here: deciding, and the error codes of gRPC and HTTP.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::proto::{HeaderValue, RateLimitResponse, RateLimitUnit};
 use super::request::{Descriptor, Request};
 use super::{client_headers, detail, limit_metadata};
 
-/// The most that one request may hold. Each is the largest that is accepted.
+/// The bounds on one request. Each is the largest accepted value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Descriptors of a request, at most 64.
@@ -30,40 +30,40 @@ pub struct Bounds {
     pub key_bytes: usize,
     /// Bytes of an entry's value.
     pub value_bytes: usize,
-    /// Hits that one descriptor asks for.
+    /// Requested hits of one descriptor.
     pub hits: u32,
 }
 
-/// The error of a request. Its text has the field, the number that was sent and the bound; never a caller's text.
+/// The error of a request. Its text has the field, the sent number and the bound, but never a caller's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     /// The field, such as `descriptors[2].entries[0].value`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem of the field.
     pub problem: Problem,
 }
 
-/// What can be wrong with a field.
+/// The possible problems of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// There is no domain.
     NoDomain,
     /// There are no descriptors.
     NoDescriptors,
-    /// There is more of it than its bound.
+    /// There are more parts than the bound.
     TooMany {
-        /// How much there is.
+        /// The number of parts.
         sent: u64,
-        /// Whether there may be more: the rest was not counted.
+        /// Whether there may be more parts, because the rest was not counted.
         or_more: bool,
-        /// How much there may be.
+        /// The bound.
         most: u64,
-        /// Of what.
+        /// The name of the parts.
         what: &'static str,
     },
-    /// An entry with a receipt that settles nothing, and why.
+    /// An entry with a receipt that settles nothing, with the reason.
     Receipt(&'static str),
-    /// A limit whose unit is not set, or not one of Envoy's.
+    /// A limit whose unit is not set, or not one of Envoy's units.
     Unit(
         /// The number sent.
         i32,
@@ -73,7 +73,7 @@ pub enum Problem {
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.problem {
-            // These two are worded as envoyproxy/ratelimit does: clients may look for it.
+            // These two texts are those of envoyproxy/ratelimit, because clients may search for them.
             Problem::NoDomain => f.write_str("rate limit domain must not be empty"),
             Problem::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
             Problem::TooMany { sent, or_more, most, what } => {
@@ -90,7 +90,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// The request, seen as a query.
+/// Converts a request to a query.
 ///
 /// # Errors
 /// When something is missing, beyond its bound, or has no meaning.
@@ -127,7 +127,7 @@ fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Res
     Ok(&descriptor.entries)
 }
 
-/// The hits of a descriptor: its own, of which 0 is a peek; else the request's, of which 0 or none means 1.
+/// The hits of a descriptor: its own, of which 0 is a peek; otherwise the request's, of which 0 or none means 1.
 fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<Operation, Invalid> {
     let sent = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
     let hits = match u32::try_from(sent) {
@@ -171,7 +171,7 @@ fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> 
     parts_within(sent, 0, most, what, field)
 }
 
-/// `left_out` is at least how many more than those that were kept.
+/// `left_out` is a lower bound of the number of parts beyond the kept ones.
 fn parts_within(
     kept: usize,
     left_out: u32,
@@ -187,20 +187,21 @@ fn parts_within(
     Err(Invalid { field: field(), problem: Problem::TooMany { sent, or_more: left_out > 0, most, what } })
 }
 
-/// What a response has beyond the answer of envoyproxy/ratelimit; each is off by default.
+/// The parts of a response that envoyproxy/ratelimit does not send. Each is off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// The detail of each status, as dynamic metadata under the key `weir`.
     pub dynamic_metadata: bool,
-    /// The wait until an admitted request's turn, as the header by which Envoy's fault filter delays it.
+    /// The wait until an admitted request's turn, as a header, so that Envoy's fault filter delays the request.
     pub delay_header: bool,
     /// The request and the metadata of the limits that it passed, as dynamic metadata.
     pub limit_metadata: bool,
     /// `Retry-After`, `RateLimit` and `RateLimit-Policy` as headers of the response to the caller's client.
     pub ietf_headers: bool,
-    /// A problem of RFC 9457 that names the limits that denied, as the body of the response to the caller's client.
+    /// A problem of RFC 9457 with the names of the limits that denied, as the body of the response to the caller's
+    /// client.
     pub problem_body: bool,
-    /// The limit nearest to its end, as headers of the response to the caller's client; none if that is off.
+    /// The limit that is nearest to being used up, as headers of the response to the caller's client. None: off.
     pub limit_headers: Option<LimitHeaders>,
 }
 
@@ -209,7 +210,7 @@ pub struct Extras {
 pub struct LimitHeaders {
     /// Hits per window.
     pub limit: String,
-    /// Hits that are left.
+    /// Remaining hits.
     pub remaining: String,
     /// Seconds until the limit is reset, as in `duration_until_reset` of its status.
     pub reset: String,
@@ -217,10 +218,10 @@ pub struct LimitHeaders {
 
 const MICROS_PER_SECOND: Micros = 1_000_000;
 
-/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds. [lb-3]
+/// The header that sets the delay of Envoy's fault filter with `header_delay`, in milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
-/// The response to a request, in the wire's types.
+/// Converts an answer to the response on the wire.
 #[must_use]
 pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
@@ -258,7 +259,8 @@ pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateL
     response
 }
 
-/// The headers of one limit: of several that deny the last, else the one with the least remaining, of equals the first.
+/// The headers of one limit: the last one that denies; otherwise the one with the fewest remaining hits, and the first
+/// among equals.
 fn limit_headers(names: &LimitHeaders, statuses: &[Status]) -> Vec<HeaderValue> {
     let limited = || statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
     let denying = limited().rfind(|(status, _)| status.over);
@@ -306,7 +308,7 @@ fn current_limit(limit: LimitInfo) -> RateLimit {
     }
 }
 
-/// Rounded up: Envoy cuts fractions off, and a wait of 0.4 s must not become none.
+/// Rounded up: Envoy drops fractions, and a wait of 0.4 s must not become 0.
 fn whole_seconds(us: Micros) -> Duration {
     let seconds = us.div_ceil(MICROS_PER_SECOND);
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
@@ -335,7 +337,7 @@ mod tests {
         RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
     }
 
-    /// What is said about a request that fits, with one thing changed.
+    /// The error of a request that fits, after one change.
     fn refusal(bounds: Bounds, change: fn(&mut RateLimitRequest)) -> String {
         let user = descriptor(vec![entry("user", "ann")]);
         let mut request = request(vec![user.clone(), user]);

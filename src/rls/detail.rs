@@ -1,7 +1,7 @@
-//! Details of a decision that the wire has no field for: exact waits, for each status. [dt-1]
+//! Details of a decision without a field on the wire: exact waits, for each status. [dt-1]
 //!
-//! One set of names for both places, `/json?detail=true` and dynamic metadata. Strict clients refuse unknown fields, so
-//! that both are asked for explicitly. Not here: the statuses themselves (convert.rs).
+//! `/json?detail=true` and dynamic metadata use the same names. Strict clients refuse unknown fields, so both are off
+//! by default. Not here: the statuses themselves (convert.rs).
 
 use pbjson_types::Struct;
 use pbjson_types::value::Kind;
@@ -11,8 +11,8 @@ use weir_limiter::{Answer, Detail};
 /// The field of a status, and the key of the metadata's list of statuses.
 const DETAIL: &str = "detail";
 
-/// The detail of one status: waits in whole microseconds, and `null` for a wait that never ends; and whether the hits of
-/// its descriptor were charged. `at_latest` stands where the first wait is a bound. [cc-4]
+/// The detail of one status: waits in whole microseconds, with `null` for a wait that never ends, and whether the hits
+/// of its descriptor were charged. `at_latest` is present if the first wait is an upper bound. [cc-4]
 fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
     let at_latest = detail.fits_after.is_some_and(|wait| wait.is_bound);
     [
@@ -26,10 +26,9 @@ fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
     .chain(at_latest.then_some(("at_latest", Value::Bool(true))))
 }
 
-/// Adds to each status of a response in JSON the detail of its limit, where it has one.
+/// Adds the detail of its limit to each status of a JSON response.
 ///
-/// # Errors
-/// When the body is no response of as many statuses as there are details.
+/// # Errors When the body is not a response with as many statuses as there are details.
 pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Result<Vec<u8>> {
     let mut response: Map<String, Value> = serde_json::from_slice(body)?;
     if let Some(Value::Array(statuses)) = response.get_mut("statuses") {

@@ -1,9 +1,9 @@
-//! The service's request and response in proto3 JSON, as `POST /json` takes and gives them.
+//! The service's request and response in proto3 JSON, for `POST /json`.
 //!
-//! Responses are written by the generated code. Requests are read by what is below, because a person types
-//! them: every mistake is named, with its place. Whether a well-formed request makes sense
-//! (a domain that is empty, too many descriptors) is not asked here, nor is the size of the body bounded;
-//! the depth is, by the message itself, as nothing in a request nests freely. Errors quote a bounded part of a text.
+//! The generated code writes responses. This file reads requests, because people type them: it reports every mistake
+//! with its place. It does not check whether a well-formed request is valid (an empty domain, too many descriptors), or
+//! the size of the body. The depth is bounded, because no part of a request nests freely. Errors quote a bounded part
+//! of a text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,18 +19,18 @@ use super::proto::{RateLimitResponse, RateLimitUnit};
 use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
 use super::spelling::respelt;
 
-/// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
+/// The longest text of a [`JsonError`] in bytes, without its place. A longer text loses its middle.
 pub const ERROR_BYTES_MAX: usize = QUOTED_BYTES_MAX;
 
-/// The largest whole number that JSON may write with a fraction or an exponent (`2.0`, `1e3`): past
-/// 2^53 such a number is no longer the one that was typed.
+/// The largest whole number that JSON may write with a fraction or an exponent (`2.0`, `1e3`). Beyond 2^53 such a
+/// number is not exact.
 const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a request.
 ///
-/// What is past the largest bounds on descriptors and entries is counted and not kept, so that a body takes at most as much again
-/// as it has bytes, and a fixed part. Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
-/// as such or as strings, enum values by name or number, and `null` for a field that is not set.
+/// Descriptors and entries beyond the largest bounds are only counted, so a body takes at most twice its bytes and a
+/// fixed part. Accepts everything that proto3 JSON allows: fields by their JSON name or their name in the proto file,
+/// numbers as numbers or strings, enum values by name or number, and `null` for an unset field.
 ///
 /// ```
 /// let request = weir_rls::json::parse_request(
@@ -49,8 +49,8 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 ///
 /// # Errors
 ///
-/// If the body is no JSON, more than one value, or not a request: an unknown field, one that is there
-/// twice, or a value of the wrong type or out of its range.
+/// If the body is not JSON, has more than one value, or is not a request: an unknown field, a repeated field, or a
+/// value of the wrong type or out of range.
 pub fn parse_request(body: &[u8]) -> Result<JsonRequest, JsonError> {
     if body.is_empty() {
         return Err(JsonError::empty_body());
@@ -61,21 +61,20 @@ pub fn parse_request(body: &[u8]) -> Result<JsonRequest, JsonError> {
     }
 }
 
-/// Writes a response: JSON names, enum values by name, fields at their default left out.
+/// Writes a response: JSON names, enum values by name. Omits fields with their default value.
 ///
 /// # Errors
 ///
-/// If the response holds what JSON cannot say: an enum value without a name, a number that is not finite
-/// in the metadata, a duration or an instant outside of its range. No decision makes one of these.
+/// If JSON cannot represent the response: an enum value without a name, a number in the metadata that is not finite, a
+/// duration or an instant out of range. No decision makes such a response.
 pub fn render_response(response: &RateLimitResponse) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(response)
 }
 
-/// What is wrong with a body, and where.
+/// A mistake in a body, and its place.
 ///
-/// Its text may quote the body, and is meant for the sender: control characters are escaped and the
-/// length is bounded by [`ERROR_BYTES_MAX`]. Descriptor values may be personal data, so it belongs in no log
-/// above debug.
+/// Its text may quote the body, and is for the sender: control characters are escaped and the length is bounded by
+/// [`ERROR_BYTES_MAX`]. Descriptor values may be personal data, so no log above debug may print it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} at line {line} column {column}")]
 pub struct JsonError {
@@ -85,13 +84,13 @@ pub struct JsonError {
 }
 
 impl JsonError {
-    /// The line of the body where reading stopped, from 1.
+    /// The line of the body at which reading stopped, from 1.
     #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The byte of that line where reading stopped, from 1; 0 before the first.
+    /// The byte of that line at which reading stopped, from 1; 0 before the first.
     #[must_use]
     pub fn column(&self) -> usize {
         self.column
@@ -114,8 +113,8 @@ impl JsonError {
     }
 }
 
-/// The text as [`printable`] writes it and, past the bound, its middle left out: the beginning holds
-/// what was found, the end what was expected.
+/// The text as [`printable`] writes it. If it is too long, its middle is removed: the beginning has what was found, the
+/// end what was expected.
 fn shortened(text: &str) -> String {
     const GAP: &str = " ... ";
     let escaped = printable(text);
@@ -133,8 +132,7 @@ fn shortened(text: &str) -> String {
     format!("{}{GAP}{}", &escaped[..head], &escaped[tail..])
 }
 
-/// A message: a JSON object and nothing else. What serde derives would also take a list of the fields'
-/// values, in order.
+/// A message: a JSON object and nothing else. The derived code of serde would also accept a list of the fields' values.
 #[derive(Debug, PartialEq)]
 struct Object<T>(T);
 
@@ -158,12 +156,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
 
-        // `deserialize_map` would quote a text that stands here as a whole.
+        // `deserialize_map` would quote a whole text here.
         deserializer.deserialize_any(ObjectVisitor(PhantomData))
     }
 }
 
-/// The members of an object. Of a name that is too long for any, the beginning.
+/// The members of an object. A name that is too long is cut.
 struct Names<A>(A);
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Names<A> {
@@ -200,7 +198,7 @@ impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Name<K> {
     }
 }
 
-/// A request that was read from JSON.
+/// A request read from JSON.
 #[derive(Debug, PartialEq)]
 pub struct JsonRequest(RequestFields);
 
@@ -234,7 +232,7 @@ struct EntryFields {
     value: Option<String>,
 }
 
-/// A text of a caller, spelt as one that comes by gRPC. [ky-6]
+/// A caller's text, spelt like a text from gRPC. [ky-6]
 fn spelt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.map(respelt))
 }
@@ -262,7 +260,7 @@ impl JsonRequest {
     }
 }
 
-/// What is kept of a list, and how many more there are. A list that is not set is empty.
+/// The kept part of a list, and the number of further elements. An unset list is empty.
 fn parts<T, const KEPT_MAX: usize>(list: Option<&List<T, KEPT_MAX>>) -> (&[T], u32) {
     list.map_or((&[], 0), |list| (&list.kept, list.left_out))
 }
@@ -372,7 +370,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                // The standard library's parser takes a leading plus, which JSON does not.
+                // The standard library's parser accepts a leading plus, which JSON does not allow.
                 let digits = text.bytes().all(|byte| byte.is_ascii_digit());
                 let number = text.parse::<u64>().ok().filter(|_| digits);
                 match number.map(T::try_from) {
@@ -386,8 +384,8 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
     }
 }
 
-/// The unit of a limit in a request. A number need not be one that has a name: proto3 enums are open, and such a
-/// request is refused where a request over gRPC would be.
+/// The unit of a limit in a request. A number without a name is accepted: proto3 enums are open, and such a request is
+/// refused at the same place as one over gRPC.
 #[derive(Debug, PartialEq)]
 struct Unit(i32);
 
@@ -498,7 +496,7 @@ mod tests {
         let bare = RateLimitDescriptor::default();
         let nulls = r#""entries":null,"limit":null,"hitsAddend":null,"isNegativeHits":null"#;
         assert_eq!(parsed(&with_descriptor_field(nulls)).descriptors, [bare]);
-        // An addend of 0 is a look, and none is not.
+        // An addend of 0 is a peek; an absent addend is not.
         let zero = parsed(&with_descriptor_field(r#""hitsAddend":0"#));
         assert_eq!(zero.descriptors[0].hits_addend, Some(0.into()));
         // A limit without numbers is still a limit.
@@ -553,7 +551,7 @@ mod tests {
             with_descriptor_field(r#""hitsAddend":18446744073709551616"#),
             &format!("invalid value: floating point `1.8446744073709552e+19`, expected {U64} 66"),
         );
-        // Past 2^53 a fraction or exponent no longer says which whole number was meant.
+        // Beyond 2^53 a fraction or exponent does not determine a whole number.
         let error = parse_request(with_descriptor_field(r#""hitsAddend":9007199254740994.0"#).as_bytes());
         assert!(error.is_err());
     }
@@ -667,7 +665,7 @@ mod tests {
         assert!(error.message.starts_with(r"unknown field `\u{1b}[31m\n"), "{error}");
         assert!(error.message.ends_with("`hitsAddend`, `hits_addend`"), "{error}");
 
-        // Cuts between characters, wherever the halves fall.
+        // Cuts between characters, for any position of the halves.
         for pad in 0..4 {
             let body = format!(r#"{{"{}{}":1}}"#, "x".repeat(pad), "\u{1f980}".repeat(1_000));
             let error = parse_request(body.as_bytes()).unwrap_err();
@@ -710,7 +708,7 @@ mod tests {
                 "durationUntilReset": "3600s",
             }]}),
         );
-        // A remainder of 0 is left out; a duration of 0 is a message, which is there.
+        // A remainder of 0 is omitted; a duration of 0 is a message, and is present.
         assert_eq!(
             rendered(&answer(Code::OverLimit, 0, 0)),
             json!({"overallCode": "OVER_LIMIT", "statuses": [{
@@ -766,7 +764,7 @@ mod tests {
                 "quota": quota,
             }),
         );
-        // What is written can be read back by the same rules, and loses nothing.
+        // Written responses can be read again with the same rules, without loss.
         let read: RateLimitResponse = serde_json::from_slice(&render_response(&full).unwrap()).unwrap();
         assert_eq!(read, full);
     }

@@ -1,9 +1,9 @@
-//! Requests with texts that are not UTF-8.
+//! Reads requests with texts that are not UTF-8.
 //!
-//! Envoy copies bytes of headers and paths into fields that must be UTF-8. A client chooses those bytes. If weir refused the
-//! request, Envoy would let it pass by default, so one byte would evade every limit. Therefore each such byte is read as a
-//! character of its own. A text that contains such a character is encoded again, byte by byte. [ky-6]
-//! Not here: other mistakes of a request (convert.rs).
+//! Envoy copies bytes of headers and paths into fields that must be UTF-8. A client chooses those bytes. If weir
+//! refused the request, Envoy would let it pass by default, so one byte would evade every limit. Therefore each such
+//! byte is read as its own character. A text that contains such a character is encoded again, byte by byte. [ky-6] Not
+//! here: other mistakes of a request (convert.rs).
 
 use prost::encode_length_delimiter;
 use weir_protobuf::{Content, FIELDS_MAX, field};
@@ -11,10 +11,10 @@ use weir_protobuf::{Content, FIELDS_MAX, field};
 use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
 use super::spelling::{Length, Out, spell};
 
-/// The texts of a request may grow by so many bytes together, when bytes that are not UTF-8 become characters.
+/// The most bytes by which the texts of a request may grow in total, when bytes that are not UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// Why bytes are no request.
+/// Why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// They are not a message of the protocol.
@@ -25,10 +25,9 @@ pub enum Unreadable {
     Growth(usize),
 }
 
-/// Decodes a request. If some texts are not UTF-8, `texts` will contain its message with other texts.
+/// Decodes a request. If some texts are not UTF-8, `texts` receives its message with these texts replaced.
 ///
-/// # Errors
-/// If the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
+/// # Errors When the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
 pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>, Unreadable> {
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
@@ -101,7 +100,7 @@ impl TextMessage {
                     put_head(tag, part.length(content)?, to);
                     part.write(content, to)?;
                 }
-                // This part and everything after it are not read.
+                // Neither this part nor anything after it is read.
                 (Content::Bytes(_), FieldKind::TextMessage(_)) => {
                     to.put(own);
                     break;
@@ -139,7 +138,7 @@ mod tests {
     use super::super::spelling::{SPELT_BYTES_MAX, respelt};
     use super::*;
 
-    /// The request that is read, in a message of its own.
+    /// The request that was read, as an owned message.
     fn decoded(bytes: &[u8]) -> Result<RateLimitRequest, Unreadable> {
         decode(bytes, &mut Vec::new()).map(|request| request.message())
     }
@@ -151,7 +150,7 @@ mod tests {
         RateLimitRequest { domain: "shop".to_owned(), descriptors: vec![descriptor(), descriptor()], hits_addend: 300 }
     }
 
-    /// The encoded request with another byte in place of each `?`.
+    /// The encoded request, with `byte` in place of each `?`.
     fn with(byte: u8) -> Vec<u8> {
         let bytes = request("a?b?").encode_to_vec();
         bytes.into_iter().map(|b| if b == b'?' { byte } else { b }).collect()

@@ -1,8 +1,8 @@
 //! The wire: the messages of Envoy's rate limit service, and their JSON form.
 //!
-//! The types are generated from the files in proto/ (tests/repository/generated.rs), which are ours and name only what
-//! weir reads or writes; tests/service/grpc/wire.rs holds them against an independent definition of the same API.
-//! Not here: decisions, connections and HTTP.
+//! The types are generated from the files in proto/ (tests/repository/generated.rs). These files are weir's own, with
+//! only the fields that weir reads or writes. tests/service/grpc/wire.rs compares them with an independent definition
+//! of the same API. Not here: decisions, connections and HTTP.
 
 pub mod bounded;
 pub mod client_headers;
@@ -17,7 +17,7 @@ pub mod request;
 pub mod rlconfig;
 pub mod spelling;
 
-/// The generated types, in modules with the names of the packages of proto/. The messages of the service are also at the top.
+/// The generated types, in modules named like the packages of proto/. The messages of the service are also at the top.
 pub mod proto {
     // Generated code is not linted. Its documentation is in proto/.
     #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -29,8 +29,8 @@ pub mod proto {
     };
     pub use envoy::r#type::v3::RateLimitUnit;
 
-    /// The files of proto/ and what they import, as an encoded `google.protobuf.FileDescriptorSet`:
-    /// what server reflection answers from.
+    /// The files of proto/ and their imports, as an encoded `google.protobuf.FileDescriptorSet`. Server reflection
+    /// answers from it.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../../proto/generated/descriptors.bin");
 
     pub mod envoy {

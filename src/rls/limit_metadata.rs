@@ -42,7 +42,7 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Value {
     fields.insert("entries".to_owned(), list(entries));
     if let Some(limit) = &descriptor.limit {
         let unit = RateLimitUnit::try_from(limit.unit).map_or("UNKNOWN", |unit| unit.as_str_name());
-        // Protobuf's text form leaves out a field of 0.
+        // Protobuf's text form omits a field of 0.
         let limit = match limit.requests_per_unit {
             0 => format!("unit:{unit}"),
             requests => format!("requests_per_unit:{requests}  unit:{unit}"),

@@ -1,7 +1,7 @@
-//! Receipts of holds, as callers keep them: their text, where an answer has it, and where a request brings it back. [hd-4]
+//! Receipts of holds as callers keep them: their text, their place in an answer, and their place in a request. [hd-4]
 //!
-//! A text is a version, a dot, and base64 of the charges. It is no secret and has no signature: who writes one can do what a
-//! refund can do. Not here: what a receipt settles (limiter).
+//! A text is a version, a dot, and base64 of the charges. It is not secret and has no signature: a forged receipt can
+//! do only what a refund can do. Not here: what a receipt settles (limiter).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -15,24 +15,24 @@ use super::convert::{Invalid, Problem};
 use super::proto::RateLimitResponse;
 use super::request::Request;
 
-/// The key of the entry that brings a receipt back, in domains that have holds.
+/// The key of the entry that returns a receipt, in domains with holds.
 pub const ENTRY: &str = "weir.receipt";
-/// The value of that entry where the caller has no receipt.
+/// The value of that entry if the caller has no receipt.
 pub const NONE: &str = "none";
-/// What a text begins with. Another form of what follows gets another version.
+/// The beginning of a text. Another format of the rest gets another version.
 const VERSION: &str = "1.";
 /// The most bytes of a charge: its key, its store with the number of a process, its hits, its time and its mark.
 const CHARGE_BYTES_MAX: usize = 8 + 1 + 8 + 5 + 8 + 8;
 /// The longest text, in bytes. [hd-4]
 pub const TEXT_BYTES_MAX: usize = VERSION.len() + (HOLDS_MAX * CHARGE_BYTES_MAX * 4).div_ceil(3);
-/// Times and marks are smaller, as all numbers of decisions. [ar-2]
+/// Times and marks are smaller, like all numbers of decisions. [ar-2]
 const NUMBERS: u64 = 1 << 53;
 
 const SHARED: u8 = 0;
 const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
 
-/// The text of a receipt.
+/// Formats a receipt.
 #[must_use]
 pub fn text(holds: &[HeldCharge]) -> String {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
@@ -55,7 +55,7 @@ pub fn text(holds: &[HeldCharge]) -> String {
     text
 }
 
-/// Reads what [`text`] wrote; none where the text is no receipt of this version.
+/// Reads the output of [`text`]. None if the text is not a receipt of this version.
 #[must_use]
 pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
     if text.len() > TEXT_BYTES_MAX {
@@ -95,10 +95,11 @@ fn fixed(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(number))
 }
 
-/// Takes the entries with receipts out of a request, so that no rule, key or log meets them. Returns what they settle. [hd-5]
+/// Removes the entries with receipts from a request, so that no rule, key or log sees them. Returns what they settle.
+/// [hd-5]
 ///
-/// # Errors
-/// When an entry is no receipt, or differs from another one of the request, or when its descriptor gives hits back.
+/// # Errors When an entry is not a receipt, when it differs from another receipt of the request, or when its descriptor
+/// gives hits back.
 pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
     let mut first = None;
     let mut settle = Settle::default();
@@ -129,8 +130,8 @@ pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
     Ok(first.map(|_| Box::new(settle)))
 }
 
-/// Adds a receipt to the dynamic metadata of a response: `{"weir.<domain>": {"receipt": ".."}}`, so that filters of other domains
-/// on one route leave each other's alone.
+/// Adds a receipt to the dynamic metadata of a response: `{"weir.<domain>": {"receipt": ".."}}`. The domain in the key
+/// keeps filters of other domains on one route separate.
 pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[HeldCharge]) {
     if holds.is_empty() {
         return;
@@ -156,7 +157,7 @@ pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
     if holds.is_empty() || body.pop() != Some(b'}') {
         return;
     }
-    // Every answer has a code before it. No character of a receipt needs an escape.
+    // Every answer has a code before this field. No character of a receipt needs an escape.
     body.extend(format!(",\"receipt\":\"{}\"}}", text(holds)).into_bytes());
 }
 

@@ -17,7 +17,7 @@ use super::spelling::{may_need_spelling, plain};
 pub const DESCRIPTORS_KEPT_MAX: usize = 64;
 /// The most entries of a descriptor that are kept: the largest `limits.entries`.
 pub const ENTRIES_KEPT_MAX: usize = 64;
-/// In a longer message each text is checked alone, because most of it may never be read.
+/// In a longer message each text is checked separately, because most texts may never be read.
 const BYTES_LOOKED_AT_MAX: usize = 16 * 1_024;
 /// The first capacity for several descriptors.
 const DESCRIPTORS_USUAL: usize = 4;
@@ -29,7 +29,7 @@ pub struct Request<'a> {
     pub domain: &'a str,
     /// The first [`DESCRIPTORS_KEPT_MAX`] descriptors.
     pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
-    /// At least so many more descriptors were sent; 0 if there are no more.
+    /// A lower bound of the number of further descriptors; 0 if there are none.
     pub descriptors_left_out: u32,
     /// The hits of the request; 0 means 1.
     pub hits_addend: u32,
@@ -40,19 +40,20 @@ pub struct Request<'a> {
 pub struct Descriptor<'a> {
     /// The first [`ENTRIES_KEPT_MAX`] entries.
     pub entries: SmallVec<[Entry<'a>; 2]>,
-    /// At least so many more entries were sent; 0 if there are no more.
+    /// A lower bound of the number of further entries; 0 if there are none.
     pub entries_left_out: u32,
     /// The limit of the request.
     pub limit: Option<RateLimitOverride>,
-    /// The hits of this descriptor, in place of those of the request.
+    /// The hits of this descriptor, which replace those of the request.
     pub hits_addend: Option<u64>,
     /// Whether the hits are given back.
     pub is_negative_hits: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a request from the bytes of a message. None if they are not a message, have more than [`FIELDS_MAX`] fields, or have a
-    /// text that is not UTF-8. Reading ends at the first part past a bound, because the request will be refused.
+    /// Reads a request from the bytes of a message. None if they are not a message, have more than [`FIELDS_MAX`]
+    /// fields, or have a text that is not UTF-8. Reading stops at the first part beyond a bound, because the request
+    /// will be refused.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         // For a usual request, checking all bytes at once is cheaper than checking each text.
@@ -68,7 +69,7 @@ impl<'a> Request<'a> {
         Self::with_texts(bytes, plain)
     }
 
-    /// Reads a request whose texts are already UTF-8; none if the bytes are not a message.
+    /// Reads a request whose texts are already UTF-8. None if the bytes are not a message.
     pub(super) fn read_spelt(bytes: &'a [u8]) -> Option<Self> {
         Self::with_texts(bytes, |text| str::from_utf8(text).ok())
     }
@@ -101,7 +102,7 @@ impl<'a> Request<'a> {
         Some(request)
     }
 
-    /// The message of this view, without parts that were left out.
+    /// The message of this view, without omitted parts.
     #[must_use]
     pub fn message(&self) -> RateLimitRequest {
         let entry =
@@ -198,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Expects the result of the generated decoder.
+    /// Compares with the generated decoder.
     fn compare(bytes: &[u8]) {
         let message = RateLimitRequest::decode(bytes);
         let message = message.as_ref().ok().map(Request::of);
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn unusual_forms_are_read_as_by_the_generated_decoder() {
-        // A limit and hits in two parts, a number that does not fit, groups, fields that weir does not know.
+        // A limit and hits in two parts, a number that does not fit, groups, unknown fields.
         let parts = b"\x12\x10\x12\x02\x08\x05\x12\x02\x10\x03\x1a\x02\x08\x07\x1a\x00\x20\x02";
         let groups = |count: usize| [[0x23, 0x2b].repeat(count), [0x2c, 0x24].repeat(count)].concat();
         let unknown = b"\x7a\x01x\x78\x05\x7d1234\x7912345678";
@@ -233,7 +234,8 @@ mod tests {
             compare(bytes);
             assert!(Request::read(bytes).is_some(), "{bytes:02x?}");
         }
-        // Groups that nest too deep, end in another order or never, a field of the wrong type, a text that is no UTF-8.
+        // Groups that nest too deep, end in another order or never end; a field of the wrong type; a text that is not
+        // UTF-8.
         for bytes in [&groups(60)[..], b"\x23", b"\x23\x1c", b"\x24", b"\x08\x01", b"\x0a\x01\xff"] {
             compare(bytes);
             assert_eq!(Request::read(bytes), None, "{bytes:02x?}");

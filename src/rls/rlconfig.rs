@@ -38,6 +38,6 @@ fn add_line(text: &mut String, rule: &Rule, limit: Option<&Limit>) {
     let requests = limit.map_or(0, Limit::requests);
     let shadow = rule.role == Role::Shadow || limit.is_some_and(|limit| limit.shadow);
     let quota = rule.is_quota;
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, ": unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}");
 }

@@ -1,13 +1,14 @@
-//! The encoding of callers' texts: each byte that is not UTF-8 has a character of its own. [ky-6]
+//! The encoding of callers' texts: each byte that is not UTF-8 is represented by its own character. [ky-6]
 //!
 //! Not here: reading messages (lenient.rs, request.rs, json.rs).
 
 use sha2::{Digest as _, Sha256};
 
-/// The character of the byte 0, near the end of Unicode's last private area; the other bytes follow. Bytes below 0x80 need no such
-/// character, so this one marks the digest of a long text.
+/// The character for the byte 0, near the end of Unicode's last private area; those for other bytes follow. Bytes below
+/// 0x80 need no such character, so this one marks the digest of a long text.
 const BYTES: u32 = 0x10_ff00;
-/// A longer text that is not UTF-8 becomes its digest, because the encoded text could exceed the bound of a value.
+/// A longer text that is not UTF-8 is replaced by its digest, because the encoded text could exceed the bound of a
+/// value.
 pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
 /// Writes or counts bytes.
@@ -30,8 +31,8 @@ impl Out for Length {
     }
 }
 
-/// Writes bytes as a text: UTF-8 unchanged, and each other byte as its character. A character in the input that stands for a byte
-/// is written as four encoded bytes. So different bytes give different texts. [ky-6]
+/// Writes bytes as a text: UTF-8 unchanged, and each other byte as its character. A character in the input that
+/// represents a byte is written as four encoded bytes. So different bytes give different texts. [ky-6]
 pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
     if plain(bytes).is_some() {
         to.put(bytes);
@@ -72,13 +73,13 @@ pub fn plain(bytes: &[u8]) -> Option<&str> {
     (!may_need_spelling(bytes) || !text.chars().any(stands_for_byte)).then_some(text)
 }
 
-/// Whether these bytes may contain a character that stands for a byte. Every such character begins with 0xf4.
+/// Whether these bytes may contain a character that represents a byte. Every such character begins with 0xf4.
 pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
-    // Nearly all requests are ASCII, and that check is faster.
+    // Almost all requests are ASCII, and that check is faster.
     !bytes.is_ascii() && bytes.contains(&0xf4)
 }
 
-/// Encodes each character that stands for a byte as its four bytes. [ky-6]
+/// Encodes each character that represents a byte as its four bytes. [ky-6]
 #[must_use]
 pub fn respelt(text: String) -> String {
     if plain(text.as_bytes()).is_some() {
@@ -112,7 +113,7 @@ mod tests {
         let long = vec![0xff; SPELT_BYTES_MAX + 1];
         let mut inputs: Vec<Vec<u8>> = (0x80..=0xff).map(|byte| vec![byte]).collect();
         inputs.extend((BYTES..=0x10_ffff).map(character));
-        // Each byte of a character, spelt as that byte is, and the text of a digest.
+        // Each byte of a character, spelt as a byte, and the text of a digest.
         inputs.push(text(&character(0x10_ffff)).into_bytes());
         inputs.push(text(&long).into_bytes());
         inputs.push(long);

@@ -1,6 +1,6 @@
 //! Where alerts are sent, and contradictions between these settings.
 //!
-//! Not here: sending them (telemetry/alerts.rs), and which limits have alerts (policies).
+//! Not here: how they are sent (telemetry/alerts.rs), and which limits have alerts (policies).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,9 +28,9 @@ settings! {
         webhook_ca_file: Option<PathBuf> = "alerts.webhook_ca_file", Kind::File, Unset;
         /// how long one attempt to deliver an alert may take
         webhook_timeout: Duration = "alerts.webhook_timeout", Kind::duration(ms(100), secs(60)), Is("5s");
-        /// how often one alert is sent until the webhook takes it
+        /// how many times one alert is sent until the webhook accepts it
         webhook_attempts: u32 = "alerts.webhook_attempts", Kind::integer(1, 100, "attempts"), Is("20");
-        /// how long after its first attempt an alert is sent again
+        /// for how long after the first attempt an alert is sent again
         webhook_retry_for: Duration = "alerts.webhook_retry_for",
             Kind::duration(Duration::ZERO, secs(86_400)), Is("15m");
         /// how many alerts can wait for the webhook; more are dropped and counted

@@ -1,6 +1,6 @@
-//! Problems of settings that are valid alone and contradict each other.
+//! Problems of settings that are valid separately but contradict each other.
 //!
-//! Not here: which settings those are (each group's own file).
+//! Not here: which settings contradict each other (each group's own file).
 
 use super::{Layer, Problem};
 
@@ -15,7 +15,7 @@ impl<'a> ProblemList<'a> {
         Self { layers, problems: Vec::new() }
     }
 
-    /// The last place that gives a setting; none if no layer does.
+    /// The place of a setting in the last layer that sets it. None if no layer sets it.
     fn origin(&self, name: &str) -> Option<&'a str> {
         self.layers.iter().rev().find_map(|layer| layer.origin(name))
     }
@@ -38,7 +38,7 @@ impl<'a> ProblemList<'a> {
         self.problems.push(Problem { origin, name: Some(name.to_owned()), value, reason });
     }
 
-    /// Adds a problem for each of these settings that is given.
+    /// Adds a problem for each of these settings that a layer sets.
     pub(super) fn add_given(&mut self, names: impl IntoIterator<Item = &'static str>, reason: &str) {
         for name in names {
             if self.is_given(name) {

@@ -1,10 +1,11 @@
 //! The environment variables of envoyproxy/ratelimit as settings of weir.
 //!
-//! [`read`] makes two layers of settings: the defaults of weir as `ratelimit`, and the settings of the variables. `WEIR__*`
-//! wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
-//! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (otel.rs), and when these variables count, which only the program's name decides (cli).
+//! [`read`] makes two layers of settings: the defaults of weir as `ratelimit`, and the settings of the variables.
+//! `WEIR__*` overrides both. The variables are in `table.rs`, their syntax in `go.rs`, the addresses of Redis in
+//! `redis.rs`, the xDS server in `xds.rs`. Not here: the variables of OpenTelemetry (otel.rs), and when these variables
+//! apply, which depends only on the program's name (cli).
 //!
-//! A variable that cannot be read is a problem of the layer. One that has no effect is a [`Note`], for the log.
+//! A variable that cannot be parsed is a problem of the layer. A variable without effect is a [`Note`] for the log.
 
 mod go;
 mod redis;
@@ -23,7 +24,7 @@ use weir_text::spell;
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
-/// The origin of a setting that no variable gave.
+/// The origin of a setting that no variable set.
 pub const ORIGIN: &str = "as ratelimit";
 
 /// The defaults of weir as `ratelimit`. The largest request is that of envoyproxy/ratelimit.
@@ -49,7 +50,7 @@ const CACHE_BYTES_PER_KEY: i64 = 100;
 /// The smallest cache that envoyproxy/ratelimit makes, in bytes.
 const CACHE_BYTES_MIN: i64 = 512 * 1024;
 
-/// The properties of the machine that the mapping depends on.
+/// The properties of the machine that affect the mapping.
 pub struct Machine<'a> {
     /// The cores that serve.
     pub cores: usize,
@@ -98,20 +99,20 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     RatelimitVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
-/// Whether no output may show the text of a variable.
+/// Whether the text of a variable must not be printed.
 fn is_secret(variable: &Variable) -> bool {
     let mut kinds = variable.settings().into_iter().filter_map(|setting| Setting::find(setting).map(|row| row.kind));
     kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
 }
 
-/// The variables on their way to settings.
+/// Maps the variables to settings.
 struct Mapping<'a> {
     machine: &'a Machine<'a>,
-    /// The texts of the variables that are set and well formed.
+    /// The texts of the variables that are set and valid.
     given: BTreeMap<&'static str, String>,
     /// All other variables: some have names that no table can list.
     others: BTreeMap<String, String>,
-    /// The settings that `WEIR__*` gives.
+    /// The settings that `WEIR__*` sets.
     ours: BTreeSet<&'static str>,
     fixed: Layer,
     layer: Layer,
@@ -152,7 +153,7 @@ impl<'a> Mapping<'a> {
         mapping
     }
 
-    /// Maps a variable that is exactly one setting, or adds a note if it has no effect.
+    /// Maps a variable to its single setting, or adds a note if it has no effect.
     fn single(&mut self, variable: &'static Variable) {
         let name = variable.name;
         let Some(text) = self.given.get(name).cloned() else { return };
@@ -167,7 +168,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The text of a variable in the form of its setting; none if the setting keeps its default.
+    /// The text of a variable in the form of its setting. None if the setting keeps its default.
     fn formed(&mut self, name: &'static str, setting: &'static str, form: Form, text: &str) -> Option<String> {
         match form {
             Form::Text => (!text.is_empty()).then(|| text.to_owned()),
@@ -180,7 +181,7 @@ impl<'a> Mapping<'a> {
                         if i128::from(fitting) != i128::from(number) {
                             self.note(
                                 name,
-                                format!("{text} is taken as {fitting} {unit}, the nearest that weir can do"),
+                                format!("{text} is used as {fitting} {unit}, the nearest value that weir supports"),
                             );
                         }
                         Some(fitting.to_string())
@@ -192,7 +193,7 @@ impl<'a> Mapping<'a> {
                 let number = go::float(text)?;
                 let fitting = number.clamp(0.0, 1.0).abs();
                 if fitting.total_cmp(&number).is_ne() {
-                    self.note(name, format!("{text} is taken as {fitting}, the nearest that weir can do"));
+                    self.note(name, format!("{text} is used as {fitting}, the nearest value that weir supports"));
                 }
                 Some(format!("{fitting:.decimals$}", decimals = Fraction::DECIMALS_MAX))
             }
@@ -202,21 +203,24 @@ impl<'a> Mapping<'a> {
                 let row = Setting::find(setting)?;
                 if micros == 0 {
                     if row.default != Preset::Is("0s") {
-                        self.note(name, format!("0 leaves weir's own bound in force, which is {}", row.default_text()));
+                        self.note(name, format!("0 keeps weir's own bound, which is {}", row.default_text()));
                     }
                     return None;
                 }
                 let Kind::Duration { min, max } = row.kind else { return Some(spell(length)) };
                 let fitting = length.clamp(min, max);
                 if fitting != length {
-                    self.note(name, format!("{text} is taken as {}, the nearest that weir can do", spell(fitting)));
+                    self.note(
+                        name,
+                        format!("{text} is used as {}, the nearest value that weir supports", spell(fitting)),
+                    );
                 }
                 Some(spell(fitting))
             }
         }
     }
 
-    /// Gives a setting its text. Its origin is the first of the variables that is set, or [`ORIGIN`].
+    /// Sets the text of a setting. Its origin is the first variable of the list that is set, or [`ORIGIN`].
     fn put(&mut self, variables: &[&'static str], setting: &'static str, text: &str) {
         let origin = variables.iter().copied().find(|name| self.given.contains_key(name));
         if self.ours.contains(setting) {
@@ -242,7 +246,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The text of a variable that is set and not empty.
+    /// The text of a variable, if it is set and not empty.
     fn some_text(&self, name: &'static str) -> Option<&str> {
         self.given.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
@@ -427,7 +431,7 @@ impl<'a> Mapping<'a> {
         let name = self.some_text("TRACING_SERVICE_NAME").map(str::to_owned);
         match name {
             Some(name) => self.put(&["TRACING_SERVICE_NAME"], "tracing.service_name", &name),
-            // The variables of OpenTelemetry may give another name, and win.
+            // The variables of OpenTelemetry may set another name, and have priority.
             None => self.put(&[], "tracing.service_name", "RateLimit"),
         }
         let protocol = match self.text("TRACING_EXPORTER_PROTOCOL") {

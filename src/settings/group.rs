@@ -10,27 +10,27 @@
 //! }
 //! ```
 //!
-//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default reads the text, if the type
-//! alone does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
+//! The comment of a setting is its explanation in `weir serve --help`. A closure after the default parses the text, if
+//! the type does not determine how. A field without a name, `breaker: Breaker;`, is a nested group.
 //!
-//! Not here: the groups (lib.rs and the files beside it), and how a text is read (value.rs).
+//! Not here: the groups (lib.rs and the files beside it), and how a text is parsed (value.rs).
 
 use super::row::{Kind, Preset, Setting};
 use super::{Merged, Problem};
 
-/// A setting, or settings below it.
+/// A setting, or a nested group of settings.
 pub(super) enum Entry {
     Setting(Setting),
     Group(&'static [Entry]),
 }
 
-/// Settings that are read into one value.
+/// Settings that are parsed into one value.
 pub(super) trait Group: Sized {
     /// The settings, in the order of the documentation.
     const ENTRIES: &'static [Entry];
 
-    /// Each layer has checked its texts, so an error here means that the kind and the type of a setting disagree. The first
-    /// load with defaults shows that.
+    /// Each layer has checked its texts, so an error here means that the kind and the type of a setting disagree. The
+    /// first load with defaults finds that.
     fn read(from: &Merged) -> Result<Self, Problem>;
 }
 
@@ -113,7 +113,7 @@ macro_rules! choice {
     };
 }
 
-/// The number of settings in a group and below it.
+/// The number of settings in a group, including nested groups.
 pub(super) const fn count(entries: &[Entry]) -> usize {
     let (mut sum, mut index) = (0, 0);
     while index < entries.len() {
@@ -135,7 +135,7 @@ pub(super) const fn flat<const N: usize>(entries: &[Entry]) -> [Setting; N] {
     all
 }
 
-/// Writes settings from the index `next` on. Returns the index behind them.
+/// Writes settings from the index `next` on. Returns the index after them.
 const fn fill(all: &mut [Setting], mut next: usize, entries: &[Entry]) -> usize {
     let mut index = 0;
     while index < entries.len() {

@@ -1,6 +1,6 @@
-//! What each kind of setting accepts, and which values an error may show.
+//! What each kind of setting accepts, and which values an error may print.
 //!
-//! Not here: which kinds there are (row.rs), and how a text becomes a value (value.rs and the files beside it).
+//! Not here: the list of kinds (row.rs), and how a text is parsed (value.rs and the files beside it).
 
 use tokio_rustls::rustls::pki_types::ServerName;
 use weir_engine::arith::Fraction;
@@ -50,7 +50,7 @@ impl Kind {
             Self::Mogrifiers => statsd::mogrifiers(text).map(drop),
             Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
             Self::UrlPath { bytes_max } => url_path(text, bytes_max),
-            Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
+            Self::Secret | Self::File if text.is_empty() => Err("empty: remove the setting instead".to_owned()),
             Self::Directory | Self::File | Self::Secret => Ok(()),
             Self::Name { bytes_max } => name(text, bytes_max),
             Self::HeaderName => header_name(text),
@@ -77,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// The value for an error; none if it is secret.
+    /// The value for an error message. None if it is secret.
     pub(super) fn show(&self, text: &str) -> Option<String> {
         match self {
             Self::Secret | Self::SecretUrl | Self::Headers => None,

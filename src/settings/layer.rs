@@ -1,7 +1,8 @@
 //! One layer of settings: from a file, the environment or the command line.
 //!
-//! A layer keeps each value as text with its place, and finds every problem of the layer alone: unknown names, names given
-//! twice, values out of bounds. It never prints a value, which may be secret. Not here: merging the layers (lib.rs).
+//! A layer stores each value as text with its place, and finds all problems within the layer: unknown names, names set
+//! twice, values out of bounds. It never prints a value, because values may be secret. Not here: how layers are merged
+//! (lib.rs).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +18,7 @@ use super::value::shorten;
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The longest reason of another source, in characters: it may quote a value of any length.
+/// The longest error message from another library, in characters: it may quote a value of any length.
 const REASON_CHARS_MAX: usize = 400;
 /// The reason for a name that is not similar to any setting.
 const NO_SUCH_SETTING: &str = "no such setting";
@@ -35,7 +36,7 @@ const YAML: Options = Options {
 
 /// The settings of one source, and its problems.
 ///
-/// A later layer wins over an earlier one; see [`Settings::load`](super::Settings::load).
+/// A later layer overrides an earlier one; see [`Settings::load`](super::Settings::load).
 #[derive(Clone, Default)]
 pub struct Layer {
     entries: Vec<GivenSetting>,
@@ -62,7 +63,7 @@ impl Layer {
         layer
     }
 
-    /// A settings file. One that cannot be read becomes a problem of the layer.
+    /// A settings file. An unreadable file is a problem of the layer.
     #[must_use]
     pub fn file(path: &Path) -> Self {
         let shown = path.display().to_string();
@@ -85,7 +86,7 @@ impl Layer {
         if let Err(problem) = layer.read_yaml(file, text) {
             layer.problems.push(problem);
         }
-        // A file without any setting may be a secret of another kind: its names are not shown.
+        // A file without any setting may be a secret of another kind, so its names are not printed.
         let is_setting = |problem: &Problem| problem.name.is_some() && !problem.reason.starts_with(NO_SUCH_SETTING);
         if layer.entries.is_empty() && !layer.problems.iter().any(is_setting) {
             let unknown = layer.problems.iter_mut().filter(|problem| problem.reason == NO_SUCH_SETTING);
@@ -132,7 +133,7 @@ impl Layer {
     pub fn set(&mut self, assignment: &str) {
         match assignment.split_once('=') {
             Some((name, text)) => self.put(name, text, "--set"),
-            // The text is not shown: it may be a name, a colon and a secret.
+            // The text is not printed: it may be a name, a colon and a secret.
             None => self.problems.push(Problem {
                 origin: "--set".to_owned(),
                 name: None,
@@ -240,11 +241,11 @@ impl Layer {
                 _ if node.is_null() && table::is_group(name) => {}
                 (Value::Scalar { text, .. }, Some(_)) if !node.is_null() => self.put(name, text, &origin),
                 (Value::Scalar { .. }, Some(setting)) => {
-                    let reason = "has no value: give one, or leave the name out".to_owned();
+                    let reason = "has no value: give one, or remove the name".to_owned();
                     self.problem(setting, None, &origin, reason);
                 }
                 (_, Some(setting)) => {
-                    self.problem(setting, None, &origin, "a list, where one value is expected".to_owned());
+                    self.problem(setting, None, &origin, "a list, but one value is expected".to_owned());
                 }
                 (_, None) => self.unknown_name(name, &origin),
             }
@@ -257,7 +258,7 @@ impl Layer {
     }
 }
 
-/// Shows names and places only: a value may be secret.
+/// Prints only names and places, because a value may be secret.
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = self.entries.iter().map(|entry| (entry.name, &entry.origin));

@@ -3,9 +3,9 @@
 //! [`Settings::load`] merges the layers. It returns typed values, or all problems at once. A layer checks all of its values,
 //! even those that a later layer replaces.
 //!
-//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` shows the form, `row.rs` the
-//! kinds, `value.rs` how a text is read, `layer.rs` the sources. Nothing is bound, connected or created: other packages
-//! build the log and the stores from these settings.
+//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` has the syntax, `row.rs` the
+//! kinds, `value.rs` the parsers, `layer.rs` the sources. Nothing is bound, connected or created: other packages build
+//! the log and the stores from these settings.
 
 #[macro_use]
 mod group;
@@ -60,7 +60,7 @@ pub use xds::{Xds, XdsTls};
 const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 
 settings! {
-    /// Everything that can be set. `Debug` shows no secret.
+    /// All settings. `Debug` prints no secret.
     ///
     /// Bounds and defaults are beside the fields, and in docs/configuration.md.
     pub struct Settings {
@@ -72,7 +72,7 @@ settings! {
         /// the file of bearer tokens, lines NAME TOKEN, for requests that change something at listen.admin; none: no
         /// token
         admin_token_file: Option<PathBuf> = "admin.token_file", Kind::File, Unset;
-        /// how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *
+        /// how listen.admin and the log show values of descriptors: in plain text, as a hash, or as *
         admin_values: ShownValues = "admin.values", ShownValues::KIND, Is("shown");
         /// Conditions of weir's health.
         health: Health;
@@ -136,11 +136,11 @@ choice! {
 choice! {
     /// The values of `admin.values`.
     pub enum ShownValues {
-        /// As they are.
+        /// In plain text.
         Shown = "shown",
-        /// By a hash.
+        /// As a hash.
         Hashed = "hashed",
-        /// Not at all.
+        /// As `*`.
         Hidden = "hidden",
     }
 }
@@ -200,7 +200,7 @@ settings! {
         dot_files: bool = "policies.dot_files", Kind::Switch, Is("off");
         /// whether files beside the directory that have its name, a dot and an ending are policies too
         beside: bool = "policies.beside", Kind::Switch, Is("off");
-        /// whether a directory without policies, or none at all, is legal: every request passes then
+        /// whether the directory may be missing or without policies; every request passes then
         allow_empty: bool = "policies.allow_empty", Kind::Switch, Is("off");
         /// policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse
         compatible: bool = "policies.compatible", Kind::Switch, Is("off");
@@ -234,7 +234,7 @@ settings! {
     pub struct Response {
         /// exact waits of each status in the response's dynamic metadata, under the key weir
         dynamic_metadata: bool = "response.dynamic_metadata", Kind::Switch, Is("off");
-        /// leaky_bucket's wait as the request header by which Envoy's fault filter delays
+        /// leaky_bucket's wait as a request header, so that Envoy's fault filter delays the request
         delay_header: bool = "response.delay_header", Kind::Switch, Is("off");
         /// the request and the metadata of the limits that it passed, in the response's dynamic metadata
         limit_metadata: bool = "response.limit_metadata", Kind::Switch, Is("off");
@@ -257,7 +257,7 @@ settings! {
 const IETF_HEADERS: [&str; 3] = ["Retry-After", "RateLimit", "RateLimit-Policy"];
 
 impl Response {
-    /// The setting that gives a header of `limit_headers` the name of one of `ietf_headers`, if both are on.
+    /// If both are on: the setting that gives a header of `limit_headers` the name of one of `ietf_headers`.
     fn taken_header(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("response.limit_header", &self.limit_header),
@@ -307,17 +307,17 @@ settings! {
         pool_size: u32 = "redis.pool_size", Kind::integer(1, 64, "connections per core"), Is("2");
         /// how many decisions may wait for a pipeline; one more is refused at once
         queue: usize = "redis.queue", Kind::integer(1, 65_536, "decisions per core"), Is("1024");
-        /// how many waiting decisions share one round trip at most
+        /// the most waiting decisions that share one round trip
         batch_max: usize = "redis.batch_max", Kind::integer(1, 1024, "decisions per pipeline"), Is("64");
-        /// the most of them that share one script call, in which Redis serves no other client; 0: none share
+        /// the most decisions that share one script call, which blocks other clients of Redis; 0: none share
         merge_max: usize = "redis.merge_max", Kind::integer(0, 64, "decisions per script call"), Is("16");
-        /// put before every key; replicas that share limits share the prefix
+        /// the prefix of every key; replicas that share limits need the same one
         key_prefix: String = "redis.key_prefix", Kind::KeyPrefix { bytes_max: KEY_PREFIX_BYTES_MAX }, Is("");
         /// When weir stops asking a server.
         breaker: Breaker;
-        /// how long weir waits at the start for a first answer of Redis before it is ready without one
+        /// how long weir waits at the start for an answer of Redis; then it is ready without one
         ready_after: Duration = "redis.ready_after", Kind::duration(Duration::ZERO, secs(300)), Is("5s");
-        /// weir ends if Redis has not answered within this time after the start; 0s waits for ever
+        /// weir ends if Redis has not answered within this time after the start; 0s waits forever
         start_within: Duration = "redis.start_within", Kind::duration(Duration::ZERO, secs(86_400)), Is("0s");
     }
 }
@@ -325,7 +325,7 @@ settings! {
 settings! {
     /// The circuit breaker of a Redis. Each core has its own.
     pub struct Breaker {
-        /// the share of failed calls at which weir stops asking a Redis until it answers a probe; 0 turns that off
+        /// the share of failed calls at which weir stops calls to a Redis until it answers a probe; 0 turns that off
         error_percent: u32 = "redis.breaker.error_percent", Kind::integer(0, 100, "percent"), Is("50");
         /// how many calls must have ended within the window before their errors count, per core and Redis
         calls: u32 = "redis.breaker.calls", Kind::integer(1, 1_000_000, "calls"), Is("20");
@@ -345,8 +345,8 @@ settings! {
 }
 
 impl Runtime {
-    /// The number of cores that serve gRPC: as set, or as the cgroup's quota and the CPU affinity of this process allow (a quota
-    /// of 2.5 CPUs is 2), at least one.
+    /// The number of cores that serve gRPC: the setting, or as many as the cgroup's quota and the CPU affinity of this
+    /// process allow (a quota of 2.5 CPUs is 2). At least one.
     #[must_use]
     pub fn cores(&self) -> NonZeroUsize {
         NonZeroUsize::new(self.cores).or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
@@ -382,7 +382,7 @@ choice! {
         Text = "text",
         /// One object a line.
         Json = "json",
-        /// The same with `@timestamp` and `@message`.
+        /// One object a line, with `@timestamp` and `@message`.
         JsonAt = "json_at",
     }
 }
@@ -430,7 +430,7 @@ settings! {
 }
 
 impl Settings {
-    /// Merges the layers over the defaults; each wins over those before it.
+    /// Merges the layers over the defaults. A later layer overrides an earlier one.
     ///
     /// ```
     /// use weir_settings::{Layer, Settings};
@@ -473,7 +473,7 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
-    /// Reports settings that are valid alone and contradict each other, at the place of the later one.
+    /// Reports settings that are valid separately but contradict each other, at the place of the later one.
     fn contradictions(&self, problems: &mut ProblemList<'_>) {
         self.listen.contradictions(problems);
         // A connection must be able to hold its largest request.
@@ -504,13 +504,13 @@ impl Settings {
 struct Merged(HashMap<&'static str, String>);
 
 impl Merged {
-    /// The value of a setting. If no layer gives it, [`FromText::unset`].
+    /// The value of a setting. [`FromText::unset`] if no layer sets it.
     fn read<T: FromText>(&self, name: &str) -> Result<T, Problem> {
         let value = self.text(name).map_or_else(T::unset, T::from_text);
         value.map_err(|reason| Problem::internal(name, &reason))
     }
 
-    /// The value that `read` makes of the text, or the type's default if no layer gives one.
+    /// The result of `read` for the text. The type's default if no layer sets it.
     fn read_with<T: Default>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Problem> {
         let value = self.text(name).map_or_else(|| Ok(T::default()), read);
         value.map_err(|reason| Problem::internal(name, &reason))
@@ -528,9 +528,9 @@ pub struct Problem {
     pub origin: String,
     /// The setting as written.
     pub name: Option<String>,
-    /// The value, if it may be shown.
+    /// The value, if it is not secret.
     pub value: Option<String>,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
@@ -585,7 +585,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Whether policies come by xDS, so no directory is needed.
+/// Whether policies come from xDS, so no directory is needed.
 fn is_xds(layers: &[Layer]) -> bool {
     layers.iter().rev().find_map(|layer| layer.text("policies.source")) == Some("xds")
 }

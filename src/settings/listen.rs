@@ -45,7 +45,7 @@ settings! {
     }
 }
 
-/// Where a listener is: an IP and a port, or a Unix socket.
+/// The address of a listener: an IP and a port, or a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// An IP and a port.
@@ -55,7 +55,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The IP and the port, if it has them.
+    /// The IP and the port. None for a Unix socket.
     #[must_use]
     pub const fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -158,7 +158,7 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Names by commas.
+/// Names, separated by commas.
 pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
     let mut names = Vec::new();
     for name in text.split(',').map(str::trim) {
@@ -170,7 +170,7 @@ pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
     Ok(names)
 }
 
-/// Origins of web pages by commas, in the form that browsers send, in any case of letters.
+/// Origins of web pages, separated by commas, as browsers send them. Letter case is ignored.
 pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
     let origins = text.split(',').map(str::trim).filter(|_| !text.is_empty());
     origins

@@ -10,7 +10,7 @@ use super::row::Preset::{Is, Unset};
 use super::row::{Kind, ms, secs};
 use super::traces::{ENDPOINT as TRACES_ENDPOINT, Otlp, Tracing};
 
-/// The ends of the URLs for spans and for metrics.
+/// The suffixes of the URLs for spans and for metrics.
 const TRACES_PATH: &str = "/v1/traces";
 const METRICS_PATH: &str = "/v1/metrics";
 
@@ -29,10 +29,9 @@ settings! {
 }
 
 impl MetricsExport {
-    /// The URL of the collector: its own, or that of traces with the path of metrics. None if neither is set.
+    /// The URL of the collector: its own, or the URL for traces with the path for metrics. None if neither is set.
     ///
-    /// # Errors
-    /// If the path of metrics cannot be derived from that of traces.
+    /// # Errors When the path for metrics cannot be derived from the path for traces.
     pub fn endpoint(&self, traces: &Otlp) -> Result<Option<String>, String> {
         let Some(url) = self.own_endpoint.as_ref().or(traces.endpoint.as_ref()) else { return Ok(None) };
         if self.own_endpoint.is_some() || traces.is_grpc {

@@ -1,8 +1,9 @@
 //! The standard environment variables of OpenTelemetry, `OTEL_*`, as settings of weir.
 //!
-//! [`read`] makes a layer of settings below weir's own file, environment and command line. Only `OTEL_SDK_DISABLED` wins over
-//! those. An empty variable counts as unset. A value that weir cannot use is a problem of the layer, except for unsupported
-//! propagators: those are a note for the log. Not here: the settings (settings/traces.rs, settings/metrics_export.rs).
+//! [`read`] makes a layer of settings below weir's own file, environment and command line. Only `OTEL_SDK_DISABLED`
+//! overrides those. An empty variable counts as unset. An invalid value is a problem of the layer, except for
+//! unsupported propagators: those are a note for the log. Not here: the settings (settings/traces.rs,
+//! settings/metrics_export.rs).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,25 +15,27 @@ use crate::Layer;
 
 /// The result of reading the environment.
 pub struct OtelVariables {
-    /// The settings of the variables. Weir's own settings win.
+    /// The settings of the variables. weir's own settings override them.
     pub settings: Layer,
-    /// The layer that wins over all others.
+    /// The layer that overrides all others.
     pub last: Layer,
     /// Notes for the log.
     pub notes: Vec<Note>,
 }
 
-/// Whether the variables of OpenTelemetry alone can turn traces, and the export of metrics, on.
+/// Whether the variables of OpenTelemetry alone can enable traces and the export of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnsOn {
-    /// `OTEL_TRACES_EXPORTER` or the endpoint of a collector turns traces on; `OTEL_METRICS_EXPORTER` turns the export on.
+    /// `OTEL_TRACES_EXPORTER` or the endpoint of a collector enables traces; `OTEL_METRICS_EXPORTER` enables the
+    /// export.
     Yes,
     /// They cannot: for weir as `ratelimit`, `TRACING_ENABLED` decides.
     No,
 }
 
 const PREFIX: &str = "OTEL_";
-/// Propagators that weir accepts and ignores. Decisions do not use baggage, and weir calls no service to pass it on to.
+/// Propagators that weir accepts and ignores. Decisions do not use baggage, and weir calls no service that could
+/// receive it.
 const PROPAGATORS_WITHOUT_EFFECT: [&str; 4] = ["baggage", "jaeger", "ottrace", "xray"];
 /// The endpoint of all signals.
 const ALL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -81,7 +84,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
     mapping.reading
 }
 
-/// The variables on their way to settings.
+/// Maps the variables to settings.
 struct OtelMapping {
     given: BTreeMap<String, String>,
     reading: OtelVariables,
@@ -92,7 +95,7 @@ impl OtelMapping {
         self.given.get(name).map(String::as_str)
     }
 
-    /// The name and text of the variable for traces or, if that is unset, of the one for all signals.
+    /// The name and text of the variable for traces. If it is unset, those of the variable for all signals.
     fn of_signal(&self, last: &str) -> Option<(&'static str, String)> {
         let names = SIGNAL_VARIABLES.iter().find(|names| names[1].ends_with(last))?;
         names.iter().find_map(|name| Some((*name, self.text(name)?.to_owned())))
@@ -157,7 +160,8 @@ impl OtelMapping {
         if let Some(text) = self.text(INTERVAL).map(str::to_owned) {
             self.milliseconds(INTERVAL, "metrics.export_interval", &text);
         }
-        // The endpoint of all signals alone sets that of traces, from which that of metrics is derived.
+        // If only the endpoint of all signals is set, it sets the endpoint of traces. The endpoint of metrics is
+        // derived from that.
         let base = self.text(SIGNAL_VARIABLES[0][0]).map(|_| ALL_ENDPOINT);
         let given = [Some("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), base].into_iter().flatten();
         let given = given.map(|name| (name, self.text(name))).find_map(|(name, text)| Some((name, text?)));
@@ -180,7 +184,7 @@ impl OtelMapping {
         for (key, value) in pairs(text) {
             if value.contains(',') {
                 // The value may be secret.
-                return self.reading.settings.refuse(variable, &format!("the value of {key:?} holds a comma"));
+                return self.reading.settings.refuse(variable, &format!("the value of {key:?} contains a comma"));
             }
             set(&mut headers, key, value);
         }
@@ -199,7 +203,7 @@ impl OtelMapping {
         let mut attributes: Vec<(String, String)> = Vec::new();
         for (key, value) in pairs(&text) {
             if value.contains(',') {
-                let text = format!("leaves {key:?} out: its value holds a comma");
+                let text = format!("skips {key:?}: its value contains a comma");
                 self.reading.notes.push(Note { variable: ATTRIBUTES, text });
             } else {
                 set(&mut attributes, key, value);
@@ -260,7 +264,7 @@ impl OtelMapping {
         let Some(text) = self.text(PROPAGATORS).map(str::to_owned) else { return };
         let mut used: Vec<&str> = Vec::new();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            // Both names of B3 mean both of its forms.
+            // Both names of B3 enable both of its forms.
             let word = if word == "b3multi" { "b3" } else { word };
             if PROPAGATORS_WITHOUT_EFFECT.contains(&word) {
                 let text = format!("names {word}, which weir does not read");
@@ -287,8 +291,8 @@ const SIGNAL_VARIABLES: [[&str; 2]; 9] = [
     ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"],
 ];
 
-/// The URL of a signal: the endpoint of all signals with the signal's path, or the signal's own endpoint as it is. An endpoint
-/// without a scheme, which gRPC allows, uses TLS unless a variable makes it insecure.
+/// The URL of a signal: the endpoint of all signals with the signal's path, or the signal's own endpoint unchanged. An
+/// endpoint without a scheme, which gRPC allows, uses TLS unless a variable makes it insecure.
 fn endpoint(variable: &str, text: &str, insecure: Option<&str>, path: &str) -> String {
     let is_insecure = insecure.is_some_and(|text| text.eq_ignore_ascii_case("true"));
     let scheme = match (text.contains("://"), is_insecure) {
@@ -304,7 +308,8 @@ fn endpoint(variable: &str, text: &str, insecure: Option<&str>, path: &str) -> S
     if url[authority..].contains('/') { url } else { format!("{url}/") }
 }
 
-/// `key=value` by commas, values percent-encoded as in W3C Baggage. A part without a key is left out.
+/// `key=value` pairs, separated by commas, with values percent-encoded as in W3C Baggage. A part without a key is
+/// skipped.
 fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| {
         let (key, value) = pair.split_once('=')?;
@@ -482,7 +487,7 @@ mod tests {
             (
                 "OTEL_EXPORTER_OTLP_HEADERS",
                 "authorization=secret%2Csecret",
-                "OTEL_EXPORTER_OTLP_HEADERS: the value of \"authorization\" holds a comma",
+                "OTEL_EXPORTER_OTLP_HEADERS: the value of \"authorization\" contains a comma",
             ),
             (
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -498,7 +503,7 @@ mod tests {
             (
                 "OTEL_PROPAGATORS",
                 "tracecontext,b4",
-                "OTEL_PROPAGATORS: tracing.propagators = \"tracecontext,b4\": \"b4\" is none of tracecontext, b3, none",
+                "OTEL_PROPAGATORS: tracing.propagators = \"tracecontext,b4\": \"b4\" is not one of tracecontext, b3, none",
             ),
         ] {
             assert_eq!(loaded(&[(variable, text)], &[]).unwrap_err(), expected);
@@ -517,7 +522,7 @@ mod tests {
         assert_eq!(
             notes,
             [
-                "OTEL_RESOURCE_ATTRIBUTES leaves \"a\" out: its value holds a comma",
+                "OTEL_RESOURCE_ATTRIBUTES skips \"a\": its value contains a comma",
                 "OTEL_PROPAGATORS names baggage, which weir does not read",
                 "OTEL_PROPAGATORS names xray, which weir does not read",
             ]

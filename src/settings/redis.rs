@@ -1,6 +1,6 @@
 //! The address, the topology and the login of each Redis, and contradictions between these settings.
 //!
-//! Not here: timeouts and sizes, which both Redis have in common (lib.rs).
+//! Not here: timeouts and sizes, which both Redis share (lib.rs).
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ use super::{Merged, Problem, Redis};
 pub struct RedisServer {
     /// The hosts, or the socket. The fields below replace credentials in it.
     pub url: RedisUrl,
-    /// What the hosts are.
+    /// The role of the hosts.
     pub topology: Topology,
     /// The ACL user.
     pub username: Option<Secret>,
-    /// The password; not together with a file.
+    /// The password. It conflicts with a password file.
     pub password: Option<Secret>,
-    /// The file of the password, which may change.
+    /// The file of the password. It may change.
     pub password_file: Option<PathBuf>,
     /// The master and the login at its sentinels, if `topology` is `sentinel`.
     pub sentinel: Option<Sentinel>,
@@ -47,14 +47,14 @@ pub struct Sentinel {
     pub master: String,
     /// The ACL user.
     pub username: Option<Secret>,
-    /// The password; not together with a file.
+    /// The password. It conflicts with a password file.
     pub password: Option<Secret>,
-    /// The file of the password, which may change.
+    /// The file of the password. It may change.
     pub password_file: Option<PathBuf>,
 }
 
 settings! {
-    /// TLS to Redis, for URLs that ask for it. Without a `ca_file`, the system's authorities are trusted.
+    /// TLS to Redis, for URLs with TLS. Without a `ca_file`, the system's authorities are trusted.
     #[derive(Default)]
     pub struct RedisTls {
         /// the authorities to trust, in PEM, in place of those of the system
@@ -144,7 +144,7 @@ impl Group for RedisServer {
         "redis.password", Kind::Secret, Unset;
         /// a file that holds the password, read again for every new connection
         "redis.password_file", Kind::File, Unset;
-        /// the name by which the sentinels know the master
+        /// the name of the master at the sentinels
         "redis.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
         /// the ACL user at the sentinels; needs a password
         "redis.sentinel.username", Kind::Secret, Unset;
@@ -172,7 +172,7 @@ impl Group for Option<RedisServer> {
         "redis.per_second.password", Kind::Secret, Unset;
         /// a file that holds it, read again for every new connection
         "redis.per_second.password_file", Kind::File, Unset;
-        /// the name by which its sentinels know the master
+        /// the name of the master at its sentinels
         "redis.per_second.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
         /// the ACL user at its sentinels
         "redis.per_second.sentinel.username", Kind::Secret, Unset;
@@ -262,7 +262,7 @@ impl Redis {
         problems.certificate(cert_file, key_file);
         let tls = self.server.url.is_tls() || self.per_second.as_ref().is_some_and(|server| server.url.is_tls());
         if self.tls.skip_hostname_verification && self.tls.server_name.is_some() {
-            let reason = "redis.tls.server_name is set too: one of them has to go".to_owned();
+            let reason = "redis.tls.server_name is set too: remove one of them".to_owned();
             problems.add(SKIP_HOSTNAME, reason);
         }
         if !tls {
@@ -272,13 +272,13 @@ impl Redis {
     }
 }
 
-/// Reports a user without a password, and a password given twice.
+/// Reports a user without a password, and two passwords.
 fn login(problems: &mut ProblemList<'_>, names: &LoginNames, has_username: bool, has_password: bool) {
     let LoginNames { username, password, password_file } = names;
     if has_username && !has_password {
         problems.add(username, format!("a user without a password: set {password} or {password_file} too"));
     }
     if problems.is_given(password) && problems.is_given(password_file) {
-        problems.add(password_file, format!("{password} is set too: one of them has to go"));
+        problems.add(password_file, format!("{password} is set too: remove one of them"));
     }
 }

@@ -1,6 +1,6 @@
 //! A row of the table of settings: its kind with its bounds, and its default.
 //!
-//! Not here: the rows, which their groups declare (group.rs), and how a text is read (value.rs).
+//! Not here: the rows, which their groups declare (group.rs), and how a text is parsed (value.rs).
 
 use std::time::Duration;
 
@@ -26,23 +26,23 @@ pub(super) const ORIGINS_MAX: usize = 16;
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 
-/// The words that weir prints for a switch. It also reads YAML's words for true and false.
+/// The words that weir prints for a switch. It also accepts YAML's words for true and false.
 const SWITCH: &[&str] = &["off", "on"];
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The name, groups separated by dots: `redis.timeout`.
+    /// The name, with groups separated by dots: `redis.timeout`.
     pub name: &'static str,
-    /// How its text is read and which values are allowed.
+    /// How its text is parsed, and which values are allowed.
     pub kind: Kind,
     /// The value if no layer sets it.
     pub default: Preset,
-    /// What it does, in a line.
+    /// The effect of the setting, in one line.
     pub about: &'static str,
 }
 
-/// The value of a setting that no layer gives.
+/// The value of a setting that no layer sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// This text, read like a text in the file.
@@ -53,31 +53,31 @@ pub enum Preset {
     Required,
 }
 
-/// How the text of a setting is read. Bounds are inclusive.
+/// How the text of a setting is parsed. Bounds are inclusive.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// IP and port to listen on; port 0 lets the system choose.
     Address,
-    /// The same, or the path of a Unix socket after `unix:`.
+    /// As `Address`, or the path of a Unix socket after `unix:`.
     Endpoint,
     /// Permissions of a file, in octal digits.
     Permissions,
-    /// Names that a client's certificate may have, by commas.
+    /// Names that a client's certificate may have, separated by commas.
     ClientNames,
-    /// A path, relative to the working directory; not checked before use.
+    /// A path, relative to the working directory. It is checked only when used.
     Directory,
-    /// The path of a file, relative to the working directory; not checked before use.
+    /// The path of a file, relative to the working directory. It is checked only when used.
     File,
     /// A DNS name, or an IP, that a certificate may have.
     ServerName,
     /// The name or IP of a server, and its port.
     HostPort,
-    /// Keys with values, by commas.
+    /// Pairs of keys and values, separated by commas.
     Pairs {
         /// The character between a key and its value.
         between: char,
     },
-    /// Names of HTTP/2 headers with values, by commas; never printed.
+    /// Pairs of HTTP/2 header names and values, separated by commas; never printed.
     Headers,
     /// One word of printable characters.
     Name {
@@ -126,14 +126,14 @@ pub enum Kind {
     Url,
     /// The URL of a webhook, `http` or `https`; never printed.
     SecretUrl,
-    /// Some of these words, by commas.
+    /// Some of these words, separated by commas.
     Words(&'static [&'static str]),
-    /// DNS names by commas, or nothing.
+    /// DNS names, separated by commas. May be empty.
     HostNames {
         /// How many names there may be.
         most: usize,
     },
-    /// Origins of web pages by commas, or nothing.
+    /// Origins of web pages, separated by commas. May be empty.
     Origins {
         /// How many origins there may be.
         most: usize,
@@ -158,17 +158,17 @@ impl Kind {
     }
 }
 
-/// So many milliseconds.
+/// A number of milliseconds.
 pub(super) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// So many seconds.
+/// A number of seconds.
 pub(super) const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// The settings with a flag of their own in `weir serve`, besides `--set`.
+/// The settings with their own flag in `weir serve`, besides `--set`.
 const FLAGS: [(&str, &str); 7] = [
     ("listen.grpc", "--grpc"),
     ("listen.http", "--http"),

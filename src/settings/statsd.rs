@@ -1,6 +1,6 @@
 //! The settings of StatsD.
 //!
-//! Not here: sending them (telemetry).
+//! Not here: how they are sent (telemetry).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::value::host_port;
 
 /// The most mogrifiers.
 const MOGRIFIERS_MAX: usize = 64;
-/// What one pattern may take once it is compiled, in bytes.
+/// The largest compiled size of one pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 settings! {
-    /// Where statistics are sent, and how. DogStatsD always goes by UDP.
+    /// Where statistics are sent, and how. DogStatsD always uses UDP.
     pub struct Statsd {
         /// the StatsD server that gets the statistics of envoyproxy/ratelimit; none are sent without it
         address: Option<String> = "statsd.address", Kind::HostPort, Unset, |text| Ok(Some(server(text)));
@@ -57,7 +57,7 @@ fn server(text: &str) -> String {
     }
 }
 
-/// Reads `key:value,key:value`. A value may hold more colons.
+/// Parses `key:value,key:value`. A value may contain more colons.
 pub(super) fn tags(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut tags: Vec<(String, String)> = Vec::new();
     for pair in text.split(',').filter(|_| !text.is_empty()) {
@@ -69,7 +69,7 @@ pub(super) fn tags(text: &str) -> Result<Vec<(String, String)>, String> {
             return Err(format!("{pair:?} must not hold {bad:?}"));
         }
         if tags.iter().any(|(known, _)| known == key) {
-            return Err(format!("the tag {key:?} is there twice"));
+            return Err(format!("the tag {key:?} appears twice"));
         }
         tags.push((key.to_owned(), value.to_owned()));
     }
@@ -90,7 +90,7 @@ pub(super) fn mogrifiers(text: &str) -> Result<Vec<Mogrifier>, String> {
         regex::RegexBuilder::new(pattern)
             .size_limit(PATTERN_BYTES_MAX)
             .build()
-            .map_err(|_| format!("{pattern:?} is no regular expression"))?;
+            .map_err(|_| format!("{pattern:?} is not a regular expression"))?;
     }
     Ok(mogrifiers)
 }
@@ -111,7 +111,7 @@ mod tests {
             ("a:b,", "\"\" is not key:value"),
             ("a:b c", "\"a:b c\" must not hold ' '"),
             ("a:b|c", "\"a:b|c\" must not hold '|'"),
-            ("a:b,a:c", "the tag \"a\" is there twice"),
+            ("a:b,a:c", "the tag \"a\" appears twice"),
         ] {
             assert_eq!(tags(bad), Err(reason.to_owned()));
         }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(mogrifiers(good).unwrap().len(), 2);
         for (bad, reason) in [
             ("{}", "not a list of mogrifiers in JSON"),
-            (r#"[{"pattern": "(", "name": "b"}]"#, "\"(\" is no regular expression"),
+            (r#"[{"pattern": "(", "name": "b"}]"#, "\"(\" is not a regular expression"),
             (r#"[{"pattern": "a", "name": ""}]"#, "the mogrifier of \"a\" has an empty name or tag"),
             (r#"[{"pattern": "a", "name": "b", "tag": {}}]"#, "not a list of mogrifiers in JSON: unknown field `tag`"),
         ] {

@@ -11,19 +11,19 @@ use super::row::Setting;
 pub const SETTINGS: &[Setting] = &flat::<{ count(Settings::ENTRIES) }>(Settings::ENTRIES);
 
 impl Setting {
-    /// The row of a name, if there is one.
+    /// The row with this name, if any.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 }
 
-/// Whether some settings stand below this name, as they do below `redis`.
+/// Whether this is a group of settings, such as `redis`.
 pub(super) fn is_group(name: &str) -> bool {
     SETTINGS.iter().any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The probable meaning of a misspelled name. A name without its group is recognised too: `key_prefix` for
+/// The probable correction of a misspelled name. A name without its group is also found: `key_prefix` for
 /// `redis.key_prefix`.
 #[must_use]
 pub fn nearest(unknown: &str) -> Option<&'static str> {

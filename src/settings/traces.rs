@@ -29,7 +29,7 @@ const PROPAGATORS: &[&str] = &["tracecontext", "b3", "none"];
 pub(super) const ENDPOINT: &str = "tracing.otlp.endpoint";
 const TLS_FILES: [&str; 3] = ["tracing.otlp.tls.ca_file", "tracing.otlp.tls.cert_file", "tracing.otlp.tls.key_file"];
 const ATTRIBUTES: &str = "tracing.resource_attributes";
-/// Attributes that have settings of their own.
+/// Attributes that have their own settings.
 pub(super) const OWN_ATTRIBUTES: [(&str, &str); 3] = [
     ("service.name", "tracing.service_name"),
     ("service.namespace", "tracing.service_namespace"),
@@ -62,7 +62,7 @@ settings! {
         descriptor_values: bool = "tracing.descriptor_values", Kind::Switch, Is("off");
         /// spans that may wait for the collector; more are dropped and counted
         queue: usize = "tracing.queue", Kind::integer(1, 1_000_000, "spans"), Is("2048");
-        /// spans in one request to the collector at most
+        /// the most spans in one request to the collector
         batch_max: usize = "tracing.batch_max", Kind::integer(1, 65_536, "spans"), Is("512");
         /// how long spans wait for a full batch
         delay: Duration = "tracing.delay", Kind::duration(ms(1), secs(600)), Is("5s");
@@ -72,7 +72,7 @@ settings! {
 }
 
 settings! {
-    /// A collector that takes OTLP. Its URL is as it was written.
+    /// A collector that accepts OTLP. Its URL is unchanged.
     pub struct Otlp {
         /// the collector; none: port 4317 of localhost with grpc, 4318 with http/protobuf; without a path /v1/traces
         endpoint: Option<String> = "tracing.otlp.endpoint", Kind::Url, Unset;
@@ -97,16 +97,16 @@ settings! {
 /// Which decisions are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
-    /// A decision of the caller is kept.
+    /// Whether the caller's sampling decision is kept.
     pub is_parent_based: bool,
     /// The share of sampled decisions among the others.
     pub ratio: Fraction,
 }
 
-/// Two settings make one sampler.
+/// Two settings define one sampler.
 impl Group for Sampler {
     const ENTRIES: &'static [Entry] = rows! {
-        /// which decisions are traced; parentbased: the caller's decision stands where it made one
+        /// which decisions are traced; parentbased: a caller's sampling decision has priority
         "tracing.sampler", Kind::Choice(SAMPLERS), Is("parentbased_traceidratio");
         /// the part of decisions that traceidratio traces
         "tracing.sample_ratio", Kind::Fraction, Is("1");

@@ -1,7 +1,7 @@
 //! How the text of a setting becomes a value, and types whose `Debug` hides secrets.
 //!
-//! An error says what is wrong and what to write instead. The caller adds the place. No error contains a secret. Nothing here
-//! uses the network.
+//! An error gives the reason and a correction. The caller adds the place. No error contains a secret. Nothing here uses
+//! the network.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most names in `listen.tls.client_names`.
 pub const CLIENT_NAMES_MAX: usize = 64;
-/// Every output shows this in place of a secret.
+/// Printed in place of a secret.
 pub const HIDDEN: &str = "***";
 
 /// The most keys with values in one setting.
 pub const PAIRS_MAX: usize = 32;
 
-/// How much of a bad value an error shows, in characters.
+/// How much of an invalid value an error prints, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// A text that no output shows: `Debug` and `Display` give `***`.
+/// A text that is never printed: `Debug` and `Display` both give `***`.
 ///
 /// ```
 /// use weir_settings::Secret;
@@ -70,7 +70,8 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Headers of requests to another server, names in lower case. `Debug` shows their names only: values can be secrets.
+/// Headers of requests to another server, with names in lower case. `Debug` prints only the names, because values can
+/// be secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(pub Vec<(String, String)>);
 
@@ -80,7 +81,7 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// The address of a Redis: one or more hosts, or a Unix socket. Every output leaves the credentials out.
+/// The address of a Redis: one or more hosts, or a Unix socket. Every output hides the credentials.
 ///
 /// ```
 /// use weir_settings::RedisUrl;
@@ -96,7 +97,7 @@ pub struct RedisUrl {
     text: String,
     /// The URL with the first host only.
     first: String,
-    /// Each host with its port, if one is written; at most [`HOSTS_MAX`]. Empty for a socket.
+    /// Each host, with its port if the URL has one; at most [`HOSTS_MAX`]. Empty for a socket.
     hosts: Vec<(String, Option<u16>)>,
     tls: bool,
     database: i64,
@@ -115,13 +116,13 @@ impl RedisUrl {
         &self.first
     }
 
-    /// Every host with its port or, without one, `port`. Empty for a Unix socket.
+    /// Each host with its port, or with `port` if the URL has none. Empty for a Unix socket.
     #[must_use]
     pub fn places(&self, port: u16) -> Vec<(String, u16)> {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
     }
 
-    /// Whether connections go through TLS.
+    /// Whether connections use TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
@@ -143,8 +144,8 @@ impl RedisUrl {
 impl FromStr for RedisUrl {
     type Err = String;
 
-    /// Reads each host with the parser of the Redis client, so an accepted URL cannot fail later. Refuses parts that this parser
-    /// would ignore.
+    /// Parses each host with the parser of the Redis client, so an accepted URL cannot fail later. Refuses parts that
+    /// this parser would ignore.
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or(NO_URL)?;
         if rest.contains('#') {
@@ -207,7 +208,7 @@ fn read_one(text: &str) -> Result<ConnectionInfo, String> {
     let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
     for (parameter, _) in url.query_pairs() {
         if !parameters.contains(&parameter.as_ref()) {
-            // The message does not quote it: it may be the end of a password with a question mark.
+            // The message does not quote the text: it may be the end of a password with a question mark.
             return Err(format!(
                 "an unknown parameter after the question mark: {} may stand there",
                 parameters.join(", ")
@@ -242,10 +243,10 @@ impl fmt::Display for RedisUrl {
 
 /// The type of a setting's value.
 pub(super) trait FromText: Sized {
-    /// Reads the text that a layer gives.
+    /// Parses the text from a layer.
     fn from_text(text: &str) -> Result<Self, String>;
 
-    /// The value if no layer gives a text.
+    /// The value if no layer sets a text.
     fn unset() -> Result<Self, String> {
         Err("no value".to_owned())
     }
@@ -271,7 +272,7 @@ impl FromText for Headers {
     }
 }
 
-/// Implements [`FromText`] for a type by a function.
+/// Implements [`FromText`] for a type with a function.
 macro_rules! from_text {
     ($($Type:ty: $read:expr;)+) => {
         $(impl FromText for $Type {
@@ -295,10 +296,10 @@ from_text! {
     PathBuf: |text| Ok(PathBuf::from(text));
     Secret: |text| Ok(Secret::from(text));
     Mode: |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned());
-    OnError: |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned());
+    OnError: |text| OnError::named(text).ok_or_else(|| "no such on_error".to_owned());
 }
 
-/// Reads the URL of a collector. A login in it is refused: a header does that, and is not printed.
+/// Parses the URL of a collector. Refuses a login in it: a header can send it, and is not printed.
 pub(super) fn url(text: &str) -> Result<Uri, String> {
     web_url(text, "http://collector:4318", "has a login: send a header in its place")
 }
@@ -320,7 +321,7 @@ fn web_url(text: &str, example: &str, has_login: &str) -> Result<Uri, String> {
     }
 }
 
-/// Sets the value of a key, in place of an earlier one.
+/// Sets the value of a key, and replaces an earlier one.
 pub(super) fn set<T: PartialEq>(pairs: &mut Vec<(T, T)>, key: T, value: T) {
     match pairs.iter_mut().find(|(other, _)| *other == key) {
         Some(pair) => pair.1 = value,
@@ -328,22 +329,22 @@ pub(super) fn set<T: PartialEq>(pairs: &mut Vec<(T, T)>, key: T, value: T) {
     }
 }
 
-/// Reads known words by commas.
+/// Parses known words, separated by commas.
 pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static str>, String> {
     let mut found = Vec::new();
     for word in text.split(',').map(str::trim) {
         let Some(known) = known.iter().find(|known| **known == word) else {
-            return Err(format!("{:?} is none of {}", shorten(word), known.join(", ")));
+            return Err(format!("{:?} is not one of {}", shorten(word), known.join(", ")));
         };
         if found.contains(known) {
-            return Err(format!("{known} is there twice"));
+            return Err(format!("{known} appears twice"));
         }
         found.push(*known);
     }
     Ok(found)
 }
 
-/// Reads DNS names by commas. They are compared in lower case.
+/// Parses DNS names, separated by commas. They are compared in lower case.
 pub(super) fn host_names(text: &str) -> Result<Vec<String>, String> {
     let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
     names
@@ -370,7 +371,7 @@ pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
     const FORM: &str = "not HOST:PORT, such as xds.internal:18000";
     let place = text.strip_prefix("dns:///").unwrap_or(text);
     if place.contains("://") {
-        return Err(format!("{FORM}: a URL is not read"));
+        return Err(format!("{FORM}: not a URL"));
     }
     let (host, port) = place.rsplit_once(':').ok_or(FORM)?;
     let port = match integer::<u16>(port) {
@@ -385,7 +386,7 @@ pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// Keys with values, by commas. No error shows a value.
+/// Pairs of keys and values, separated by commas. No error prints a value.
 pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for pair in text.split(',') {
@@ -395,7 +396,7 @@ pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, 
             return Err(format!("{form}: a key is empty"));
         }
         if pairs.iter().any(|(other, _)| other == key) {
-            return Err(format!("the key {:?} is there twice", shorten(key)));
+            return Err(format!("the key {:?} appears twice", shorten(key)));
         }
         pairs.push((key.to_owned(), value.to_owned()));
     }
@@ -405,7 +406,7 @@ pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, 
     Ok(pairs)
 }
 
-/// Headers by commas, their names in lower case.
+/// Headers, separated by commas. Their names are in lower case.
 pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut headers = pairs(text, ':')?;
     for (name, value) in &mut headers {
@@ -413,7 +414,7 @@ pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
         *value = value.trim().to_owned();
         let shown = shorten(name);
         if name.starts_with("grpc-") || HeaderName::from_bytes(name.as_bytes()).is_err() {
-            return Err(format!("{shown:?} is no name of a header that can be set"));
+            return Err(format!("{shown:?} is not the name of a header that can be set"));
         }
         if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
             return Err(format!("the value of {shown:?} must be printable ASCII"));
@@ -444,7 +445,7 @@ pub(super) fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
         return Err(format!("{} bytes: at most {bytes_max}", text.len()));
     }
     match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "/-._~".contains(*c))) {
-        Some(c) => Err(format!("{c:?} cannot stand in it: letters, digits and / - . _ ~ can")),
+        Some(c) => Err(format!("{c:?} is not allowed: letters, digits and / - . _ ~ can")),
         None => Ok(()),
     }
 }
@@ -452,14 +453,14 @@ pub(super) fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
 pub(super) fn header_name(text: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(is_allowed) {
-        return Err(format!("no name of a header: 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
+        return Err(format!("not the name of a header: 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
     }
     Ok(())
 }
 
 pub(super) fn name(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.is_empty() {
-        return Err("empty: leave it out instead".to_owned());
+        return Err("empty: remove the setting instead".to_owned());
     }
     if text.len() > bytes_max {
         return Err(format!("{} bytes: at most {bytes_max}", text.len()));
@@ -482,8 +483,8 @@ pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     }
 }
 
-/// Refuses words that are no level, such as `inof`: `EnvFilter` would read them as targets, and nothing would be logged. Also
-/// refuses targets that no crate can have, such as `info weir` in `info weir=debug`.
+/// Refuses words that are not a level, such as `inof`: `EnvFilter` would interpret them as targets, and nothing would
+/// be logged. Also refuses targets that no crate can have, such as `info weir` in `info weir=debug`.
 pub(super) fn log_level(text: &str) -> Result<(), String> {
     const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
     if text.is_empty() {
@@ -505,8 +506,8 @@ pub(super) fn log_level(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL without anything that could be a credential. Accepts any text, because errors show misspelled URLs. If the text is
-/// ambiguous, everything is hidden.
+/// The URL without anything that could be a credential. Accepts any text, because errors print misspelled URLs. Hides
+/// everything if the text is ambiguous.
 pub(super) fn redact(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -540,7 +541,7 @@ pub(super) fn redact(url: &str) -> String {
         None => shown.push_str(place),
     }
     if let Some(query) = query {
-        // All are hidden or none: an unescaped & in a password looks like the start of a parameter.
+        // Shows all or none: an unescaped & in a password looks like the start of a parameter.
         let harmless = query.split('&').all(|parameter| {
             matches!(parameter.split_once('='), Some(("db" | "protocol", value))
                 if value.len() <= 5 && value.bytes().all(|byte| byte.is_ascii_alphanumeric()))

@@ -26,7 +26,7 @@ settings! {
     pub struct Xds {
         /// the control plane's discovery service; needed with policies.source = xds
         server: Option<(String, u16)> = "policies.xds.server", Kind::HostPort, Unset;
-        /// the name by which the control plane knows this replica
+        /// the name of this replica for the control plane
         node_id: String = "policies.xds.node_id", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is("weir");
         /// metadata by which the control plane can choose policies: key=value by commas
         node_metadata: Vec<(String, String)> = "policies.xds.node_metadata",
@@ -43,9 +43,9 @@ settings! {
         connect_retry: Duration = "policies.xds.connect_retry", Kind::duration(ms(10), secs(3600)), Is("3s");
         /// the pause after a stream that ended
         backoff_initial: Duration = "policies.xds.backoff.initial", Kind::duration(ms(10), secs(3600)), Is("1s");
-        /// the longest pause, where streams end again and again without a response
+        /// the longest pause, if streams keep ending without a response
         backoff_max: Duration = "policies.xds.backoff.max", Kind::duration(ms(10), secs(3600)), Is("30s");
-        /// by how much a pause is longer or shorter at random, so that replicas do not move in step
+        /// the random part of a pause, so that replicas do not retry at the same time
         random_percent: u32 = "policies.xds.backoff.random_percent", Kind::integer(0, 100, "percent"), Is("50");
         /// the largest response of the control plane
         max_message_bytes: usize = "policies.xds.max_message_bytes",

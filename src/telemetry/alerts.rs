@@ -24,14 +24,14 @@ use super::limited::Values;
 
 /// The most alerts that wait to be logged.
 pub const ALERTS_WAITING_MAX: usize = 1_024;
-/// The most crossings that a replica remembers as reported. Past it a new one replaces another.
+/// The most crossings that a replica stores as reported. Beyond that, a new one replaces another.
 pub const REPORTED_MAX: usize = 16_384;
 
 /// Receives the crossings of all runtimes.
 #[derive(Debug)]
 pub struct Alerts {
     values: Values,
-    /// The first bytes of the reported ids. Each is at the index that it gives; 0 is none.
+    /// The first bytes of the reported ids. They also select the index. 0 is empty.
     reported: OnceLock<Box<[AtomicU64]>>,
     sender: mpsc::Sender<Alert>,
     receiver: Mutex<Option<mpsc::Receiver<Alert>>>,
@@ -39,7 +39,7 @@ pub struct Alerts {
 }
 
 impl Alerts {
-    /// No alerts yet. `values` says how values of descriptors are shown.
+    /// No alerts yet. `values` determines how values of descriptors are printed.
     #[must_use]
     pub fn new(values: Values) -> Self {
         let (sender, receiver) = mpsc::channel(ALERTS_WAITING_MAX);
@@ -58,7 +58,7 @@ impl Alerts {
         if let Err(error) = self.sender.try_send(alert) {
             self.dropped.fetch_add(1, Relaxed);
             let id = error.into_inner().id;
-            tracing::warn!(id, "an alert is neither logged nor sent: too many wait");
+            tracing::warn!(id, "alert dropped: too many alerts are waiting");
         }
         true
     }
@@ -69,7 +69,7 @@ impl Alerts {
         self.dropped.load(Relaxed)
     }
 
-    /// The alerts, for the one task that follows them. None the second time.
+    /// The alerts, for the one task that handles them. None on the second call.
     #[must_use]
     pub fn take(&self) -> Option<mpsc::Receiver<Alert>> {
         self.receiver.lock().take()
@@ -81,12 +81,13 @@ impl Alerts {
         start.copy_from_slice(&id[..8]);
         let start = u64::from_be_bytes(start).max(1);
         let place = usize::try_from(start % reported.len() as u64).unwrap_or_default();
-        // If two report the same crossing at once, only one gets true.
+        // If two threads report the same crossing at once, only one gets true.
         reported[place].swap(start, Relaxed) != start
     }
 }
 
-/// Logs alerts, and puts them into the outbox of the webhook if there is one. When `stop` ends, takes those that wait, and ends.
+/// Logs alerts, and puts them into the outbox of the webhook if there is one. When `stop` ends, handles the waiting
+/// alerts, and returns.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
@@ -160,7 +161,7 @@ mod tests {
         ];
         assert_eq!(others, [true; 4]);
         let taken = taken(&alerts);
-        // sha256 over the version, the path, the key, each behind its length, the hits, the start and the share.
+        // sha256 of the version, the path and the key, each after its length, the hits, the start and the share.
         assert_eq!(taken[0].id, "786695a4f61132beffd684f66a5a6386edbeb216c0fdf4a8412a36238af5f464");
         assert_eq!((&*taken[0].descriptor, taken[0].role, taken[0].used), ("user=*", "shadow", 8));
         let ids: std::collections::BTreeSet<&str> = taken.iter().map(|alert| &*alert.id).collect();

@@ -1,26 +1,26 @@
-//! Bounds the log lines about one kind of trouble: one at once, then at most one in each interval, and one at the end.
+//! Limits the log lines about one kind of problem: one at once, then at most one in each interval, and one at the end.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One kind of trouble.
+/// One kind of problem.
 #[derive(Debug)]
 pub struct Complaint {
     every: Duration,
-    /// The time of the last line; none while there is no trouble.
+    /// The time of the last line. None while there is no problem.
     logged: Option<Instant>,
     failures: u64,
 }
 
 impl Complaint {
-    /// Trouble that is logged at most once in `every`.
+    /// A problem that is logged at most once in `every`.
     #[must_use]
     pub const fn new(every: Duration) -> Self {
         Self { every, logged: None, failures: 0 }
     }
 
-    /// Counts failures. If it is time for a line, returns their number since the trouble began.
+    /// Counts failures. If a line is due, returns their number since the problem began.
     pub fn failed(&mut self, failures: u64) -> Option<u64> {
         self.failures += failures;
         let now = Instant::now();
@@ -31,7 +31,7 @@ impl Complaint {
         })
     }
 
-    /// Ends the trouble. If it was logged, returns the number of its failures.
+    /// Ends the problem. If it was logged, returns the number of its failures.
     pub fn ended(&mut self) -> Option<u64> {
         let failures = std::mem::take(&mut self.failures);
         self.logged.take().map(|_| failures)

@@ -8,7 +8,7 @@ use weir_engine::arith::Fraction;
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
 use weir_engine::{Mode, Operation, Role};
 
-/// The counters of one limit, in hits. On its own cache line, so that busy limits do not slow each other.
+/// The counters of one limit, in hits. On its own cache line, so that busy limits do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counts {
@@ -26,7 +26,7 @@ pub(super) struct Counts {
 /// The numbers of [`Counts`] at one moment, in hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Values {
-    /// Asked of the limit.
+    /// Requested hits.
     pub(super) hits: u64,
     /// Above the limit.
     pub(super) over: u64,
@@ -114,19 +114,20 @@ pub(super) struct Part {
     pub(super) over: u64,
     pub(super) near: u64,
     pub(super) within: u64,
-    /// The limit is over and in shadow mode: it is on trial, or its rule or the setting `shadow_mode` says so.
+    /// Whether the limit is over and in shadow mode: it is on trial, or its rule or the setting `shadow_mode` sets
+    /// that.
     pub(super) is_shadow: bool,
-    /// The limit is over, and its rule is in shadow mode.
+    /// Whether the limit is over, and its rule is in shadow mode.
     pub(super) is_shadow_by_policy: bool,
-    /// The cache of denials answered.
+    /// Whether the cache of denials answered.
     pub(super) is_cached: bool,
-    /// The hits are within this limit, and were not charged because another limit denied the request. [dc-4]
+    /// Whether the hits are within this limit, and were not charged because another limit denied the request. [dc-4]
     pub(super) is_uncharged: bool,
 }
 
-/// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit counts them. If a charge crosses the
-/// limit, the part above it is over, and the part between threshold and limit is near. If a limit that is over takes nothing, all
-/// hits are over.
+/// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit does. If a charge
+/// crosses the limit, the part above it is over, and the part between threshold and limit is near. If a limit that is
+/// over charges nothing, all hits are over.
 pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let Charged { charge, outcome, mode, .. } = charged;
     let (hits, counted_when_over) = match charge.operation {
@@ -153,7 +154,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let after = before + hits;
     if !is_over {
         part.is_uncharged = outcome.receipt.is_none() && matches!(charge.operation, Operation::Consume(_));
-        // A report can be within and still end above the limit. [dc-9]
+        // A report can be within the limit and still end above it. [dc-9]
         part.over = after.saturating_sub(limit);
         part.within = hits - part.over;
         part.near = after.min(limit).saturating_sub(threshold.max(before));
@@ -166,7 +167,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     part
 }
 
-/// How many hits of a limit are not near it, rounded down. In floats of 32 bits, as envoyproxy/ratelimit computes it: for limits
+/// How many hits of a limit are not near it, rounded down. In 32-bit floats, as in envoyproxy/ratelimit: for limits
 /// above 2^24 an exact product would give another threshold.
 #[expect(
     clippy::float_arithmetic,
@@ -189,7 +190,7 @@ mod tests {
 
     const NOW: u64 = 2_000_000_000_000_000;
 
-    /// Charges one key several times, and adds up what is counted.
+    /// Charges one key several times, and sums the counts.
     fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Operation]) -> Part {
         let mut state: Option<State> = None;
         let mut sum = Part::default();
@@ -202,6 +203,7 @@ mod tests {
             let charged = Charged {
                 limit: LimitOf::Request { domain: "shop" },
                 entries: &[],
+                row: None,
                 mode,
                 charge: &charges[0],
                 outcome: &decision.outcomes[0],
@@ -224,7 +226,7 @@ mod tests {
         Limit::per_unit(requests, Unit::Hour)
     }
 
-    /// Counts that envoyproxy/ratelimit has been recorded to make.
+    /// Counts as recorded from envoyproxy/ratelimit.
     #[test]
     fn hits_are_split_as_the_reference_splits_them() {
         let one_by_one = [Operation::Consume(1); 13];
@@ -269,7 +271,7 @@ mod tests {
             let reported = counted(&per_hour(10), mode, "0.8", &takes);
             assert_eq!(reported, part(15, 5, 2, 10));
         }
-        // More than the limit in one report: what fits is within, and all that is left is near.
+        // More than the limit in one report: what fits is within, and the rest of the limit is near.
         let at_once = counted(&per_hour(10), Mode::Atomic, "0.8", &[Operation::Report(25)]);
         assert_eq!(at_once, part(25, 15, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 5 }).unwrap();

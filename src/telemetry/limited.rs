@@ -1,9 +1,10 @@
-//! Who is limited: for each limit, the keys with most denials in the last minutes.
+//! Denied keys: for each limit, the keys with most denials in the last minutes.
 //!
-//! Each core remembers its own denials behind a lock. Only a reader contends for it, while it copies one limit. In limited/: one
-//! core (recorder.rs), the keys that occur most (sketch.rs), all cores together (report.rs), and how values are shown
-//! (values.rs). Memory is bounded by [`LANES_MAX`] cores of [`MINUTES_MAX`] minutes of [`LIMITS_MAX`] limits of [`KEYS_MAX`] keys.
-//! It is allocated as denials come. Requests within their limits cost nothing here.
+//! Each core stores its own denials behind a lock. Only a reader contends for it, while it copies one limit. In
+//! limited/: one core (recorder.rs), the most frequent keys (sketch.rs), the sum of all cores (report.rs), and how
+//! values are printed (values.rs). Memory is bounded by [`LANES_MAX`] cores of [`MINUTES_MAX`] minutes of
+//! [`LIMITS_MAX`] limits of [`KEYS_MAX`] keys. It is allocated on demand. Requests within their limits cost nothing
+//! here.
 
 mod recorder;
 mod report;
@@ -40,13 +41,13 @@ pub struct Limited {
 struct Lane(Mutex<Recorder>);
 
 impl Limited {
-    /// No denials yet, for so many runtimes.
+    /// No denials yet, for this many runtimes.
     #[must_use]
     pub fn new(runtimes: usize, values: Values) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }
 
-    /// How values are shown.
+    /// How values are printed.
     #[must_use]
     pub const fn values(&self) -> Values {
         self.values
@@ -69,14 +70,14 @@ impl Limited {
     }
 
     fn record_at(&self, lane: usize, charged: &Charged<'_>, now_ms: u64) {
-        // A peek is denied nothing.
+        // A peek has no denial.
         if charged.charge.operation != Operation::Peek {
             self.lanes[lane % self.lanes.len()].0.lock().add(charged, now_ms);
         }
     }
 
-    /// Who was limited in the last `minutes`, at most [`MINUTES_MAX`]. It can take milliseconds, so call it on a thread that decides
-    /// nothing.
+    /// The denied keys of the last `minutes`, at most [`MINUTES_MAX`]. It can take milliseconds, so call it on a thread
+    /// that makes no decisions.
     #[must_use]
     pub fn report(&self, minutes: usize) -> Report {
         self.report_at(minutes, now_ms())
@@ -88,7 +89,7 @@ impl Limited {
             for lane in &self.lanes {
                 maker.left_out(lane.0.lock().left_out(number));
                 for at in 0..LIMITS_MAX {
-                    // Copies one limit at a time, so that a decision waits for no longer than that.
+                    // Copies one limit at a time, so that a decision waits no longer than that.
                     let Some(denials) = lane.0.lock().denials(number, at) else { break };
                     maker.add(number, denials);
                 }
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// The begin of a minute.
+    /// The beginning of a minute.
     const START_MS: u64 = 1_800_000_000_000;
 
     fn policies(rules: usize) -> PolicySet {
@@ -141,7 +142,7 @@ mod tests {
         decision.outcomes.into_iter().next().unwrap()
     }
 
-    /// Denies a value of the rule of this number.
+    /// Denies a value of the rule with this number.
     fn deny(limited: &Limited, policies: &PolicySet, lane: usize, rule: usize, value: &str, now_ms: u64) {
         let rule = &policies.rules()[rule];
         let mut text = String::new();
@@ -150,7 +151,8 @@ mod tests {
         let charge = Charge::alone(&text, &rule.limits[0], Operation::Consume(2));
         let (outcome, by) = (outcome(&charge), AnsweredBy::Store);
         let limit = LimitOf::Rule(rule, 0);
-        let charged = Charged { limit, entries: &entries, mode: Mode::Atomic, charge: &charge, outcome: &outcome, by };
+        let (mode, row) = (Mode::Atomic, None);
+        let charged = Charged { limit, entries: &entries, row, mode, charge: &charge, outcome: &outcome, by };
         limited.record_at(lane, &charged, now_ms);
     }
 
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!((at, first.history[12]), (vec![0, 12, 59], 2));
 
         assert_eq!(denied(&limited.report_at(1, START_MS + 299_000)), [("key-000=ann".into(), 1, 1)]);
-        // A minute later the first minute is past.
+        // A minute later the first minute has expired.
         assert_eq!(limited.report_at(5, START_MS + 300_000).limits[0].denials, 3);
         assert_eq!(
             limited.report_at(5, START_MS + 3_600_000),

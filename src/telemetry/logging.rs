@@ -1,9 +1,10 @@
 //! The log: one subscriber for the whole process, text or JSON, on standard error or in a file.
 //!
-//! Set up once at the start, before anything that could log. Standard output is for what commands print.
+//! Set up once at the start, before anything could log. Standard output is for the output of commands.
 //!
-//! No thread that logs ever waits for the log or fails because of it: lines go through a bounded queue to a thread of its own
-//! (queue.rs), and each call site has a bound on its lines in ten seconds (call_sites.rs). Lost lines are counted.
+//! No thread that logs ever waits for the log or fails because of it: lines go through a bounded queue to a writer
+//! thread (queue.rs), and each call site has a maximum number of lines in ten seconds (call_sites.rs). Lost lines are
+//! counted.
 
 mod call_sites;
 mod field;
@@ -31,7 +32,7 @@ use self::json::{JsonLines, Names};
 pub use self::queue::{BYTES_MAX as QUEUE_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX as QUEUE_LINES_MAX};
 use self::queue::{Lost, Queue, Target};
 
-/// The targets of weir's own lines begin with this.
+/// The prefix of the targets of weir's own lines.
 const OWN_TARGET: &str = "weir";
 /// The most call sites that one report of dropped lines names.
 const REPORTED_MAX: usize = 20;
@@ -54,16 +55,16 @@ pub enum Format {
     /// For people: time, level, target, message, fields. Coloured on a terminal, unless the
     /// environment variable `NO_COLOR` is set and not empty.
     Text,
-    /// For machines: one JSON object a line; the fields of an event stand beside its message.
+    /// For programs: one JSON object a line. The fields of an event are next to its message.
     Json,
-    /// The same, with the names `@timestamp` and `@message`.
+    /// As `Json`, with the names `@timestamp` and `@message`.
     JsonAt,
 }
 
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The level is not one of the filter's directives.
+    /// The level is not a valid directive of the filter.
     #[error("log level {level:?}: {reason}")]
     Level {
         /// The text of the setting.
@@ -79,7 +80,7 @@ pub enum InitError {
         /// The system's reason.
         reason: io::Error,
     },
-    /// The system gives no thread to write the log, or no second descriptor of standard error.
+    /// The system cannot start a thread to write the log, or cannot duplicate the descriptor of standard error.
     #[error("cannot start the log: {0}")]
     Start(#[from] io::Error),
     /// This process has a log already.
@@ -87,14 +88,14 @@ pub enum InitError {
     Twice(String),
 }
 
-/// Sets up the log of the process. Lines of the `log` crate's users arrive in it too.
+/// Sets up the log of the process. It also receives lines of the `log` crate.
 ///
-/// `level` is a list of directives, such as `info,weir_store=debug,h2=warn`. A level alone is for weir; its dependencies log
-/// errors at most. `target=level` is for one target. Without `file` the log goes to standard error.
+/// `level` is a list of directives, such as `info,weir_store=debug,h2=warn`. A level alone applies to weir; its
+/// dependencies log only errors. `target=level` applies to one target. Without `file` the log goes to standard error.
 ///
 /// # Errors
 ///
-/// A level that the filter cannot read, a file that cannot be opened, and a second call.
+/// A level that the filter cannot parse, a file that cannot be opened, or a second call.
 pub fn init(level: &str, format: Format, file: Option<&Path>) -> Result<(), InitError> {
     let filter = filter(level)?;
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -122,19 +123,19 @@ pub fn write(text: &str) {
     }
 }
 
-/// Opens the file of the log again soon, because a program that rotates logs has renamed it. Standard error stays as it is.
+/// Opens the log file again soon, because a program that rotates logs has renamed it. No effect on standard error.
 pub fn reopen() {
     if let Some(log) = LOG.get() {
         log.queue.reopen();
     }
 }
 
-/// Waits until every line so far is written, for at most `timeout`. Returns whether it was.
+/// Waits until every line so far is written, for at most `timeout`. Returns whether it succeeded.
 pub fn flush(timeout: Duration) -> bool {
     LOG.get().is_none_or(|log| log.queue.flush(timeout))
 }
 
-/// Logs panics. The thread of the log writes the event: the thread that panics neither formats nor waits.
+/// Logs panics. The log's thread writes the event: the panicking thread neither formats nor waits.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if let Some(log) = LOG.get() {
@@ -148,13 +149,13 @@ pub fn log_panics() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum LostBy {
-    /// The queue was full: the target is slower than the log, or stuck.
+    /// The queue was full: the target is slower than the log, or blocked.
     #[strum(serialize = "queue_full")]
     Full,
     /// The target refused it: a closed pipe, a full disk.
     #[strum(serialize = "write_failed")]
     Failed,
-    /// Its call site had logged too often.
+    /// Its call site had logged too many lines.
     CallSite,
 }
 
@@ -168,24 +169,24 @@ pub fn lost(by: LostBy) -> u64 {
     }
 }
 
-/// Logs what was lost since the last call, one line for each of at most 20 call sites. Call it every
+/// Logs the lost lines since the last call, with one line for each of at most 20 call sites. Call it every
 /// [`CALL_SITE_PERIOD`].
 pub fn report_lost() {
     let Some(log) = LOG.get() else { return };
     let mut dropped = log.call_sites.take_dropped();
     dropped.sort_by_key(|(_, lines)| std::cmp::Reverse(*lines));
     for (call_site, lines) in dropped.iter().take(REPORTED_MAX) {
-        tracing::warn!(call_site, lines, "lines of log dropped: too many of one kind");
+        tracing::warn!(call_site, lines, "log lines dropped: one call site logs too often");
     }
     let rest = dropped.iter().skip(REPORTED_MAX);
     let (call_sites, lines) = (rest.clone().count(), rest.map(|(_, lines)| lines).sum::<u64>());
     if call_sites > 0 {
-        tracing::warn!(call_sites, lines, "lines of log dropped: too many of each of these kinds");
+        tracing::warn!(call_sites, lines, "log lines dropped: each of these call sites logs too often");
     }
     let counts = [LOST.full.load(Relaxed), LOST.failed.load(Relaxed)];
     let [full, failed] = [0, 1].map(|i| counts[i] - log.reported[i].swap(counts[i], Relaxed));
     if full + failed > 0 {
-        tracing::warn!(queue_full = full, write_failed = failed, "lines of log lost");
+        tracing::warn!(queue_full = full, write_failed = failed, "log lines lost");
     }
 }
 
@@ -195,13 +196,13 @@ enum Colour {
     None,
 }
 
-/// The filter of a `log.level`. A level alone is for weir. Dependencies log errors at most, because peers can cause many of their
-/// warnings, frame by frame. A directive for their target changes that.
+/// The filter of a `log.level`. A level alone applies to weir. Dependencies log only errors, because peers can cause
+/// many of their warnings, one for each frame. A directive for their target changes that.
 fn filter(level: &str) -> Result<EnvFilter, InitError> {
     let mut directives = Vec::new();
     for directive in level.split(',') {
         match LevelFilter::from_str(directive) {
-            // The filter reads an empty directive as a level.
+            // The filter would accept an empty directive as a level.
             Ok(level) if !directive.is_empty() => {
                 directives.push(level.min(LevelFilter::ERROR).to_string());
                 directives.push(format!("{OWN_TARGET}={level}"));
@@ -227,7 +228,7 @@ where
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(colour == Colour::Ansi)
         .with_writer(writer)
-        // It would print them by `eprintln!`, which panics where standard error is closed or full.
+        // It would print them with `eprintln!`, which panics if standard error is closed or full.
         .log_internal_errors(false);
     let lines = match format {
         Format::Text => lines.fmt_fields(field::fields()).boxed(),

@@ -1,8 +1,8 @@
 //! Maps the names of envoyproxy/ratelimit's statistics to metrics of Prometheus, as statsd_exporter does.
 //!
-//! The first glob that matches wins, then the first regular expression. A name that nothing matches becomes a metric of its own,
-//! with `_` for invalid characters.
-//! Not here: how a mapping file is read (file.rs), and the numbers (statistics.rs).
+//! The first matching glob has priority, then the first matching regular expression. A name without a match becomes its
+//! own metric, with `_` for invalid characters. Not here: how a mapping file is read (file.rs), and the numbers
+//! (statistics.rs).
 
 mod file;
 
@@ -27,7 +27,7 @@ const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
 
-/// The kind of statistic that a mapping is for.
+/// The kind of statistic that a mapping applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
     Counter,
@@ -36,7 +36,7 @@ pub(super) enum MetricType {
     Observer,
 }
 
-/// How times become a metric.
+/// How times are converted to a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ObserverKind {
     /// The upper bounds, ascending.
@@ -49,7 +49,7 @@ pub(super) enum ObserverKind {
 #[derive(Debug)]
 pub struct Mapper {
     mappings: Vec<Mapping>,
-    /// Whether the most specific glob wins, instead of the first.
+    /// Whether the most specific glob has priority, instead of the first.
     most_specific_glob: bool,
     unmapped_times: ObserverKind,
 }
@@ -63,7 +63,7 @@ struct Mapping {
 
 #[derive(Debug)]
 enum Pattern {
-    /// The parts between the dots; none for a `*`, which matches any one part.
+    /// The parts between the dots. None for a `*`, which matches any one part.
     Glob(Vec<Option<Box<str>>>),
     Regex(Regex),
 }
@@ -92,7 +92,7 @@ pub(super) enum Mapped {
         help: Option<String>,
         /// The factor of its value.
         scale: f64,
-        /// How it is shown if it is a time.
+        /// The form of the metric for times.
         times: ObserverKind,
     },
 }
@@ -100,8 +100,7 @@ pub(super) enum Mapped {
 impl Mapper {
     /// Reads a mapping file of statsd_exporter.
     ///
-    /// # Errors
-    /// The first thing that is wrong with it.
+    /// # Errors The first mistake in it.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         file::parse(text)
     }
@@ -165,7 +164,7 @@ impl Mapper {
                 found = Some((mapping, glob));
                 break;
             }
-            // At the first part that differs, a word wins over a star.
+            // At the first part that differs, a word has priority over a star.
             let stars = |glob: &[Option<Box<str>>]| glob.iter().map(Option::is_none).collect::<Vec<_>>();
             if found.is_none_or(|(_, best)| stars(glob) < stars(best)) {
                 found = Some((mapping, glob));
@@ -193,6 +192,25 @@ impl Mapper {
             scale: 1.0,
             times: self.unmapped_times.clone(),
         }
+    }
+}
+
+/// A mapping file, with statistics of two kinds through it.
+///
+/// # Panics
+/// When it is refused without a reason, or the name of a metric is none of Prometheus.
+pub fn fuzz(data: &[u8]) {
+    let mapper = match Mapper::parse(&String::from_utf8_lossy(data)) {
+        Ok(mapper) => mapper,
+        Err(fault) => return assert!(!fault.message.is_empty()),
+    };
+    for (statistic, kind) in [
+        ("ratelimit.service.rate_limit.shop.user_a.b.total_hits", MetricType::Counter),
+        ("ratelimit_server.ShouldRateLimit.response_time", MetricType::Observer),
+    ] {
+        let Mapped::Metric { name, .. } = mapper.find(statistic, kind) else { continue };
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        assert!(name.chars().all(is_of_name) && !name.starts_with(|c: char| c.is_ascii_digit()), "{name:?}");
     }
 }
 
@@ -241,7 +259,7 @@ fn regex(text: &str) -> Result<Pattern, String> {
     })
 }
 
-/// Replaces `$1` and `${1}` by the parts that the stars of a glob matched. A star that is missing is empty.
+/// Replaces `$1` and `${1}` with the parts that the stars of a glob matched. A reference without a star is empty.
 fn expand(template: &str, captures: &[&str]) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -264,8 +282,8 @@ fn expand(template: &str, captures: &[&str]) -> String {
     text
 }
 
-/// A valid name of a metric, made as statsd_exporter makes it: `_` for each invalid character, one `_` for several hyphens in a
-/// row, and `_` before a digit at the beginning.
+/// A valid metric name, made as in statsd_exporter: `_` for each invalid character, one `_` for several hyphens in a
+/// row, and `_` before a leading digit.
 fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len() + 1);
     if name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -287,7 +305,7 @@ fn escape(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The metric as Prometheus writes it, or `-` where it is dropped.
+    /// The metric as Prometheus prints it, or `-` if it is dropped.
     fn shown(mapper: &Mapper, statistic: &str, metric_type: MetricType) -> String {
         match mapper.find(statistic, metric_type) {
             Mapped::Drop => "-".to_owned(),

@@ -1,11 +1,11 @@
-//! The metrics: counting and reading them.
+//! The metrics: counting and reading.
 //!
-//! The request path adds to plain atomics, which are looked up when policies load. Names, labels and floats are used only when
-//! metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from policies, never from callers. In
-//! metrics/: every metric with its name (table.rs), numbers without a limit or a domain (registry.rs), requests by domain
-//! (domains.rs), the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics
-//! of envoyproxy/ratelimit (mapped.rs), and the text formats (text.rs).
-//! Not here: what happens in a decision, which engine, store and limiter report to their observer.
+//! The request path adds to plain atomics, which are looked up when policies load. Names, labels and floats are used
+//! only when metrics are read, in small steps ([`Cursor`]). Labels of weir's own metrics come from policies, never from
+//! callers. In metrics/: every metric with its name (table.rs), numbers without a limit or a domain (registry.rs),
+//! requests by domain (domains.rs), the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), the
+//! process (process.rs), the metrics of envoyproxy/ratelimit (mapped.rs), and the text formats (text.rs). Not here: the
+//! events of a decision, which engine, store and limiter report to their observer.
 
 mod alerts;
 mod busiest;
@@ -58,7 +58,7 @@ use super::statistics::{Kind, Statistics};
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 
-/// Which metrics there are, and who sees them.
+/// Which metrics exist, and who reads them.
 #[derive(Debug)]
 pub struct Options {
     /// Hits above this part of a limit are near it.
@@ -71,11 +71,11 @@ pub struct Options {
     pub per_rule: bool,
     /// How many runtimes count. If there are more, some share counters.
     pub runtimes: usize,
-    /// Maps the statistics of envoyproxy/ratelimit to metrics; none if they are not shown.
+    /// Maps the statistics of envoyproxy/ratelimit to metrics. None if they are not shown.
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
-    /// How values of requests are shown to operators.
+    /// How values of requests are printed for operators.
     pub values: Values,
     /// How taps are served.
     pub tap: tap::Options,
@@ -138,10 +138,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Starts with no counts.
     ///
-    /// # Panics
-    /// When the table has no metric that is counted here: that is a mistake in weir.
+    /// # Panics When the table lacks a metric that is counted here: a mistake in weir.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let registry = Arc::<Registry>::default();
@@ -149,7 +148,7 @@ impl Metrics {
         let counters = |name, label| Numbers::new(&registry, FamilyKind::Counter, name, label);
         let (loads, load_errors) = (counter("weir_config_loads_total"), counter("weir_config_load_errors_total"));
         let store_errors = counters("weir_store_errors_total", "kind");
-        // The one failure that every store has.
+        // The only failure that every store can have.
         store_errors.of(TOO_HEAVY);
         let fallbacks = counters("weir_on_error_total", "action");
         let undone = counters("weir_undone_total", "result");
@@ -216,29 +215,27 @@ impl Metrics {
         metrics
     }
 
-    /// Adds a number that goes up and down, and that is read when the metrics are.
+    /// Adds a number that can rise and fall. It is read when the metrics are read.
     ///
-    /// # Panics
-    /// The table has no such gauge, or it has other labels. The series is there already.
+    /// # Panics When the table has no such gauge, when it has other labels, or when the series exists.
     pub fn gauge(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.registry.add(FamilyKind::Gauge, name, labels, Box::new(read));
     }
 
-    /// Adds a number that only grows, and that is read when the metrics are.
+    /// Adds a number that only rises. It is read when the metrics are read.
     ///
-    /// # Panics
-    /// As with [`Metrics::gauge`].
+    /// # Panics As [`Metrics::gauge`].
     pub fn counter(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
     }
 
-    /// An observer for one runtime that serves gRPC. The counters that it writes most often are its own.
+    /// An observer for one runtime that serves gRPC. It has its own copy of the counters that it writes most often.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
         self.observer_of(Protocol::Grpc)
     }
 
-    /// An observer for one runtime whose requests come by this protocol.
+    /// An observer for one runtime whose requests use this protocol.
     #[must_use]
     pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
@@ -250,7 +247,7 @@ impl Metrics {
         })
     }
 
-    /// Logs outages of stores as they begin and end. Never ends.
+    /// Logs the start and the end of store outages. Never returns.
     pub async fn log_outages(&self) {
         let mut outages = Outages::default();
         let mut ticks = tokio::time::interval(trouble::TICK);
@@ -266,13 +263,13 @@ impl Metrics {
         self.trouble.ended()
     }
 
-    /// The statistics by the names of envoyproxy/ratelimit.
+    /// The statistics with the names of envoyproxy/ratelimit.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// Who is limited.
+    /// The denied keys.
     #[must_use]
     pub const fn limited(&self) -> &Limited {
         &self.limited
@@ -290,8 +287,8 @@ impl Metrics {
         &self.taps
     }
 
-    /// The busiest limits since the last call, of any caller. It reads the counters of every limit, so call it on a thread that
-    /// decides nothing.
+    /// The busiest limits since the last call, by any caller. It reads the counters of every limit, so call it on a
+    /// thread that makes no decisions.
     #[must_use]
     pub fn busiest(&self) -> Arc<Busiest> {
         self.looks.look(&self.rules, &self.domains, Instant::now())
@@ -307,7 +304,7 @@ impl Metrics {
         self.statsd_dropped.add(lines);
     }
 
-    /// Counts policies that were put in force.
+    /// Counts policies that were loaded.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.loads.add(1);
@@ -325,15 +322,15 @@ impl Metrics {
         self.mapped.is_some()
     }
 
-    /// Makes the part of a scrape that readers can share: the metrics of envoyproxy/ratelimit, if they are shown. It takes
-    /// milliseconds for each thousand series, so call it on a thread that decides nothing.
+    /// Makes the part of a scrape that readers can share: the metrics of envoyproxy/ratelimit, if they are shown. It
+    /// takes milliseconds for each thousand series, so call it on a thread that makes no decisions.
     #[must_use]
     pub fn prepare(&self) -> Prepared {
         let families = self.mapped.as_ref().map(|mapped| mapped.families(Instant::now(), self.weir_names));
         Prepared(Arc::new(families.unwrap_or_default()))
     }
 
-    /// Begins to read all metrics.
+    /// Starts reading all metrics.
     #[must_use]
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
@@ -366,7 +363,7 @@ impl Metrics {
         Cursor { sources }
     }
 
-    /// All of it, in the text format of Prometheus: for few rules.
+    /// All metrics in the text format of Prometheus. Only for few rules.
     #[must_use]
     pub fn text(&self) -> String {
         let mut writer = TextWriter::new(Format::Text);
@@ -380,13 +377,13 @@ impl Metrics {
 #[derive(Debug, Default)]
 pub struct Prepared(Arc<MappedFamilies>);
 
-/// Reads all metrics little by little. It keeps its position, and no copy of the counters of rules.
+/// Reads all metrics in small steps. It stores its position, but no copy of the counters of rules.
 pub struct Cursor {
     sources: VecDeque<Box<dyn Source>>,
 }
 
 impl Cursor {
-    /// Shows at most some hundred further series. Returns false at the end.
+    /// Shows at most a few hundred further series. Returns false at the end.
     pub fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         while let Some(source) = self.sources.front_mut() {
             if source.advance(to) {
@@ -398,7 +395,7 @@ impl Cursor {
     }
 }
 
-/// Adds the statistics that are not about limits.
+/// Adds the statistics that do not belong to a limit.
 fn add_service(
     statistics: &Statistics,
     requests: &Arc<Latencies>,
@@ -488,7 +485,7 @@ impl Observer for PerRuntime {
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.metrics.fallbacks[action as usize].add(1);
-        // No store was asked, so none is in trouble.
+        // No store was called, so no store has an outage.
         if kind != TOO_HEAVY {
             self.metrics.trouble.fell_back(action, kind, Instant::now);
         }
@@ -566,7 +563,7 @@ mod tests {
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &[], mode: Mode::Atomic, charge, outcome, by });
+        tally.charged(&Charged { limit, entries: &[], row: None, mode: Mode::Atomic, charge, outcome, by });
     }
 
     fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
@@ -609,7 +606,7 @@ mod tests {
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let entries = [Entry { key: "user", value: "ann" }];
         let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &entries, mode: Mode::Atomic, charge, outcome, by });
+        tally.charged(&Charged { limit, entries: &entries, row: None, mode: Mode::Atomic, charge, outcome, by });
         let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
         assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
     }
@@ -668,7 +665,7 @@ mod tests {
             lines(&metrics, unmatched),
             [format!("{unmatched}\"shop\"}} 3"), format!("{unmatched}\"(unknown)\"}} 3")]
         );
-        // A domain keeps its counts over a reload, and goes with its policy.
+        // A domain keeps its counts over a reload, and loses them when its policy is removed.
         let tally = one.loaded(&policies);
         tally.decided(shop, 0, DecisionResult::Ok, 0);
         assert!(

@@ -1,8 +1,8 @@
-//! Metrics to a collector of OpenTelemetry, at intervals.
+//! Sends metrics to an OpenTelemetry collector at intervals.
 //!
-//! Each export reads all metrics as a scrape does, request by request, and never has a copy of all of them. One export runs at a
-//! time. Numbers are cumulative: an export that fails is not repeated, because the next one has the same counts and more.
-//! Not here: families as messages (messages.rs), the connection (otlp.rs), and what is counted (metrics.rs).
+//! Each export reads all metrics as a scrape does, request by request, and never has a copy of all of them. One export
+//! runs at a time. Numbers are cumulative: a failed export is not repeated, because the next one has the same counts
+//! and more. Not here: families as messages (messages.rs), the connection (otlp.rs), and what is counted (metrics.rs).
 
 mod messages;
 
@@ -23,9 +23,9 @@ use super::complaint::Complaint;
 use super::metrics::{Cursor, Metrics};
 use super::otlp::MetricsSender;
 
-/// How long the last export may take when weir ends.
+/// The timeout of the last export during shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// The shortest time between two log lines about a collector that takes nothing.
+/// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The numbers of exports by result.
@@ -49,8 +49,7 @@ pub struct MetricsExporter {
 impl MetricsExporter {
     /// An exporter of these metrics. It adds its own counters to them.
     ///
-    /// # Panics
-    /// The metrics have an exporter already.
+    /// # Panics When the metrics have an exporter already.
     #[must_use]
     pub fn new(
         metrics: Arc<Metrics>,
@@ -75,7 +74,7 @@ impl MetricsExporter {
         }
     }
 
-    /// Exports at once, at intervals until `stop` ends, and then once more, for at most two seconds.
+    /// Exports at once, then at intervals until `stop` ends, and then once more for at most two seconds.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -121,18 +120,18 @@ impl MetricsExporter {
         let Err(reason) = result else {
             self.exports.taken.fetch_add(1, Relaxed);
             if let Some(failed) = self.complaint.ended() {
-                tracing::info!(failed, "the collector takes metrics again");
+                tracing::info!(failed, "the collector accepts metrics again");
             }
             return;
         };
         self.exports.failed.fetch_add(1, Relaxed);
         if let Some(failed) = self.complaint.failed(1) {
-            tracing::warn!(failed, reason, "the collector does not take metrics");
+            tracing::warn!(failed, reason, "the collector does not accept metrics");
         }
     }
 }
 
-/// One export as requests, each made when the one before it is sent.
+/// One export as requests. Each is made when the one before it was sent.
 struct Requests {
     reading: Cursor,
     messages: Messages,

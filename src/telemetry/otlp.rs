@@ -1,8 +1,8 @@
-//! The connection to a collector of OpenTelemetry: OTLP by gRPC or HTTP, in cleartext or with TLS.
+//! The connection to an OpenTelemetry collector: OTLP by gRPC or HTTP, in cleartext or with TLS.
 //!
-//! For spans, the exporter of `opentelemetry-otlp` encodes, compresses and retries. This file gives it connections and headers: TLS
-//! is that of the rest of weir (ring, files that are read at each dial), and the headers are those of the settings alone. Metrics
-//! are sent without that exporter, because it takes only numbers of the crate's own instruments.
+//! For spans, the exporter of `opentelemetry-otlp` encodes, compresses and retries. This file provides its connections
+//! and headers: TLS as in the rest of weir (ring, files that are read at each dial), and only the headers of the
+//! settings. Metrics are sent without that exporter, because it accepts only numbers of the crate's own instruments.
 //! Not here: what is sent (traces.rs, metrics_export.rs).
 
 use std::fmt;
@@ -42,20 +42,20 @@ pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
     if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }
 
-/// The collector that a signal is sent to.
+/// The collector of a signal.
 #[derive(Debug)]
 pub struct Collector {
     /// The URL: of the server alone for gRPC, with the path for HTTP.
     pub url: Uri,
-    /// By gRPC, in place of HTTP with protobuf.
+    /// Whether gRPC is used, instead of HTTP with protobuf.
     pub is_grpc: bool,
-    /// Headers of each request. Can be secrets.
+    /// Headers of each request. They can be secret.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// How long one request may take.
     pub timeout: Duration,
     /// Whether requests are compressed.
     pub gzip: bool,
-    /// TLS that offers [`protocols`]; none for a URL with `http`.
+    /// TLS that offers [`protocols`]. None for a URL with `http`.
     pub tls: Option<Arc<Tls>>,
 }
 
@@ -107,8 +107,7 @@ impl Collector {
 
     /// A sender of metrics.
     ///
-    /// # Errors
-    /// When weir's user agent is no valid header: a mistake in weir.
+    /// # Errors When weir's user agent is not a valid header: a mistake in weir.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -134,7 +133,7 @@ fn channel(url: Uri, timeout: Duration, dial: Dial) -> Result<Channel, tonic::tr
     Ok(endpoint.connect_timeout(CONNECT_MAX.min(timeout)).timeout(timeout).connect_with_connector_lazy(dial))
 }
 
-/// Sends spans. Keeps the reason of a failed connection.
+/// Sends spans. Stores the reason of a failed connection.
 #[derive(Debug)]
 pub struct SpanSender {
     exporter: SpanExporter,
@@ -145,14 +144,14 @@ impl opentelemetry_sdk::trace::SpanExporter for SpanSender {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         *self.trouble.lock() = None;
         self.exporter.export(batch).await.map_err(|error| match self.trouble.lock().take() {
-            // By HTTP the exporter's own error has no reason.
+            // With HTTP the exporter's own error has no reason.
             Some(reason) => OTelSdkError::InternalFailure(format!("no connection: {reason}")),
             None => error,
         })
     }
 }
 
-/// Sends metrics. Keeps the reason of a failed connection.
+/// Sends metrics. Stores the reason of a failed connection.
 #[derive(Debug)]
 pub struct MetricsSender {
     client: MetricsClient,
@@ -171,7 +170,7 @@ impl MetricsSender {
     /// Sends one request, once.
     ///
     /// # Errors
-    /// The reason why the collector did not take all of it.
+    /// The reason why the collector did not accept all of it.
     pub async fn send(&self, metrics: ExportMetricsServiceRequest) -> Result<(), String> {
         *self.trouble.lock() = None;
         let answer = match timeout(self.timeout, self.client.send(metrics)).await {
@@ -213,7 +212,7 @@ impl MetricsClient {
                 if !response.status().is_success() {
                     return Err(format!("HTTP {}", response.status()));
                 }
-                // Some collectors answer without a message, or with one of JSON.
+                // Some collectors answer without a message, or with JSON.
                 Ok(ExportMetricsServiceResponse::decode(response.into_body()).unwrap_or_default())
             }
         }
@@ -238,7 +237,7 @@ fn metadata(headers: &[(HeaderName, HeaderValue)]) -> MetadataMap {
     metadata
 }
 
-/// A client of HTTP that sends the headers of the settings and no others.
+/// An HTTP client that sends the headers of the settings and no others.
 struct Client {
     inner: HyperClient<Dial>,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -254,7 +253,7 @@ impl fmt::Debug for Client {
 /// The headers that the exporter sets for a body.
 const OWN_HEADERS: [HeaderName; 2] = [header::CONTENT_TYPE, header::CONTENT_ENCODING];
 
-// The trait is declared by `async_trait`. This is the signature that the macro makes.
+// `async_trait` declares the trait. This is the signature that its macro makes.
 impl HttpClient for Client {
     fn send_bytes<'a, 'f>(
         &'a self,
@@ -294,7 +293,7 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
         });
-        // Longer than a test may take: the bound ends the request, and not the time.
+        // Longer than a test may take, so the byte bound ends the request, not the timeout.
         let timeout = Duration::from_secs(3_600);
         let collector_of = Collector { url, is_grpc: false, headers: Vec::new(), timeout, gzip: false, tls: None };
         let sender = collector_of.metrics().unwrap();

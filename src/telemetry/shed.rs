@@ -1,6 +1,6 @@
-//! Connections that a listener closed to keep its bounds, by reason.
+//! Connections that a listener closed to stay within its bounds, by reason.
 //!
-//! Not here: TLS handshakes that were given up (tls/server.rs), and connections past a bound on a single connection (grpc).
+//! Not here: TLS handshakes that were aborted (tls/server.rs), and bounds on a single connection (grpc).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,11 +10,11 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ShedReason {
-    /// The listener had as many connections as it may.
+    /// The listener had its maximum of connections.
     Full,
-    /// Its address had as many connections as it may.
+    /// The address had its maximum of connections.
     Peer,
-    /// No core took it over.
+    /// No core accepted it in time.
     Handover,
 }
 

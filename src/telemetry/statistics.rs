@@ -1,8 +1,8 @@
-//! The statistics of envoyproxy/ratelimit, by its names: the source of mapped metrics, StatsD lines and `/stats`.
+//! The statistics of envoyproxy/ratelimit with its names: the source of mapped metrics, StatsD lines and `/stats`.
 //!
-//! Rules whose names are fixed share their counters with weir's own metrics, so they cost nothing on the request path. The number
-//! of names with values of requests is bounded (setting `metrics.dynamic_series`).
-//! Not here: how they are shown (metrics.rs, statsd.rs), and what a charge adds (counts.rs).
+//! Rules with fixed names share their counters with weir's own metrics, so they cost nothing on the request path. The
+//! number of names with values of requests is bounded (setting `metrics.dynamic_series`). Not here: how they are shown
+//! (metrics.rs, statsd.rs), and what a charge adds (counts.rs).
 
 mod dynamic;
 mod names;
@@ -21,13 +21,13 @@ use super::counts::{Counts, Number, Part, Values};
 
 /// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
-/// Replaces the entries in the name of a limit of a request, if that name finds no room.
+/// Replaces the entries in the name of a limit of the request, if that name does not fit.
 const REST: &str = "_other";
 /// The statistic of unknown domains.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
 
-/// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits within a limit
-/// whether or not another limit denied the request.
+/// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits
+/// within a limit even if another limit denied the request.
 const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("near_limit", |values| values.near.wrapping_add(values.uncharged_near)),
     ("over_limit", |values| values.over),
@@ -37,16 +37,16 @@ const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("within_limit", |values| values.within.wrapping_add(values.uncharged_within)),
 ];
 
-/// How a number behaves.
+/// How a number changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// It only rises.
     Counter,
     /// A gauge.
     Gauge,
 }
 
-/// A number that is kept elsewhere, read when the statistics are.
+/// A number that is stored elsewhere, read with the statistics.
 struct Read {
     name: String,
     kind: Kind,
@@ -58,28 +58,28 @@ pub struct Statistics {
     named: Mutex<Named>,
     dynamic: Dynamic<Counts>,
     unknown_domains: Dynamic<AtomicU64>,
-    /// The room for the names in `dynamic` and `unknown_domains`.
+    /// The space for the names in `dynamic` and `unknown_domains`.
     room: Room,
-    /// Whether requests give names; false if nothing shows them.
+    /// Whether requests can determine names. False if nothing shows them.
     by_request: bool,
-    /// How often a name found no room.
+    /// How many names did not fit.
     refused: AtomicU64,
     reads: Mutex<Vec<Read>>,
 }
 
-/// The counters whose names policies give.
+/// The counters whose names come from policies.
 #[derive(Debug, Default)]
 struct Named {
     by_name: BTreeMap<Box<str>, Kept>,
     loads: u64,
-    /// The most names that are kept after their rule has gone.
+    /// The most names that are kept after their rule was removed.
     gone_max: usize,
 }
 
-/// The counters of one name. A name keeps counting when its rule changes, or goes and comes back.
+/// The counters of one name. A name keeps counting when its rule changes, or is removed and added again.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The counters of the policies in force.
+    /// The counters in force.
     live: Vec<Arc<Counts>>,
     /// The counters of earlier policies, which requests in flight may still use.
     leaving: Vec<Arc<Counts>>,
@@ -96,7 +96,7 @@ impl Kept {
         values
     }
 
-    /// Adds counters that are no longer used to `before`, and drops them.
+    /// Adds unused counters to `before`, and drops them.
     fn fold(&mut self) {
         let before = &mut self.before;
         self.leaving.retain(|counts| {
@@ -128,14 +128,14 @@ impl Named {
         let mut loads: Vec<u64> = self.by_name.values().filter(|kept| gone(kept)).map(|kept| kept.last_load).collect();
         if loads.len() > self.gone_max {
             loads.sort_unstable();
-            // Forgets the names that went first, and all names that went in the same load as the last of them.
+            // Removes the names that were unused first, and all names of the same load.
             let forgotten = loads[loads.len() - self.gone_max - 1];
             self.by_name.retain(|_, kept| !gone(kept) || kept.last_load > forgotten);
         }
     }
 }
 
-/// How the counters of one limit get their name.
+/// How the counters of one limit are named.
 #[derive(Debug)]
 pub(super) enum LimitName {
     /// By the policy alone.
@@ -148,16 +148,16 @@ pub(super) enum LimitName {
 #[derive(Debug)]
 pub(super) struct RequestName {
     naming: Naming,
-    /// The part of the name behind the rule, if the rule has several limits.
+    /// The part of the name after the rule, if the rule has several limits.
     limit: Option<Box<str>>,
-    /// The counters for requests whose name finds no room. Their name is that of the policy.
+    /// The counters for requests whose name does not fit. Their name is that of the policy.
     pub(super) rest: Arc<Counts>,
     /// The name of `rest`. Both go to [`Statistics::replace`].
     pub(super) rest_name: String,
 }
 
 impl Statistics {
-    /// No statistics yet. Requests can give `dynamic_max` names, and none if `by_request` is false.
+    /// Starts with no statistics. Requests can add `dynamic_max` names, or none if `by_request` is false.
     pub(super) fn new(dynamic_max: usize, by_request: bool) -> Self {
         Self {
             named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
@@ -170,7 +170,8 @@ impl Statistics {
         }
     }
 
-    /// The name of a rule's `limit`-th limit: a level below the rule, if the rule has several limits or the limit is on trial.
+    /// The name of a rule's `limit`-th limit: one level below the rule, if the rule has several limits or the limit is
+    /// on trial.
     pub(super) fn name_of(&self, rule: &Rule, limit: usize) -> LimitName {
         let limit = rule.limits.get(limit).filter(|limit| limit.shadow || !rule.has_one_limit());
         let limit = limit.map(|limit| names::cleaned(limit.name.as_deref().unwrap_or(limit.id()).to_owned()));
@@ -187,12 +188,12 @@ impl Statistics {
         LimitName::ByRequest(RequestName { naming, limit, rest: Arc::default(), rest_name: name })
     }
 
-    /// Replaces the counters of the policies in force, by name.
+    /// Replaces the counters in force, by name.
     pub(super) fn replace(&self, live: Vec<(String, Arc<Counts>)>) {
         self.named.lock().replace(live);
     }
 
-    /// Counts under the name that a request gives.
+    /// Counts under the name from a request.
     pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], part: &Part) {
         let mut name = Buffer::new();
         of.naming.write(entries, &mut name);
@@ -203,7 +204,7 @@ impl Statistics {
         self.count(&name, &of.rest, part);
     }
 
-    /// Counts a limit that came with a request.
+    /// Counts a limit of the request.
     pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
         if !self.by_request {
             return;
@@ -220,7 +221,7 @@ impl Statistics {
         }
     }
 
-    /// The name of the counters for limits of requests in a domain that find no room for their own name.
+    /// The name of the counters for limits of the request whose own name does not fit.
     pub(super) fn rest_of_request_limits(domain: &str) -> String {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }
@@ -241,22 +242,22 @@ impl Statistics {
         }
     }
 
-    /// How many names requests have given.
+    /// How many names come from requests.
     pub(super) fn dynamic_names(&self) -> usize {
         self.room.taken()
     }
 
-    /// How often the name of a request found no room.
+    /// How many names of requests did not fit.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
-    /// Adds a number that is kept elsewhere.
+    /// Adds a number that is stored elsewhere.
     pub fn add(&self, name: &str, kind: Kind, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.reads.lock().push(Read { name: name.to_owned(), kind, read: Box::new(read) });
     }
 
-    /// Passes every number with its full name to `see`, once, in no particular order. Numbers that are 0 are included.
+    /// Passes every number with its full name to `see`, once, in no particular order. Includes numbers that are 0.
     pub fn visit(&self, mut see: impl FnMut(&str, Kind, u64)) {
         let mut full = String::from(RATE_LIMIT);
         let mut see_limit = |name: &str, values: &Values| {
@@ -271,7 +272,7 @@ impl Statistics {
             }
         };
         let named = self.named.lock();
-        // A request can give a name that a policy has too.
+        // A request can have a name that a policy has too.
         let mut shared: HashMap<Box<str>, Values> = HashMap::new();
         self.dynamic.visit(Counts::values, |name, values| {
             if named.by_name.contains_key(name) {
@@ -297,7 +298,7 @@ impl Statistics {
         }
     }
 
-    /// One line for each number, `name: value`, in the order of names: what envoyproxy/ratelimit shows at `/stats`.
+    /// One line for each number, `name: value`, sorted by name: the content of envoyproxy/ratelimit's `/stats`.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = Vec::new();

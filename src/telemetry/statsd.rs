@@ -1,8 +1,8 @@
 //! Sends the statistics of envoyproxy/ratelimit to a StatsD server, by TCP or UDP.
 //!
-//! Nothing waits for the server. Without a connection counters grow on, and the next lines have what they grew by. A line that was
-//! written to a connection that then broke is not sent again, so no hit is counted twice.
-//! Not here: the format of lines (lines.rs).
+//! Nothing waits for the server. Without a connection the counters keep growing, and the next lines have the increase.
+//! A line that was written to a connection that then broke is not sent again, so no hit is counted twice. Not here: the
+//! format of lines (lines.rs).
 
 mod lines;
 
@@ -21,18 +21,18 @@ use self::lines::{Lines, Packet};
 use super::complaint::Complaint;
 use super::metrics::Metrics;
 
-/// How long connecting may take.
+/// The timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the server may take to read one packet.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the last send may take when weir ends.
+/// The timeout of the last send during shutdown.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long until the next attempt to connect, at first and at most.
+/// The first and the longest pause before the next connection attempt.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
-/// The bytes of a packet: by UDP what fits an Ethernet frame, and by TCP.
+/// The bytes of a packet: with UDP what fits into an Ethernet frame, and with TCP.
 const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
 
-/// How statistics go to the server.
+/// How statistics are sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// In a stream.
@@ -54,11 +54,11 @@ pub struct Options {
     pub interval: Duration,
     /// The tags of every line.
     pub tags: Vec<(String, String)>,
-    /// Replaces names, by the first that matches; for DogStatsD.
+    /// Replaces names; the first match counts. For DogStatsD.
     pub mogrifiers: Vec<Mogrifier>,
 }
 
-/// Sends statistics until `stop` ends, and then what is left.
+/// Sends statistics until `stop` ends, and then the rest.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
@@ -134,7 +134,7 @@ impl Sender {
             }
             if failed.is_some() {
                 self.metrics.statsd_dropped(packet.lines);
-                // By UDP the next datagram can still arrive.
+                // With UDP the next datagram can still arrive.
                 if self.transport == Transport::Udp {
                     self.complain(failed.take());
                 }
@@ -153,7 +153,7 @@ impl Sender {
                 written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             }
             Some(Connection::Udp(socket)) => {
-                // Without the last line break: a datagram ends by itself.
+                // Without the last line break, because a datagram has its own end.
                 socket.send(packet.text.trim_end_matches('\n').as_bytes()).await.map(drop)
             }
             None => Err(io::ErrorKind::NotConnected.into()),
@@ -205,7 +205,7 @@ impl Sender {
 
     async fn close(&mut self) {
         if let Some(Connection::Tcp(stream)) = &mut self.connection {
-            // Nothing to do about a connection that cannot be closed.
+            // Ignores a connection that cannot be closed.
             let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
         }
     }

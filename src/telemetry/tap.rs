@@ -1,10 +1,10 @@
 //! Taps: live requests with their answers, for operators.
 //!
-//! A decision reads one flag: whether there is a tap. If so, each tap draws whether the request is in its sample, applies its
-//! filter, and takes a place of the budget that all taps share. Then the request is copied into a bounded queue. A request that
-//! finds no place is counted as lost. In tap/: filters (filter.rs), the budget (budget.rs), the copy and its line (record.rs), and
-//! how values are shown (values.rs).
-//! Not here: who may open a tap, and for how long (http).
+//! A decision reads one flag: whether there is a tap. If so, each tap draws whether the request is in its sample,
+//! applies its filter, and takes a place of the budget that all taps share. Then the request is copied into a bounded
+//! queue. A request without a place is counted as lost. In tap/: filters (filter.rs), the budget (budget.rs), the copy
+//! and its line (record.rs), and how values are printed (values.rs). Not here: who may open a tap, and for how long
+//! (http).
 
 mod budget;
 mod filter;
@@ -28,23 +28,23 @@ pub use self::filter::{Filter, VERDICTS};
 pub use self::record::{Record, header};
 pub use self::values::{Named, TapValues};
 
-/// The most taps at a time.
+/// The most taps that can be open at the same time.
 pub const TAPS_MAX: usize = 4;
 /// The most records that wait for one tap.
 pub const RECORDS_WAITING_MAX: usize = 4_096;
 /// The most bytes of the records that wait for one tap.
 pub const BYTES_WAITING_MAX: usize = 2 << 20;
-/// The most bytes of text of a request that is recorded. A larger one is counted as lost.
+/// The most bytes of text in a recorded request. A larger one is counted as lost.
 pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
-/// The largest sample: one in so many.
+/// The largest sample: one in this many.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
 /// How taps are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether values of requests are shown as they are.
+    /// Whether values of requests are printed in plain text.
     pub shows_values: bool,
-    /// The most records of all taps together in a second.
+    /// The most records of all taps in a second, in total.
     pub records_per_second: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct Taps {
     /// Locked while a tap is opened or closed.
     changing: Mutex<()>,
     budget: Budget,
-    /// Whether a tap shows values if its request does not say.
+    /// Whether a tap prints values in plain text if its request does not set it.
     shows_values: bool,
     hidden: TapValues,
     shown: TapValues,
@@ -70,7 +70,7 @@ pub struct Taps {
     lost: AtomicU64,
 }
 
-/// There are [`TAPS_MAX`] taps already.
+/// There are already [`TAPS_MAX`] taps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyTaps;
 
@@ -98,7 +98,7 @@ pub struct Listener {
 }
 
 impl Taps {
-    /// No tap yet.
+    /// Starts without taps.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Taps {
         self.open.store(Arc::new(open));
     }
 
-    /// Whether a tap shows values as they are if its request does not say.
+    /// Whether a tap prints values in plain text if its request does not set it.
     #[must_use]
     pub const fn shows_values(&self) -> bool {
         self.shows_values
@@ -218,20 +218,20 @@ impl Tap {
 }
 
 impl Listener {
-    /// Shows or hides values for this reader only.
+    /// Prints or hides values for this reader only.
     #[must_use]
     pub fn with_values(mut self, is_shown: bool) -> Self {
         self.shows_values = is_shown;
         self
     }
 
-    /// How values are shown.
+    /// How values are printed.
     #[must_use]
     pub fn values(&self) -> &TapValues {
         if self.shows_values { &self.taps.shown } else { &self.taps.hidden }
     }
 
-    /// Waits until the queue is half full. A reader polls the queue besides, so that a decision seldom wakes it.
+    /// Waits until the queue is half full. A reader also polls the queue, so that a decision rarely wakes it.
     pub async fn is_filling(&self) {
         self.tap.is_filling.notified().await;
     }
@@ -284,7 +284,7 @@ fn is_drawn(sample: u32) -> bool {
         x ^= x >> 7;
         x ^= x << 17;
         state.set(x);
-        // The upper half of a product is in 0..sample, and evenly spread.
+        // The upper half of a product is in 0..sample, and uniformly distributed.
         (u128::from(x) * u128::from(sample)) >> u64::BITS == 0
     })
 }
@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// A request that notes what it is asked.
+    /// A request that stores which methods were called.
     struct Asked<'a> {
         entries: [Entry<'a>; 1],
         asked: RefCell<Vec<&'static str>>,
@@ -415,7 +415,7 @@ mod tests {
         for _ in 0..100 {
             taps.answered(&Asked::of("ann"));
         }
-        // Ten, and one for each tenth of a second that this test takes.
+        // Ten, and one for each tenth of a second of this test.
         assert!((10..100).contains(&taps.recorded()), "{}", taps.recorded());
         assert_eq!(listeners.iter().map(|listener| lines(listener).len() as u64).sum::<u64>(), taps.recorded());
     }

@@ -1,9 +1,9 @@
-//! Traces: which decisions are traced, the attributes of their spans, and where the spans go.
+//! Traces: which decisions are traced, the attributes of their spans, and where the spans are sent.
 //!
-//! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and allocates
-//! nothing. Spans are built here by hand and not with `tracing` (ADR 18). In traces/: the caller's context (context.rs), the
-//! sampler (sampler.rs), the spans (span.rs), and the queue with its exporter (queue.rs).
-//! Not here: the connection to the collector (otlp.rs), and what happens in a decision, which the limiter reports.
+//! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and
+//! allocates nothing. Spans are built by hand and not with `tracing` (ADR 18). In traces/: the caller's context
+//! (context.rs), the sampler (sampler.rs), the spans (span.rs), and the queue with its exporter (queue.rs). Not here:
+//! the connection to the collector (otlp.rs), and the events of a decision, which the limiter reports.
 
 mod context;
 mod queue;
@@ -32,7 +32,7 @@ use crate::metrics::Protocol;
 /// The headers that the caller's context is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Propagators {
-    /// `traceparent` and `tracestate` of W3C Trace Context. They win over `b3`.
+    /// `traceparent` and `tracestate` of W3C Trace Context. They have priority over `b3`.
     pub w3c: bool,
     /// `b3`, and `x-b3-*`.
     pub b3: bool,
@@ -49,7 +49,7 @@ pub struct Options {
     pub descriptor_values: bool,
 }
 
-/// Begins the traces of decisions. One for the process.
+/// Starts the traces of decisions. One for the process.
 #[derive(Debug)]
 pub struct Tracer {
     options: Options,
@@ -58,14 +58,14 @@ pub struct Tracer {
     spans: Arc<Spans>,
 }
 
-/// How the answer to a request ended.
+/// The result of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// With this code of gRPC.
+    /// This gRPC code.
     Grpc(i32),
-    /// With this status of HTTP.
+    /// This HTTP status.
     Http(u16),
-    /// The caller gave up.
+    /// The caller cancelled the request.
     Cancelled,
 }
 
@@ -107,7 +107,7 @@ impl Tracer {
     }
 }
 
-/// The trace of one sampled decision. Its spans go to the queue when it is dropped.
+/// The trace of one sampled decision. When dropped, its spans go to the queue.
 pub struct Trace {
     tracer: Arc<Tracer>,
     protocol: Protocol,
@@ -140,7 +140,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let ended = self.ended.unwrap_or(Ended::Cancelled);
         let record = std::mem::take(self.record.get_mut());
-        // By the monotonic clock: the time of day can be set in between.
+        // By the monotonic clock, because the time of day can be set in between.
         let end = self.began_at + self.began.elapsed();
         for span in span::spans(self, record, ended, end) {
             self.tracer.spans.push(Box::new(span));
@@ -189,14 +189,14 @@ pub struct Service {
     pub name: String,
     /// `service.namespace`.
     pub namespace: Option<String>,
-    /// `service.instance.id`; a random UUID if there is none.
+    /// `service.instance.id`. None: a random UUID.
     pub instance_id: Option<String>,
-    /// All others.
+    /// All other attributes.
     pub attributes: Vec<(String, String)>,
 }
 
 impl Service {
-    /// The resource of spans. The named attributes win over the list, except `service.version`.
+    /// The resource of spans. The named attributes override the list, except `service.version`.
     #[must_use]
     pub fn resource(&self) -> Resource {
         let listed = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
@@ -209,7 +209,7 @@ impl Service {
             KeyValue::new("service.instance.id", instance),
         ];
         named.extend(self.namespace.clone().map(|namespace| KeyValue::new("service.namespace", namespace)));
-        // The version of the build, unless the list gives another.
+        // The version of the build, unless the list has another.
         if self.attributes.iter().any(|(key, _)| key == "service.version") {
             named.retain(|pair| pair.key.as_str() != "service.version");
         }
@@ -226,7 +226,7 @@ fn random_uuid() -> String {
 }
 
 impl Sampler {
-    /// The sampler that decides by this part of all traces.
+    /// The sampler that keeps this part of all traces.
     #[must_use]
     pub fn ratio(ratio: Fraction, is_parent_based: bool) -> Self {
         Self::new(u64::from(ratio.billionths()), is_parent_based)

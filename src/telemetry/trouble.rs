@@ -1,9 +1,9 @@
-//! Logs the begin and the end of each outage: the time in which `on_error` decides because a store gives no answer.
+//! Logs the start and the end of each outage: the time in which `on_error` applies because a store gives no answer.
 //!
-//! Decisions only add to atomics. A task elsewhere reads them every [`TICK`] and logs, so no decision waits for a lock or for the
+//! Decisions only add to atomics. A task reads them every [`TICK`] and logs, so no decision waits for a lock or for the
 //! log.
 //!
-//! Not here: how often that happens (metrics.rs), and which connection or server is at fault (app/redis_health.rs).
+//! Not here: the counters (metrics.rs), and which connection or server failed (app/redis_health.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -14,11 +14,11 @@ use weir_engine::OnError;
 
 /// How often to call [`Trouble::tick`].
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// An outage ends when no call has failed for so long. Without this, a store that fails half of its calls would begin and end an
-/// outage each time.
+/// An outage ends when no call has failed for this time. Without it, a store that fails half of its calls would start
+/// and end an outage each time.
 const QUIET: Duration = Duration::from_secs(1);
-/// An outage also ends when no call has failed for so long and no store has answered: no request came. The next failure begins a
-/// new outage.
+/// An outage also ends when no call has failed for this time and no store has answered: there were no requests. The
+/// next failure starts a new outage.
 const UNASKED: Duration = Duration::from_secs(10);
 
 /// How many descriptors each action decided, in the order of [`OnError::ALL`].
@@ -27,12 +27,12 @@ type Counts = [u64; OnError::ALL.len()];
 /// The failures that decisions report.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    /// Whether an outage has begun. While it is false, decisions write nothing.
+    /// Whether an outage has started. While it is false, decisions write nothing.
     is_on: AtomicBool,
     /// Whether a store has answered since the last failure. False outside of an outage.
     answered: AtomicBool,
     counts: [AtomicU64; OnError::ALL.len()],
-    /// The failure that began the outage.
+    /// The failure that started the outage.
     first: ArcSwapOption<Failure>,
     /// How many outages have ended.
     ended: Arc<AtomicU64>,
@@ -56,7 +56,7 @@ pub(super) struct Outages {
 struct Outage {
     began: Instant,
     last: Instant,
-    /// The counts when it began.
+    /// The counts when it started.
     before: Counts,
 }
 
@@ -68,10 +68,10 @@ enum Line {
 }
 
 impl Trouble {
-    /// `on_error` has decided a descriptor.
+    /// `on_error` was applied to a descriptor.
     pub(super) fn fell_back(&self, action: OnError, kind: &'static str, now: impl FnOnce() -> Instant) {
-        // Counted before `is_on` is read, and `look` writes `is_on` before it reads the counts. So no failure is lost: either
-        // this sees `is_on` false, or `look` sees the count.
+        // Counted before `is_on` is read, and `look` writes `is_on` before it reads the counts. So no failure is lost:
+        // either this reads `is_on` as false, or `look` reads the count.
         self.counts[action as usize].fetch_add(1, SeqCst);
         // Cleared here and not in `look`, which could also clear an answer that came after this failure.
         self.answered.store(false, Relaxed);
@@ -87,17 +87,17 @@ impl Trouble {
         }
     }
 
-    /// How many outages have ended so far. Log lines about a store belong to one outage while this number stays.
+    /// How many outages have ended. Log lines about a store belong to one outage while this number stays the same.
     pub(super) fn ended(&self) -> Arc<AtomicU64> {
         self.ended.clone()
     }
 
-    /// Logs what began or ended since the last tick.
+    /// Logs what started or ended since the last tick.
     pub(super) fn tick(&self, outages: &mut Outages, now: Instant) {
         match self.look(outages, now) {
             None => {}
             Some(Line::Begins { action, kind }) => {
-                tracing::warn!(kind, on_error = action.name(), "a store does not answer: decisions go by on_error");
+                tracing::warn!(kind, on_error = action.name(), "a store does not answer: on_error applies");
             }
             Some(Line::Ends { after, counts: [error, allow, deny, local], answered: true }) => {
                 tracing::info!(?after, error, allow, deny, local, "stores answer again");
@@ -109,7 +109,7 @@ impl Trouble {
                     allow,
                     deny,
                     local,
-                    "no request needs a store any more, and none has answered"
+                    "outage ended without an answer: no request uses the store"
                 );
             }
         }
@@ -142,7 +142,7 @@ impl Trouble {
         self.first.store(None);
         self.is_on.store(false, SeqCst);
         if self.counts() != counts {
-            // A failure came meanwhile: the outage goes on.
+            // A failure came in between: the outage continues.
             self.is_on.store(true, SeqCst);
             return None;
         }
@@ -166,7 +166,7 @@ impl Trouble {
 mod tests {
     use super::*;
 
-    /// Looks every [`TICK`] for so long, and returns the lines.
+    /// Ticks every [`TICK`] for this time, and returns the lines.
     fn ticks(trouble: &Trouble, outages: &mut Outages, now: &mut Instant, lasting: Duration) -> Vec<Line> {
         let end = *now + lasting;
         let mut lines = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * UNASKED), []);
     }
 
-    /// The line at the end of an outage is about the outage that the line before it began.
+    /// The line at the end of an outage refers to the outage that the line before it started.
     #[test]
     fn an_outage_that_no_request_saw_the_end_of_is_not_counted_to_the_next() {
         let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
@@ -208,7 +208,7 @@ mod tests {
             matches!(lines[..], [Line::Begins { .. }, Line::Ends { counts: [0, 0, 1, 0], answered: false, after }] if after < QUIET),
             "{lines:?}"
         );
-        // A blip, and then another outage.
+        // A short outage, and then another one.
         for actions in [&[OnError::Error][..], &[OnError::Error, OnError::Allow]] {
             for action in actions {
                 trouble.fell_back(*action, "deadline", || now);
@@ -269,7 +269,7 @@ mod tests {
                 })
                 .collect();
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                // Every look may end an outage.
+                // Every tick may end an outage.
                 now += UNASKED;
                 note(trouble.look(&mut outages, now));
             }

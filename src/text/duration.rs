@@ -18,7 +18,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 ///
 /// # Errors
 ///
-/// What is wrong and what to write instead.
+/// The reason and a correction.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() {
         return Err("empty: write a number with its unit, such as 10ms".to_owned());
@@ -27,7 +27,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err(format!("has no unit: write {0}ms or {0}s", text.get(..SHOWN_CHARS_MAX).unwrap_or(text)));
     }
     if text.contains(['.', ',']) {
-        return Err("fractions are not read: 1.5s is 1s500ms".to_owned());
+        return Err("fractions are not supported: write 1s500ms in place of 1.5s".to_owned());
     }
     let mut micros: u64 = 0;
     let mut units_left = UNITS;
@@ -47,7 +47,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             if UNITS.iter().any(|(name, _)| *name == unit) {
                 return Err("units go from the largest to the smallest, each once: 1m30s".to_owned());
             }
-            return Err(format!("{unit:?} is no unit: {}", unit_names()));
+            return Err(format!("{unit:?} is not a unit: {}", unit_names()));
         };
         micros = number
             .parse::<u64>()
@@ -61,7 +61,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
-/// Writes a length of time in the form of [`duration`], rounded down to microseconds.
+/// Formats a length of time so that [`duration`] can parse it, rounded down to microseconds.
 #[must_use]
 pub fn spell(length: Duration) -> String {
     let mut text = String::new();
@@ -124,15 +124,15 @@ mod tests {
             ("-1s", "not a duration"),
             ("+1s", "not a duration"),
             (" 1s", "not a duration"),
-            ("1 s", "\" s\" is no unit"),
-            ("1s ", "\"s \" is no unit"),
+            ("1 s", "\" s\" is not a unit"),
+            ("1s ", "\"s \" is not a unit"),
             ("s", "not a duration"),
             ("1m30", "the last number has no unit"),
             ("30s1m", "largest to the smallest"),
             ("1s1s", "largest to the smallest"),
-            ("10sec", "\"sec\" is no unit: use d, h, m, s, ms, us"),
-            ("1S", "\"S\" is no unit"),
-            ("1\u{b5}s", "is no unit"),
+            ("10sec", "\"sec\" is not a unit: use d, h, m, s, ms, us"),
+            ("1S", "\"S\" is not a unit"),
+            ("1\u{b5}s", "is not a unit"),
             ("99999999999999999999s", "too long"),
             ("300000000d", "too long"),
         ];

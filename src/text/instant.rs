@@ -8,19 +8,20 @@ use weir_engine::Micros;
 
 use super::zone;
 
-/// The last instant that can be named: 2100-01-01T00:00:00Z.
+/// The last supported instant: 2100-01-01T00:00:00Z.
 pub const INSTANT_US_MAX: Micros = 4_102_444_800 * 1_000_000;
 /// The length of a date, `2026-12-01`.
 const DATE_BYTES: usize = 10;
 
-/// Reads an instant: `2026-12-01T00:00:00Z`, with an offset from UTC, with a time zone, or a date, which begins in UTC.
+/// Parses an instant: `2026-12-01T00:00:00Z`, with an offset from UTC, with a time zone, or a date, which begins in
+/// UTC.
 ///
-/// A local time that does not exist or exists twice, because daylight saving begins or ends, is refused.
+/// Refuses a local time that does not exist or occurs twice because daylight saving begins or ends.
 ///
-/// # Errors
-/// The reason, which does not quote the text.
+/// # Errors The reason, without the text.
 pub fn parse_instant(text: &str) -> Result<Micros, String> {
-    let none = || "no instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25".to_owned();
+    let none =
+        || "not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25".to_owned();
     let date = || text.parse::<Date>().and_then(|date| date.to_zoned(TimeZone::UTC)).map(|zoned| zoned.timestamp());
     let timestamp = if text.contains('[') {
         zoned(text).unwrap_or_else(|| Err(none()))?
@@ -41,7 +42,7 @@ pub fn instant_text(instant: Micros) -> String {
     Timestamp::from_microsecond(micros).map_or_else(|_| format!("{instant} us"), |instant| instant.to_string())
 }
 
-/// An instant with a time zone; none if the form is wrong.
+/// An instant with a time zone. None if the form is wrong.
 fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
     let pieces = Pieces::parse(text).ok()?;
     let local = pieces.date().to_datetime(pieces.time().unwrap_or(Time::midnight()));
@@ -54,7 +55,7 @@ fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
         return Some(Err(format!("no time zone {name:?}{}", zone::hint(name))));
     };
     let offset = match pieces.offset() {
-        // `Z` means UTC, and the zone changes nothing.
+        // `Z` means UTC, and the zone has no effect.
         Some(PiecesOffset::Zulu) => return Offset::UTC.to_timestamp(local).ok().map(Ok),
         Some(numeric) => Some(numeric.to_numeric_offset()),
         None => None,
@@ -70,7 +71,7 @@ fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
         Some(offset) => return Some(Err(format!("the offset of {name} is {first} then, not {offset}"))),
         None if first == last => first,
         None => {
-            let twice = format!("{local} comes twice in {name}, as clocks go back: write");
+            let twice = format!("{local} occurs twice in {name}, because clocks go back: write");
             return Some(Err(format!("{twice} {local}{first}[{name}] or {local}{last}[{name}]")));
         }
     };
@@ -84,7 +85,7 @@ fn no_such_time(local: DateTime, after: Offset, name: &str, zone: &TimeZone) -> 
     let next = change.offset().to_datetime(change.timestamp());
     let last = zone.to_datetime(change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?);
     Some(format!(
-        "{local} does not exist in {name}, as clocks go forward: next to it are {last}[{name}] and {next}[{name}]"
+        "{local} does not exist in {name}, because clocks go forward: next to it are {last}[{name}] and {next}[{name}]"
     ))
 }
 
@@ -109,11 +110,11 @@ mod tests {
         }
         assert_eq!(parse_instant("2026-12-01T00:00:00.000001Z"), Ok(december + 1));
         assert_eq!(instant_text(december), "2026-12-01T00:00:00Z");
-        // Without an offset it is no instant.
+        // Without an offset the text is not an instant.
         for text in
             ["", "tomorrow", "2026-12-01T00:00:00", "2026-13-01", "2026-12-1", "1200", "2026-12-01[", "2026-12-01[]"]
         {
-            assert!(parse_instant(text).unwrap_err().starts_with("no instant: write "), "{text}");
+            assert!(parse_instant(text).unwrap_err().starts_with("not an instant: write "), "{text}");
         }
         assert_eq!(parse_instant("2100-01-01"), Ok(INSTANT_US_MAX));
         let bounds = "must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z";
@@ -127,10 +128,10 @@ mod tests {
         let refused = |text: &str| parse_instant(text).unwrap_err();
         assert_eq!(
             refused("2040-03-25T02:30[Europe/Berlin]"),
-            "2040-03-25T02:30:00 does not exist in Europe/Berlin, as clocks go forward: \
+            "2040-03-25T02:30:00 does not exist in Europe/Berlin, because clocks go forward: \
              next to it are 2040-03-25T01:59:59[Europe/Berlin] and 2040-03-25T03:00:00[Europe/Berlin]"
         );
-        // An offset does not help, and half an hour is a gap too.
+        // An offset does not help. A gap of half an hour counts too.
         assert!(refused("2040-03-25T02:30+01:00[Europe/Berlin]").contains("does not exist"));
         let howe = refused("2039-10-02T02:10[Australia/Lord_Howe]");
         assert!(howe.contains("T01:59:59[Australia/Lord_Howe] and 2039-10-02T02:30:00["), "{howe}");
@@ -142,7 +143,7 @@ mod tests {
     fn a_local_time_that_comes_twice_needs_its_offset() {
         assert_eq!(
             parse_instant("2040-10-28T02:30[Europe/Berlin]").unwrap_err(),
-            "2040-10-28T02:30:00 comes twice in Europe/Berlin, as clocks go back: \
+            "2040-10-28T02:30:00 occurs twice in Europe/Berlin, because clocks go back: \
              write 2040-10-28T02:30:00+02[Europe/Berlin] or 2040-10-28T02:30:00+01[Europe/Berlin]"
         );
         let first = parse_instant("2040-10-28T02:30:00+02[Europe/Berlin]");

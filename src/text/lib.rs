@@ -1,5 +1,5 @@
-//! Texts that operators write, read strictly: YAML, lengths of time, instants, time zones, true and false; and the known word
-//! that a misspelled one was meant to be.
+//! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false; and the
+//! probable correction of a misspelled word.
 //!
 //! Not here: files, and what their keys mean (policies, settings).
 

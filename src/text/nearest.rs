@@ -1,10 +1,10 @@
-//! The probable meaning of a misspelled word.
+//! The probable correction of a misspelled word.
 
 /// The longest compared word, in bytes: the time of a comparison grows with the square.
 const COMPARED_BYTES_MAX: usize = 64;
 
-/// The known word that a misspelled one probably means: one that begins with it (`min`), or one in which at most a third of the
-/// letters are wrong.
+/// The probable correction: a known word that begins with the misspelled one (`min`), or that differs in at most a
+/// third of its letters.
 #[must_use]
 pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     const PREFIX_BYTES_MIN: usize = 3;

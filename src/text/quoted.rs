@@ -1,6 +1,6 @@
-//! Texts of others in messages.
+//! Quotes texts of other programs in messages.
 
-/// How much of a text a message shows, in characters.
+/// How much of a text a message prints, in characters.
 const CHARS_MAX: usize = 60;
 
 /// A text quoted for a message and cut to a bounded length.
@@ -12,7 +12,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// The same without quotation marks.
+/// As [`quoted`], without quotation marks.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     quoted(text).replace('"', "")

@@ -1,7 +1,7 @@
-//! YAML as a small tree with the position of each node: policies, settings and mapping files are read by it.
+//! YAML as a small tree with the position of each node. It reads policies, settings and mapping files.
 //!
-//! Aliases and merge keys (`<<`) are followed. What they stand for counts against the same bounds as written text. Tags other
-//! than `!!str` and second documents are refused, except in a compatible reading. Not here: what keys mean.
+//! Aliases and merge keys (`<<`) are expanded. Expanded values count against the same bounds as written text. Tags
+//! other than `!!str` and second documents are refused, except in a compatible reading. Not here: what keys mean.
 
 mod comments;
 mod position;
@@ -18,31 +18,31 @@ use comments::{Comments, Quote};
 
 use super::quoted;
 
-/// The parser keeps everything between the brackets of an outermost list or mapping, in hundreds of bytes for each of these
-/// characters.
+/// The parser stores everything between the brackets of an outermost list or mapping, with hundreds of bytes for each
+/// of these characters.
 const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
 
-/// How a text is read, and how much it may hold.
+/// How a text is parsed, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Reads only the first document, accepts all tags but `!!binary`, and of a key that is there twice takes the last value.
+    /// Reads only the first document, accepts all tags but `!!binary`, and of a key that appears twice takes the last value.
     pub is_compatible: bool,
-    /// In a compatible reading: the key whose mappings are joined if it is there several times.
+    /// In a compatible reading: the key whose mappings are joined if it is repeated.
     pub joined_key: &'static str,
-    /// The most values as written, and the most of the characters `, [ ] { }`.
+    /// The most values as written, and the most characters of `, [ ] { }`.
     pub written_max: usize,
-    /// The most values with aliases written out, keys included.
+    /// The most values after expanding aliases, including keys.
     pub values_max: u32,
-    /// The most bytes of text that aliases stand for.
+    /// The most bytes of text from aliases.
     pub aliased_bytes_max: usize,
-    /// How deep lists and mappings may nest.
+    /// The deepest nesting of lists and mappings.
     pub depth_max: usize,
 }
 
-/// Why a text cannot be read, and where; displayed as `line:column: message`.
+/// Why a text cannot be parsed, and where; displayed as `line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where.
+    /// The position.
     pub position: Position,
     /// The reason.
     pub message: String,
@@ -61,11 +61,11 @@ impl std::error::Error for Fault {}
 pub enum Oddity {
     /// A key that the mapping already has.
     KeyTwice(String),
-    /// What follows the first document is not read.
+    /// A second document, which is not read.
     SecondDocument,
 }
 
-/// Where a node is kept. Aliases make several places of the tree share one node.
+/// The index of a node. Aliases make several places of the tree share one node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeId(u32);
 
@@ -77,16 +77,16 @@ impl NodeId {
     }
 }
 
-/// A value and where it was written: with an alias, where its anchor stands.
+/// A value and its position. The position of an alias is that of its anchor.
 #[derive(Debug)]
 pub struct Node<'a> {
-    /// Where it begins.
+    /// The position of its beginning.
     pub position: Position,
     /// The value.
     pub value: Value<'a>,
 }
 
-/// What a node is.
+/// The value of a node.
 #[derive(Debug)]
 pub enum Value<'a> {
     /// A text, a number, a boolean or null.
@@ -98,12 +98,12 @@ pub enum Value<'a> {
     },
     /// The items of a list.
     List(Vec<NodeId>),
-    /// Keys are scalars; whether one is there twice is checked in a compatible reading only.
+    /// Keys are scalars; whether one appears twice is checked in a compatible reading only.
     Mapping(Vec<(NodeId, NodeId)>),
 }
 
 impl Node<'_> {
-    /// Whether it is absent, `~` or `null`.
+    /// Whether the value is absent, `~` or `null`.
     #[must_use]
     pub fn is_null(&self) -> bool {
         match &self.value {
@@ -112,7 +112,7 @@ impl Node<'_> {
         }
     }
 
-    /// What it is, for messages.
+    /// The value's type, for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
@@ -129,7 +129,7 @@ impl Node<'_> {
 #[derive(Debug)]
 pub struct Document<'a> {
     nodes: Vec<Node<'a>>,
-    /// None if the text is empty but for comments.
+    /// None if the text is empty except for comments.
     pub root: Option<NodeId>,
     /// Probable mistakes.
     pub oddities: Vec<(Position, Oddity)>,
@@ -137,7 +137,7 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Reads a text, which may start with a byte order mark.
+    /// Parses a text. It may start with a byte order mark.
     ///
     /// # Errors
     /// The first fault of the text.
@@ -173,20 +173,20 @@ impl<'a> Document<'a> {
         Ok(Self { nodes: builder.nodes, root: builder.root, oddities: builder.oddities, comments })
     }
 
-    /// A document that did not come as text.
+    /// A document that was not read from text.
     #[must_use]
     pub fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
         Self { nodes, root: Some(root), oddities: Vec::new(), comments: Comments::default() }
     }
 
-    /// Whether a comment is in one of these lines, or alone in the line above.
+    /// Whether one of these lines has a comment, or the line above is a comment.
     #[must_use]
     pub fn has_comment(&self, first: u32, last: u32) -> bool {
         self.comments.is_beside(first, last)
     }
 
-    /// Calls `visit` with each scalar and list below a mapping: its name, such as `redis.timeout`, and where its key is.
-    /// Does nothing for a node that is no mapping.
+    /// Calls `visit` with each scalar and list below a mapping: its name, such as `redis.timeout`, and the position of
+    /// its key. Does nothing for a node that is not a mapping.
     pub fn leaves(&self, mapping: NodeId, visit: &mut impl FnMut(&str, Position, &Node<'a>)) {
         self.leaves_below(&mut String::new(), mapping, visit);
     }
@@ -209,7 +209,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The last line in which a node has a key or a value. An alias has no lines of its own.
+    /// The last line with a key or a value of a node. An alias has no lines of its own.
     #[must_use]
     pub fn last_line(&self, id: NodeId) -> u32 {
         let node = self.node(id);
@@ -223,22 +223,22 @@ impl<'a> Document<'a> {
         below.unwrap_or(0).max(node.position.line)
     }
 
-    /// The node of an id of this document.
+    /// The node with this id.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node<'a> {
         &self.nodes[id.0 as usize]
     }
 }
 
-/// A node with all that hangs below it.
+/// A node with everything nested in it.
 #[derive(Clone, Copy)]
 struct Subtree {
     node: NodeId,
-    /// How many nodes it is when aliases are written out.
+    /// The number of nodes after expanding aliases.
     size: u32,
-    /// How many bytes its texts have then.
+    /// The bytes of its texts after expanding aliases.
     bytes: usize,
-    /// How many collections deep it is.
+    /// How deep its collections are nested.
     height: usize,
 }
 
@@ -256,7 +256,7 @@ struct Open {
 
 struct Builder<'a> {
     options: Options,
-    /// The first document has ended.
+    /// Whether the first document has ended.
     is_complete: bool,
     oddities: Vec<(Position, Oddity)>,
     nodes: Vec<Node<'a>>,
@@ -264,9 +264,9 @@ struct Builder<'a> {
     documents: u32,
     open: Vec<Open>,
     anchors: HashMap<usize, Subtree>,
-    /// Nodes so far, with aliases written out.
+    /// The number of nodes so far, after expanding aliases.
     size: u32,
-    /// The bytes of texts that aliases stand for, so far.
+    /// The bytes of text from aliases so far.
     aliased_bytes: usize,
 }
 
@@ -319,7 +319,7 @@ impl<'a> Builder<'a> {
                 self.aliased_bytes = self.aliased_bytes.saturating_add(subtree.bytes);
                 if self.aliased_bytes > self.options.aliased_bytes_max {
                     let most = self.options.aliased_bytes_max >> 20;
-                    return Err(fault(at, format!("aliases of more than {most} MiB of text, written out")));
+                    return Err(fault(at, format!("aliases expand to more than {most} MiB of text")));
                 }
                 self.place(subtree, at)
             }
@@ -346,7 +346,7 @@ impl<'a> Builder<'a> {
         } else {
             Value::List(closed.items)
         };
-        // The collection counts once more here; what is in it was counted as it came.
+        // The collection itself is counted here; its content was counted before.
         let mut subtree = self.add(Node { position: at, value }, 1, closed.height)?;
         subtree.size = closed.size;
         subtree.bytes = closed.bytes;
@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
         self.place(subtree, at)
     }
 
-    /// The entries with those of every `<<` added, unless the mapping has the key itself.
+    /// The entries, plus those of every `<<` whose key the mapping does not have.
     fn merged(&self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
         let is_merge = |key: NodeId| matches!(self.scalar(key), Some(("<<", true)));
         if !entries.iter().any(|&(key, _)| is_merge(key)) {
@@ -380,8 +380,8 @@ impl<'a> Builder<'a> {
         Ok(entries)
     }
 
-    /// The entries in the order in which envoyproxy/ratelimit sets its fields: those of a `<<` at its place, and of a
-    /// key that is there several times the last value.
+    /// The entries in the order in which envoyproxy/ratelimit sets its fields: those of a `<<` at its place, and the
+    /// last value of a repeated key.
     fn flattened(&mut self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
         let mut flat: Vec<(NodeId, NodeId)> = Vec::with_capacity(entries.len());
         let mut places: HashMap<String, usize> = HashMap::new();
@@ -397,7 +397,7 @@ impl<'a> Builder<'a> {
                 }
                 continue;
             }
-            // Of several mappings the first one wins.
+            // The first of several mappings has priority.
             for source in self.merge_sources(value).into_iter().rev() {
                 let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
                     return Err(not_to_merge(self.nodes[key.0 as usize].position));
@@ -464,7 +464,7 @@ impl<'a> Builder<'a> {
         if self.nodes.len() >= self.options.written_max {
             return Err(fault(node.position, format!("more than {} values", self.options.written_max)));
         }
-        // Never more nodes than are counted, so the number fits.
+        // There are never more nodes than counted, so the number fits.
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         self.nodes.push(node);
         Ok(Subtree { node: id, size, bytes: 0, height })
@@ -474,7 +474,7 @@ impl<'a> Builder<'a> {
         self.size = self.size.saturating_add(size);
         let most = self.options.values_max;
         if self.size > most {
-            return Err(fault(at, format!("more than {most} values in one file, aliases written out")));
+            return Err(fault(at, format!("more than {most} values in one file, with aliases expanded")));
         }
         Ok(())
     }
@@ -486,7 +486,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Puts a complete node where the text has it.
+    /// Adds a complete node to its parent.
     fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
         self.check_depth(self.open.len() + subtree.height, at)?;
         let Some(parent) = self.open.last_mut() else {
@@ -532,7 +532,7 @@ fn not_to_merge(at: Position) -> Fault {
 }
 
 fn tagged(at: Position) -> Fault {
-    fault(at, "a tag: of tags only !!str is read")
+    fault(at, "a tag: the only supported tag is !!str")
 }
 
 fn fault(position: Position, message: impl Into<String>) -> Fault {
@@ -555,7 +555,7 @@ mod tests {
         Document::parse(text, options).unwrap()
     }
 
-    /// The lines for which a comment stands in them or above.
+    /// The lines with a comment, in them or above.
     fn beside(text: &str) -> Vec<u32> {
         let document = parse(text);
         let lines = u32::try_from(text.lines().count()).unwrap();

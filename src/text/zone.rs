@@ -4,10 +4,10 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::nearest;
 
-/// A suggested name differs in length by at most this, in bytes.
+/// A suggested name differs in length by at most this many bytes.
 const BYTES_OFF_MAX: usize = 3;
 
-/// The zone of a name.
+/// The zone with this name.
 #[must_use]
 pub fn zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
@@ -25,7 +25,7 @@ pub fn hint(name: &str) -> String {
 /// The form of a zone's name.
 pub const HOW: &str = ": write an IANA name such as Europe/Berlin";
 
-/// The probable zone: one of that city, or one with a similar name.
+/// The probable zone: the zone of that city, or one with a similar name.
 fn nearest_zone(name: &str) -> Option<String> {
     let zones = TimeZoneDatabase::bundled();
     let known: Vec<String> = zones.available().map(|zone| zone.as_str().to_owned()).collect();

@@ -15,19 +15,19 @@ pub fn jittered(pause: Duration) -> Duration {
     half + Duration::from_micros(random(micros) as u64)
 }
 
-/// The `first` pause doubled so often, up to `most`.
+/// The `first` pause, doubled `times` times, up to `most`.
 #[must_use]
 pub fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)
 }
 
-/// Bounds how often something is done: a burst at once, and then once in each `every`.
+/// Limits a rate: allows a burst at once, and then one use in each `every`.
 #[derive(Debug)]
 pub struct Pace {
     every: Duration,
     burst: Duration,
-    /// The end of the time that all uses so far take up.
+    /// The time up to which the uses so far are paid.
     paid: Mutex<Option<Instant>>,
 }
 

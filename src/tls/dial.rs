@@ -1,7 +1,7 @@
 //! Opens connections by a URL: name, TCP, TLS.
 //!
-//! Not here: what is spoken over them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to Redis
-//! and to a control plane, which have no URL of HTTP (store/redis/dial, xds/dial.rs).
+//! Not here: the protocols on them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to
+//! Redis and to a control plane, which do not use HTTP URLs (store/redis/dial, xds/dial.rs).
 
 use std::future::Future;
 use std::io;
@@ -26,7 +26,7 @@ use super::files::FileError;
 use super::tcp;
 use super::validity::ClientStream;
 
-/// How long opening a connection may take, TLS included.
+/// The timeout for opening a connection, including TLS.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// The user agent of weir.
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -37,7 +37,7 @@ pub type Trouble = Arc<Mutex<Option<String>>>;
 /// Opens connections: name, TCP, TLS.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// TLS; none for a connection in cleartext.
+    /// TLS. None for cleartext.
     pub tls: Option<Arc<Tls>>,
     /// Receives the reason of a failure.
     pub trouble: Trouble,
@@ -68,10 +68,9 @@ impl Service<Uri> for Dial {
 }
 
 impl Dial {
-    /// Opens a connection. The caller bounds the time.
+    /// Opens a connection. The caller sets the time limit.
     ///
-    /// # Errors
-    /// When the name is not known, nothing listens there, or TLS fails.
+    /// # Errors When the name is unknown, nothing listens, or TLS fails.
     pub async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
         let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
         Ok(Bounded::new(self.connect(uri).await?, bytes_max))
@@ -82,17 +81,17 @@ impl Dial {
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = tcp::connect(host, port).await?;
         let Some(tls) = self.tls else { return Ok(Either::Left(stream)) };
-        let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
+        let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in use");
         let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
         Ok(Either::Right(Box::new(stream)))
     }
 }
 
-/// One connection, without TLS or with it.
+/// One connection, with or without TLS.
 pub type Stream = Either<TcpStream, Box<ClientStream<TcpStream>>>;
 
-/// A connection with a bound on the bytes that its server sends between two writes. Without it, a server that sends 100 Continue
-/// without end would keep a client of HTTP busy for as long as a request may take.
+/// A connection with a bound on the bytes that its server sends between two writes. Without the bound, a server that
+/// sends 100 Continue endlessly would keep an HTTP client busy for the whole request timeout.
 pub struct Bounded<S> {
     stream: S,
     bytes_max: Arc<AtomicUsize>,
@@ -101,7 +100,7 @@ pub struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    /// `bytes_max` is the most bytes after a write. The caller can change it.
+    /// `bytes_max` is the most bytes after a write. The caller can change it later.
     pub const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
         Self { stream, bytes_max, read: 0 }
     }

@@ -1,4 +1,4 @@
-//! Files that are read at each dial, because they can be replaced while weir runs: passwords, certificates and keys.
+//! Files that are read at each dial, because they may be replaced while weir runs: passwords, certificates and keys.
 //!
 //! Not here: the content of the files (lib.rs, store/redis/dial/endpoint.rs).
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A file that cannot be used. Its text quotes nothing of the content.
+/// A file that cannot be used. The error does not quote its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
 pub struct FileError {
@@ -36,8 +36,8 @@ impl<T> Default for Reread<T> {
 }
 
 impl<T: Clone> Reread<T> {
-    /// Calls `read` with the last good content. If `read` fails and there is such content, that content stays in force and
-    /// `refused` gets the reason.
+    /// Calls `read` with the last good content. If `read` fails and there is such content, that content stays in use
+    /// and `refused` gets the reason.
     ///
     /// # Errors
     /// The error of `read`, if there is no good content.

@@ -36,10 +36,10 @@ use self::verify::Verifier;
 /// The largest file of certificates or a key, in bytes. A bundle of all public authorities has a quarter of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How long sessions are resumed before a server has to send its certificate again.
+/// How long sessions are resumed before a server must send its certificate again.
 const SESSIONS_MAX: Duration = Duration::from_secs(3_600);
 
-/// The protocols that a client of gRPC offers by ALPN. Servers demand them.
+/// The protocols that a gRPC client offers by ALPN. Servers require them.
 pub const GRPC_PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// The files of TLS. The default has no own certificate. It trusts the authorities of the system, or if the system has none, the
@@ -48,11 +48,11 @@ pub const GRPC_PROTOCOLS: &[&[u8]] = &[b"h2"];
 pub struct TlsFiles {
     /// The trusted authorities in PEM, in place of those of the system.
     pub ca: Option<PathBuf>,
-    /// Whether to trust the authorities of the system beside `ca`.
+    /// Whether to trust the authorities of the system in addition to `ca`.
     pub system_store_always: bool,
     /// The client's certificate, followed by its intermediates, and its key; both in PEM.
     pub identity: Option<Identity>,
-    /// The name that the server's certificate must have, in place of the dialled host.
+    /// The name that the server's certificate must have, instead of the dialled host.
     pub server_name: Option<String>,
     /// Whether the server's certificate may have any name.
     pub any_name: bool,
@@ -67,7 +67,7 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-/// TLS by the current files.
+/// TLS with the current files.
 pub struct Tls {
     files: TlsFiles,
     /// The protocols offered by ALPN; none if empty.
@@ -75,16 +75,16 @@ pub struct Tls {
     reread: Reread<Made>,
     gate: OneAtATime,
     validity: Arc<Validity>,
-    /// [`SESSIONS_MAX`], but in tests.
+    /// [`SESSIONS_MAX`], except in tests.
     sessions_max: Duration,
 }
 
-/// A configuration, and the bytes that it was made from.
+/// A configuration, and the bytes of the files that it was made from.
 #[derive(Clone)]
 struct Made {
     from: Arc<Bytes>,
     config: Arc<ClientConfig>,
-    /// When `config` began to keep sessions.
+    /// When `config` started to store sessions.
     since: Instant,
 }
 
@@ -95,7 +95,7 @@ struct Bytes {
 }
 
 impl Tls {
-    /// TLS by these files. None of them is read yet.
+    /// Creates TLS that uses these files. Reads none of them yet.
     #[must_use]
     pub fn new(files: TlsFiles) -> Tls {
         Tls {
@@ -120,10 +120,10 @@ impl Tls {
         Tls { protocols, ..self }
     }
 
-    /// The configuration by the current files. If a file cannot be used, calls `refused` and returns the last good configuration.
+    /// The configuration with the current files. If a file cannot be used, calls `refused` and returns the last good
+    /// configuration.
     ///
-    /// # Errors
-    /// The first file that cannot be used, if there is no good configuration.
+    /// # Errors The first unusable file, if there is no good configuration.
     pub fn config(&self, refused: impl FnOnce(&FileError)) -> Result<Arc<ClientConfig>, FileError> {
         let made = self.reread.read(refused, |last| {
             let from = self.bytes()?;
@@ -142,10 +142,9 @@ impl Tls {
         Ok(made.config)
     }
 
-    /// Does the handshake on a stream to `host`. `refused` is as with [`Tls::config`].
+    /// Performs the handshake on a stream to `host`. Calls `refused` as [`Tls::config`] does.
     ///
-    /// # Errors
-    /// The files cannot be used, or the handshake fails.
+    /// # Errors When the files cannot be used, or the handshake fails.
     pub async fn handshake<S>(
         self: Arc<Self>,
         host: &str,
@@ -162,7 +161,7 @@ impl Tls {
         let (gate, validity) = (self.gate.clone(), self.validity.clone());
         let config = files::off_the_runtime(&gate, move || self.config(refused)).await?;
         let stream = TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed the connection in place of a tls handshake".to_owned(),
+            io::ErrorKind::UnexpectedEof => "it closed the connection during the tls handshake".to_owned(),
             _ => in_words(&error),
         })?;
         Ok(ClientStream::new(stream, &validity, host))
@@ -194,7 +193,7 @@ impl Tls {
             self.validity.put_authorities(path, &trusted);
         }
         if self.files.ca.is_none() || self.files.system_store_always {
-            // A certificate of the system that cannot be parsed is left out.
+            // An unparsable certificate of the system is skipped.
             let system = rustls_native_certs::load_native_certs().certs;
             roots.add_parsable_certificates(system.iter().cloned());
             trusted.extend(system);
@@ -202,15 +201,15 @@ impl Tls {
         if roots.is_empty() {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
-        // Named here, because a library in this process can install another default.
+        // Set explicitly, because a library in this process can install another default.
         let provider = Arc::new(crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
-            .expect("there is a root, and no list of revoked certificates that could be wrong");
+            .expect("there is a root, and no revocation list");
         let verifier = Verifier { inner, trusted, any_name: self.files.any_name };
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("the provider knows the protocol's versions")
+            .expect("the provider supports the protocol's versions")
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         let Some((paths, (certificate, key))) = self.files.identity.as_ref().zip(bytes.identity.as_ref()) else {
@@ -237,7 +236,7 @@ fn chain_and_key(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), FileError> {
     let chain = certificates(&paths.certificate, certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-        pem::Error::NoItemsFound => FileError::new(&paths.key, "holds no private key that is not encrypted"),
+        pem::Error::NoItemsFound => FileError::new(&paths.key, "contains no unencrypted private key"),
         error => FileError::new(&paths.key, not_pem(&error)),
     })?;
     Ok((chain, key))
@@ -259,12 +258,12 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
         found.push(certificate.map_err(|error| FileError::new(path, not_pem(&error)))?);
     }
     if found.is_empty() {
-        return Err(FileError::new(path, "holds no certificate in PEM"));
+        return Err(FileError::new(path, "contains no certificate in PEM"));
     }
     Ok(found)
 }
 
-/// Leaves out what the error quotes, which can be a line of a key.
+/// Omits what the error quotes, which can be a line of a key.
 fn not_pem(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "not PEM: a section has no end",
@@ -280,7 +279,7 @@ pub fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            "its certificate is signed by no authority that is trusted here".to_owned()
+            "no trusted authority has signed its certificate".to_owned()
         }
         Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) => {
             // Each is a text like `DnsName("cache")` or `IpAddress(10.0.0.1)`, in no particular order.
@@ -296,14 +295,13 @@ pub fn in_words(error: &io::Error) -> String {
         Some(Error::InvalidCertificate(CertificateError::Other(reason)))
             if reason.to_string().contains(verify::CAN_SIGN) =>
         {
-            "its certificate can sign others, as a self-signed one can, and is not itself among those trusted here"
-                .to_owned()
+            "its certificate can sign others, like a self-signed one, and is not trusted itself".to_owned()
         }
         Some(Error::InvalidCertificate(reason)) => format!("its certificate is not accepted: {reason}"),
-        Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
+        Some(Error::InvalidMessage(_)) => "its answer is not tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
-        // The library's text would be about the end of a TLS stream.
+        // The library's text would describe the end of a TLS stream.
         None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         None => error.to_string(),
     }

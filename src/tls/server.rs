@@ -1,8 +1,8 @@
-//! TLS of a listener: its certificate and the clients that it accepts, from files that may be replaced at any time.
+//! TLS of a listener: its certificate and the accepted clients, from files that may be replaced at any time.
 //!
-//! Not in here: accepting connections (grpc), and when the files are read again (app).
+//! Not here: accepting connections (grpc), and when the files are read again (app).
 //!
-//! A handshake takes the current configuration. New files apply to later connections; open connections stay as they are.
+//! A handshake uses the current configuration. New files apply to later connections; open connections are not affected.
 
 use std::fmt;
 use std::io;
@@ -37,7 +37,7 @@ const TICKETS: usize = 1;
 pub struct ServerFiles {
     /// The listener's certificate and key.
     pub identity: Identity,
-    /// The clients that are accepted; none for every client.
+    /// The accepted clients. None: every client.
     pub clients: Option<Clients>,
 }
 
@@ -64,8 +64,7 @@ pub enum ClientName {
 impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
     ///
-    /// # Errors
-    /// The mistake in the text.
+    /// # Errors With the mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -98,14 +97,15 @@ impl fmt::Display for ClientName {
     }
 }
 
-/// The TLS of a listener by its current files.
+/// The TLS of a listener with its current files.
 pub struct ServerTls {
     files: ServerFiles,
-    /// The bytes that the configuration was made from. Locked while the files are read, so that one thread reads at a time.
+    /// The bytes that the configuration was made from. Locked while the files are read, so only one thread reads at a
+    /// time.
     from: Mutex<Bytes>,
     config: ArcSwap<ServerConfig>,
     validity: Arc<Validity>,
-    /// In the order of the variants.
+    /// One counter for each variant, in their order.
     failures: [AtomicU64; HandshakeFailure::VARIANTS.len()],
 }
 
@@ -119,8 +119,7 @@ struct Bytes {
 impl ServerTls {
     /// Reads the files. Blocks.
     ///
-    /// # Errors
-    /// The first file that cannot be used.
+    /// # Errors The first unusable file.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let validity = Arc::default();
@@ -128,10 +127,9 @@ impl ServerTls {
         Ok(Self { files, from: Mutex::new(bytes), config, validity, failures: Default::default() })
     }
 
-    /// Reads the files again, and puts them in force if they have changed. Returns whether they have. Blocks.
+    /// Reads the files again, and uses them if they have changed. Returns whether they have. Blocks.
     ///
-    /// # Errors
-    /// The first file that cannot be used. The last good files stay in force.
+    /// # Errors The first unusable file. The last good files stay in use.
     pub fn reread(&self) -> Result<bool, FileError> {
         let mut from = self.from.lock();
         let bytes = read(&self.files)?;
@@ -160,7 +158,7 @@ impl ServerTls {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many handshakes failed this way.
+    /// How many handshakes failed in this way.
     #[must_use]
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
@@ -189,7 +187,7 @@ fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
 }
 
 fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<ServerConfig, FileError> {
-    // Named here, because a library in this process can install another default.
+    // Set explicitly, because a library in this process can install another default.
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -213,7 +211,7 @@ fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<Serve
     let (chain, key) = super::chain_and_key(&files.identity, &bytes.certificate, &bytes.key)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("the provider knows the protocol's versions")
+        .expect("the provider supports the protocol's versions")
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.clone(), key)
         .map_err(|error| super::wrong_identity(&files.identity, &error))?;
@@ -225,7 +223,7 @@ fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<Serve
     Ok(config)
 }
 
-/// Accepts a client whose certificate is signed by a known authority and has one of the names.
+/// Accepts a client whose certificate is signed by a trusted authority and has one of the names.
 #[derive(Debug)]
 struct NamedClients {
     signed: Arc<dyn ClientCertVerifier>,
@@ -270,16 +268,16 @@ pub enum HandshakeFailure {
     Name,
     /// The client does not accept the listener's certificate.
     Refused,
-    /// The client does not speak TLS, or no version that the listener speaks.
+    /// The client does not use TLS, or no version that the listener supports.
     Protocol,
-    /// The listener gave it up: too many handshakes of all clients were unfinished.
+    /// The listener aborted it, because too many handshakes of all clients were unfinished.
     TooMany,
-    /// The listener gave it up: too many handshakes of the client's address were unfinished.
+    /// The listener aborted it, because too many handshakes of the client's address were unfinished.
     TooManyOfPeer,
 }
 
 impl HandshakeFailure {
-    /// The kind of a handshake's error.
+    /// The kind of a handshake error.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{

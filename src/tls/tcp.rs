@@ -1,8 +1,9 @@
-//! Opens a TCP connection to the first address of a name that answers.
+//! Opens a TCP connection to the first address of a name that accepts it.
 //!
-//! Some addresses of a name can drop every packet: the dead pod of a headless service, or IPv6 without a route. If weir tried them
-//! one after the other, the first of them would use up the time of each dial. So each attempt gets a head start, and then the next
-//! one joins it (RFC 8305, "happy eyeballs", in the order of the resolver). Not here: protocols, and the bound on the time.
+//! Some addresses of a name can drop every packet: the dead pod of a headless service, or IPv6 without a route. If weir
+//! tried them one after the other, the first one would use up the time of each dial. So each attempt gets a head start,
+//! and then the next one starts in parallel (RFC 8305, "happy eyeballs", in the order of the resolver). Not here:
+//! protocols, and the time limit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,24 +13,23 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// The head start of one attempt before the next. More than a connection within a data centre takes, and short enough
-/// for [`ADDRESSES_MAX`] attempts within the default of `redis.connect_timeout`.
+/// The head start of one attempt before the next. It is more than a connection within a data centre takes, and short
+/// enough for [`ADDRESSES_MAX`] attempts within the default of `redis.connect_timeout`.
 const HEAD_START: Duration = Duration::from_millis(25);
 
 /// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// How long a TCP connection may be silent before the kernel probes it. Finds peers that vanished while a connection waits in the
-/// pool.
+/// How long a TCP connection may be silent before the kernel probes it. This detects peers that disappeared while a
+/// connection was in the pool.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 
-/// The time between two probes. The system's default number of them (nine on Linux) may stay unanswered.
+/// The time between two probes. The system's default number of probes (nine on Linux) may fail.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Connects to `host`, a name or an address. The caller bounds the time.
+/// Connects to `host`, a name or an address. The caller sets the time limit.
 ///
-/// # Errors
-/// The name has no address, or none accepts; then that of the last attempt that ended.
+/// # Errors When the name has no address, or no address accepts; then the error of the last attempt.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
     let stream = first_of(&addresses).await?;
@@ -45,7 +45,7 @@ async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut attempts = FuturesUnordered::new();
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     loop {
-        // Each turn starts one more attempt: the attempts so far have failed, or have had their head start.
+        // Each iteration starts one more attempt: the attempts so far have failed, or their head start is over.
         if let Some(address) = rest.next() {
             attempts.push(TcpStream::connect(address));
         }
@@ -68,10 +68,10 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any connection to loopback takes, and shorter than Linux tries one that is not answered.
+    /// Longer than any connection to loopback takes, and shorter than Linux retries an unanswered one.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// An address that answers no SYN: a listener whose queue is full. The connections keep it so.
+    /// An address that does not answer a SYN: a listener whose queue the connections keep full.
     async fn black_hole() -> (SocketAddr, Socket, Vec<TcpStream>) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();

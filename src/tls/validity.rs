@@ -19,19 +19,19 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode as _;
 
-/// A certificate that expires within this time is logged when it is put in force.
+/// A certificate that expires within this time is logged when weir starts to use it.
 pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
-/// If a server's certificate expires within this time, its connections are opened again every [`RENEWED_EVERY`], to get the
+/// If a server's certificate expires within this time, its connections are replaced every [`RENEWED_EVERY`], to get the
 /// server's new certificate.
 const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
 /// See [`RENEWED_BEFORE`].
 const RENEWED_EVERY: Duration = Duration::from_secs(3_600);
 
-/// Whose certificate it is.
+/// The owner of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Holder {
-    /// Weir's own, with its intermediates.
+    /// weir itself, including intermediates.
     Own,
     /// The trusted authorities of a file.
     Authority,
@@ -44,21 +44,21 @@ pub enum Holder {
 pub struct Validity {
     own: AtomicU64,
     authority: AtomicU64,
-    /// By host. Each host has an open connection, so the bounds on connections hold here too.
+    /// By host. Each host has an open connection, so the bounds on connections apply here too.
     peers: Mutex<BTreeMap<Box<str>, Presented>>,
 }
 
 /// The certificate of one host.
 #[derive(Debug)]
 struct Presented {
-    /// Seconds since 1970, as in the latest handshake.
+    /// In seconds since 1970, from the latest handshake.
     not_after: u64,
     connections: usize,
 }
 
 impl Validity {
-    /// The expiry of these certificates in seconds since 1970; 0 without any. Of `own` and `peer` the first to expire counts. Of the
-    /// authorities the last counts, because a file can have old ones beside new ones.
+    /// The expiry of these certificates in seconds since 1970; 0 without any. For `own` and `peer`, the first to
+    /// expire. For the authorities, the last to expire, because a file can have old ones beside new ones.
     #[must_use]
     pub fn not_after(&self, holder: Holder) -> u64 {
         match holder {
@@ -68,21 +68,21 @@ impl Validity {
         }
     }
 
-    /// Notes a chain that is put in force. Warns if it is not valid now, or not for long.
+    /// Stores a chain that weir starts to use. Warns if it is not valid now, or expires soon.
     pub(super) fn put_own(&self, path: &Path, chain: &[CertificateDer<'_>]) {
         let validities = || chain.iter().filter_map(Period::of);
         warn(path, validities().map(|one| one.not_before).max(), validities().map(|one| one.not_after).min());
         self.own.store(validities().map(|one| one.not_after).min().unwrap_or(0), Relaxed);
     }
 
-    /// Notes the authorities of a file that is put in force. Warns if none is valid now, or not for long.
+    /// Stores the authorities of a file that weir starts to use. Warns if none is valid now, or all expire soon.
     pub(super) fn put_authorities(&self, path: &Path, authorities: &[CertificateDer<'_>]) {
         let validities = || authorities.iter().filter_map(Period::of);
         warn(path, validities().map(|one| one.not_before).min(), validities().map(|one| one.not_after).max());
         self.authority.store(validities().map(|one| one.not_after).max().unwrap_or(0), Relaxed);
     }
 
-    /// Notes the certificate of a host, until the result is dropped.
+    /// Stores the certificate of a host until the result is dropped.
     fn put_peer(self: &Arc<Self>, host: &str, certificate: &CertificateDer<'_>) -> Option<Peer> {
         let not_after = Period::of(certificate)?.not_after;
         let host: Box<str> = host.into();
@@ -133,7 +133,7 @@ fn warn(path: &Path, not_before: Option<u64>, not_after: Option<u64>) {
     }
 }
 
-/// The certificate of a host, while a connection to it is open.
+/// The certificate of a host, stored while a connection to it is open.
 #[derive(Debug)]
 struct Peer {
     validity: Arc<Validity>,
@@ -160,15 +160,15 @@ pub struct ClientStream<S> {
 }
 
 impl<S> ClientStream<S> {
-    /// For a stream after the handshake with a host.
+    /// Wraps a stream after the handshake with a host.
     pub(super) fn new(stream: TlsStream<S>, validity: &Arc<Validity>, host: &str) -> Self {
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let peer = certificate.and_then(|certificate| validity.put_peer(host, certificate));
         Self { stream, peer }
     }
 
-    /// How long to use the connection before it is opened again, to get the server's new certificate. None if the certificate has
-    /// expired: a new connection would fail, and this one works.
+    /// How long to use the connection before it is replaced, to get the server's new certificate. None if the
+    /// certificate has expired: a new connection would fail, and this one works.
     pub fn renew_after(&self) -> Option<Duration> {
         renew_after(self.peer.as_ref()?.not_after, now())
     }
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that is valid until the first of January of that year, and the second since 1970 of that.
+    /// A certificate that is valid until the first of January of that year, and this instant in seconds since 1970.
     fn until(year: i32) -> (CertificateDer<'static>, u64) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.not_after = date_time_ymd(year, 1, 1);

@@ -1,7 +1,7 @@
-//! Accepts a server's certificate if the library does, and in two more cases.
+//! Accepts a server's certificate if the library accepts it, and in two more cases.
 //!
-//! A trusted certificate is accepted for its own names, although it can sign others: the self-signed certificates that OpenSSL
-//! makes by default are like this. And a certificate of any name is accepted if the settings say so.
+//! First, a trusted certificate is accepted for its own names, even if it can sign others, as OpenSSL's default
+//! self-signed certificates can. Second, a certificate with any name is accepted if the settings allow it.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// The library's reason for refusing a certificate that can sign others. It has checked the validity before.
+/// The library's reason for refusing a certificate that can sign others. The library has checked its validity before.
 pub(super) const CAN_SIGN: &str = "CaUsedAsEndEntity";
 
-/// Leaves signatures to the verifier in this field.
+/// Methods that call the verifier in this field for signatures.
 macro_rules! signatures_by {
     ($inner:ident) => {
         fn verify_tls12_signature(
@@ -43,13 +43,13 @@ macro_rules! signatures_by {
 }
 pub(super) use signatures_by;
 
-/// Accepts certificates.
+/// Accepts or refuses certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,
     /// The trusted certificates.
     pub(super) trusted: Vec<CertificateDer<'static>>,
-    /// Whether a certificate of any name is accepted.
+    /// Whether a certificate with any name is accepted.
     pub(super) any_name: bool,
 }
 

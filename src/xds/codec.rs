@@ -13,18 +13,18 @@ use super::proto::DiscoveryRequest;
 
 /// The most resources of one response: as many domains as policy files.
 pub const RESOURCES_MAX: usize = weir_policies::files::FILES_MAX;
-/// The longest version and the longest nonce, in bytes. Both are kept and sent back.
+/// The longest version and the longest nonce, in bytes. Both are stored and sent back.
 pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 
-/// All resources of a type.
+/// All resources of a type, from one response.
 #[derive(Debug, PartialEq)]
 pub(super) struct Response {
     pub(super) version_info: String,
-    /// In the order of the response. On error there are too many; the text is for a NACK.
+    /// The resources, in the order of the response. An error if there are too many; its text is for a NACK.
     pub(super) resources: Result<Vec<Resource>, String>,
     pub(super) type_url: String,
     pub(super) nonce: String,
-    /// The length of its message.
+    /// The length of the message.
     pub(super) bytes: usize,
 }
 
@@ -77,15 +77,14 @@ impl Decoder for DiscoveryCodec {
 
 /// Reads a response.
 ///
-/// # Errors
-/// If it is malformed, or its version or nonce is too long.
+/// # Errors When it is malformed, or its version or nonce is too long.
 pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let mut resources = Vec::new();
     let mut sent = 0;
     let (mut version_info, mut type_url, mut nonce) = ("", "", "");
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        match field(&mut rest).ok_or("bytes that are no field")? {
+        match field(&mut rest).ok_or("bytes that are not a field")? {
             (1, Content::Bytes(version)) => version_info = short(version, "version_info")?,
             (2, Content::Bytes(resource)) => {
                 sent += 1;
@@ -114,7 +113,7 @@ impl Resource {
         let mut resource = Self::default();
         let mut type_url = "";
         while !part.is_empty() {
-            match field(&mut part).ok_or("a resource with bytes that are no field")? {
+            match field(&mut part).ok_or("a resource with bytes that are not a field")? {
                 (1, Content::Bytes(url)) => type_url = text(url, "resources.type_url")?,
                 (2, Content::Bytes(value)) => resource.value = all.slice_ref(value),
                 (1 | 2, _) => return Err("a resource with a field of another type".to_owned()),
@@ -136,7 +135,7 @@ pub fn discovery(data: &[u8]) {
     let generated = DiscoveryResponse::decode(data);
     match response(&Bytes::copy_from_slice(data)) {
         Ok(read) => {
-            let generated = generated.expect("what is no message is no response");
+            let generated = generated.expect("only a message is a response");
             let texts = (&generated.version_info, &generated.type_url, &generated.nonce);
             assert_eq!((&read.version_info, &read.type_url, &read.nonce), texts);
             let Ok(mut resources) = read.resources else { return };

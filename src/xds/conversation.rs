@@ -28,9 +28,9 @@ use super::{Options, Progress, Resource, Sink, StreamEnd, TYPE_URL, Watch, shown
 /// The stream of requests and responses.
 const STREAM: PathAndQuery =
     PathAndQuery::from_static("/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources");
-/// The name of this client for control planes.
+/// The name of this client at control planes.
 const USER_AGENT: &str = "weir";
-/// The longest time until a request is sent. After that, the server does not read.
+/// The longest time to send a request. After that, the server does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest delay of an answer if the server repeats a version. Some servers answer each NACK with the same
 /// version at once.
@@ -39,8 +39,8 @@ const REPEATED: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 const PROBLEMS_SHOWN_MAX: usize = 20;
 /// The longest text of a NACK, in bytes.
 const REASON_BYTES_MAX: usize = 4096;
-/// The next response is read after the time that the last one takes at this rate. Otherwise large responses could use a whole
-/// core.
+/// The next response is read after the time that the last one takes at this rate. Without this limit large responses
+/// could use a whole core.
 const BYTES_PER_SECOND: u64 = 8 << 20;
 
 /// The node and the versions of a stream.
@@ -121,7 +121,7 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
 }
 
 impl Conversation<'_> {
-    /// Puts a response in force or refuses it. Returns the answer and its delay.
+    /// Applies or refuses a response. Returns the answer and its delay.
     ///
     /// # Errors
     /// If weir itself fails.
@@ -132,7 +132,7 @@ impl Conversation<'_> {
             _ => 0,
         };
         self.last = Some((version_info.clone(), repeats));
-        // Some servers leave out the type, because there is only one.
+        // Some servers omit the type, because there is only one.
         let taken = if type_url.is_empty() || type_url == TYPE_URL {
             match resources {
                 Ok(resources) => self.put(resources).await?,
@@ -171,13 +171,13 @@ impl Conversation<'_> {
         Ok((pause, request))
     }
 
-    /// Puts all resources in force, or none.
+    /// Applies all resources, or none.
     ///
     /// # Errors
     /// If weir itself fails.
     async fn put(&self, resources: Vec<Resource>) -> Result<Result<(), Vec<String>>, String> {
         let sink = self.sink.clone();
-        // Many rules take a while, and this runtime also serves HTTP.
+        // Many rules take time, and this runtime also serves HTTP.
         let putting = tokio::task::spawn_blocking(move || sink(&resources));
         putting.await.map_err(|error| format!("taking a response failed: {error}"))
     }
@@ -243,8 +243,7 @@ fn node(options: &Options) -> Node {
 
 /// The headers of the stream.
 ///
-/// # Errors
-/// If a header cannot be sent. The error has its name only, because its value may be secret.
+/// # Errors When a header cannot be sent. The error has only its name, because its value may be secret.
 fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     let mut map = MetadataMap::new();
     for (name, value) in headers {
@@ -260,7 +259,7 @@ fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     Ok(map)
 }
 
-/// Why a stream failed, in words of the server or the connection.
+/// Why a stream failed, in the words of the server or the connection.
 fn in_words(status: &tonic::Status, message_bytes_max: usize) -> String {
     let text = in_full(status);
     if status.code() == Code::OutOfRange && text.contains("message length too large") {

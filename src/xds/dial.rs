@@ -34,8 +34,7 @@ pub(super) type Trouble = Arc<OnceLock<String>>;
 
 /// Opens a connection within the time of the options.
 ///
-/// # Errors
-/// If there is no connection, the reason in words.
+/// # Errors When there is no connection; the error has the reason.
 pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
     let timeout = options.connect_timeout;
     match tokio::time::timeout(timeout, open(options)).await {
@@ -51,7 +50,7 @@ async fn open(options: &Options) -> Result<Dialled, String> {
     let (scheme, stream): (_, Box<dyn Stream>) = match &options.tls {
         None => ("http", Box::new(stream)),
         Some(tls) => {
-            let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
+            let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in use");
             ("https", Box::new(tls.clone().handshake(&options.host, stream, refused).await?))
         }
     };
@@ -74,7 +73,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A stream that keeps its first error.
+/// A stream that stores its first error.
 struct Noted {
     stream: Box<dyn Stream>,
     trouble: Trouble,
@@ -116,7 +115,7 @@ impl AsyncWrite for Noted {
     }
 }
 
-/// Gives the channel its only stream. After that breaks, the next attempt dials again and reads files again.
+/// Gives the channel its only stream. After that one breaks, the next attempt dials again and reads files again.
 struct Once(Option<Noted>);
 
 impl Service<Uri> for Once {

@@ -7,10 +7,10 @@
 //! stream ends -> pause -> dial
 //! ```
 //!
-//! Each response has all resources. The sink puts all of them in force, or none. Without a connection, the last policies stay in
-//! force.
+//! Each response has all resources. The sink applies all of them, or none. Without a connection, the last policies stay
+//! in force.
 //!
-//! Not here: the meaning of policies (policies), and putting them in force (app).
+//! Not here: the meaning of policies (policies), and how they are applied (app).
 
 mod codec;
 mod conversation;
@@ -47,9 +47,9 @@ pub struct Options {
     pub port: u16,
     /// TLS, if the connection uses it.
     pub tls: Option<Arc<Tls>>,
-    /// The name by which the control plane knows this client.
+    /// The name of this client at the control plane.
     pub node_id: String,
-    /// Keys and values by which the control plane may choose a configuration.
+    /// Keys and values from which the control plane may choose a configuration.
     pub node_metadata: Vec<(String, String)>,
     /// Headers of the stream: names and values, which may be secret.
     pub headers: Vec<(String, String)>,
@@ -59,17 +59,17 @@ pub struct Options {
     pub pauses: Pauses,
     /// The largest response, in bytes.
     pub message_bytes_max: usize,
-    /// How long a connection may be idle before it is tested by an HTTP/2 PING.
+    /// How long a connection may be idle before an HTTP/2 PING tests it.
     pub keepalive_interval: Duration,
     /// How long the answer to that PING may take.
     pub keepalive_timeout: Duration,
 }
 
-/// Takes all resources of a response. Puts them in force, or returns every problem and keeps what is in force.
-/// Called on a thread for blocking work, never twice at once.
+/// Receives all resources of a response. Applies them, or returns every problem and keeps the policies in force. Called
+/// on a thread for blocking work, never twice at once.
 pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
 
-/// Whether a resource would be decoded, and not refused because of its size in memory.
+/// Whether a resource is small enough in memory to be decoded.
 #[must_use]
 pub fn is_within_memory(config: &[u8]) -> bool {
     scan::check([config], 32 << 20).is_ok()
@@ -94,22 +94,22 @@ struct StreamEnd {
 /// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// No connection.
+    /// There was no connection.
     Nothing,
-    /// A connection without a response.
+    /// There was a connection, but no response.
     Connection,
-    /// A response.
+    /// There was a response.
     Response,
 }
 
 impl Subscription {
-    /// A subscription that reports its state to `watch`. Does not connect yet.
+    /// Makes a subscription that reports its state to `watch`. Does not connect yet.
     #[must_use]
     pub fn new(options: Options, sink: Sink, watch: Arc<Watch>) -> Self {
         Self { options, sink, watch }
     }
 
-    /// Follows the server and retries after failures. Never ends; drop it to close the connection.
+    /// Runs the subscription and retries after failures. Never returns; drop it to close the connection.
     pub async fn follow(self) -> Infallible {
         let server = format!("{}:{}", self.options.host, self.options.port);
         let mut failures: u32 = 0;

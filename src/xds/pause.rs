@@ -1,4 +1,5 @@
-//! The pause before the next attempt. It grows with each failure and has a random part, so replicas do not retry together.
+//! The pause before the next attempt. It grows with each failure and has a random part, so that replicas do not retry
+//! at the same time.
 //!
 //! Not here: what counts as a failure (lib.rs).
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use weir_tls::backoff::doubled;
 
-/// The first pause after a failed dial. It is short, because the server may be about to start.
+/// The first pause after a failed dial. It is short, because the server may be starting.
 const DIAL_FIRST: Duration = Duration::from_millis(250);
 
 /// The bounds of the pauses.

@@ -1,8 +1,9 @@
-//! Resources to policies: each `RateLimitConfig` becomes the tree of a policy file, and is read by the same rules.
+//! Converts resources to policies: each `RateLimitConfig` becomes the tree of a policy file, and is read by the same
+//! rules.
 //!
-//! A control plane sends every field, defaults included. A default is the same as no key, except for `requests_per_unit: 0`,
-//! which denies everything. Keys without a field in the messages come in the metadata of a descriptor under [`OWN_METADATA`],
-//! as in the rate limit of a policy file.
+//! A control plane sends every field, including defaults. A default is the same as no key, except for
+//! `requests_per_unit: 0`, which denies everything. Keys without a field in the messages are in the metadata of a
+//! descriptor under [`OWN_METADATA`], as in the rate limit of a policy file.
 //!
 //! Not here: the meaning of keys (policies).
 
@@ -16,10 +17,10 @@ use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLi
 use super::status::shown;
 use super::{Resource, TYPE_URL, scan};
 
-/// The key of a descriptor's metadata that has more keys of its rate limit.
+/// The key of a descriptor's metadata with further keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
 
-/// The policies of all resources of a response, which has at most so many bytes.
+/// The policies of all resources of a response of at most `response_bytes_max` bytes.
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
@@ -27,7 +28,7 @@ pub fn policies(resources: &[Resource], response_bytes_max: usize, dialect: Dial
     if let Err(problem) = scan::check(resources.iter().map(|resource| &*resource.value), response_bytes_max) {
         return read_trees([("resources".to_owned(), Err(vec![problem]))], dialect);
     }
-    // One at a time, so the messages of all resources are never in memory at once.
+    // One at a time, so the messages of all resources are never in memory together.
     read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), dialect)
 }
 
@@ -80,8 +81,8 @@ impl Conversion {
         let own = metadata.remove(OWN_METADATA);
         let rate_limit = self.rate_limit(rate_limit, own);
         let descriptors = (!descriptors.is_empty()).then(|| self.descriptors(descriptors));
-        // Control planes set the modes on every descriptor above a limit. In a file there is a warning, because its author may
-        // have meant the limit.
+        // Control planes set the modes on every descriptor above a limit. In a file this causes a warning, because its
+        // author may have meant the limit.
         let is_limited = rate_limit.is_some();
         mapping([
             ("key", Some(text(key))),
@@ -95,7 +96,7 @@ impl Conversion {
         ])
     }
 
-    /// The limit of a descriptor, with weir's own keys; none if it has none.
+    /// The limit of a descriptor, with weir's own keys. None if it has no limit.
     fn rate_limit(&mut self, policy: Option<RateLimitPolicy>, own: Option<Value>) -> Option<Tree<'static>> {
         let own = match own.map(|own| own.kind) {
             None => None,
@@ -157,7 +158,7 @@ fn flag(on: bool) -> Option<Tree<'static>> {
     on.then(|| Tree::Plain("true".into()))
 }
 
-/// The name of a unit. An unknown number is passed on, so the error shows it.
+/// The name of a unit. An unknown number is kept, so the error shows it.
 fn unit(number: i32) -> Option<Tree<'static>> {
     match RateLimitUnit::try_from(number) {
         Ok(RateLimitUnit::Unknown) => None,

@@ -1,20 +1,21 @@
-//! Computes the memory that the resources of a response will take, before they are decoded.
+//! Computes the memory that the resources of a response will need, before they are decoded.
 //!
-//! An empty descriptor is two bytes of a response, and up to four kilobytes while policies are read. So the messages in each
-//! resource are counted without allocating, and a response that would take too much is refused. Not here: the meaning of the
-//! messages (resource.rs).
+//! An empty descriptor has two bytes in a response, and up to four kilobytes while policies are read. So the messages
+//! in each resource are counted without allocating, and a response that would need too much is refused. Not here: the
+//! meaning of the messages (resource.rs).
 
 use std::fmt;
 
 use weir_protobuf::{Content, field};
 
-/// The resources of a response may take so many bytes of memory for each of their own bytes, and [`MEMORY_MIN`] more.
+/// The resources of a response may use this many bytes of memory for each of their own bytes, plus [`MEMORY_MIN`].
 pub const MEMORY_PER_BYTE: u64 = 128;
 /// See [`MEMORY_PER_BYTE`].
 pub const MEMORY_MIN: u64 = 128 << 20;
-/// They may never take more than so many bytes for each byte of the largest response, or [`MEMORY_MIN`] if that is more.
+/// They may never use more than this many bytes for each byte of the largest response, or [`MEMORY_MIN`] if that is
+/// more.
 pub const MEMORY_PER_BYTE_MAX: u64 = 32;
-/// How deep messages may nest, as in the generated decoders.
+/// The deepest nesting of messages, as in the generated decoders.
 const DEPTH_MAX: usize = 100;
 
 /// The messages that a resource can have any number of.
@@ -31,7 +32,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The message in a field of this one, by the numbers of the proto files.
+    /// The message in a field of this one, by the field numbers of the proto files.
     const fn below(self, number: u64) -> Option<Self> {
         Some(match (self, number) {
             (Self::Config, 3) | (Self::Descriptor, 4) => Self::Descriptor,
@@ -45,8 +46,8 @@ impl Kind {
         })
     }
 
-    /// The most bytes of memory that a message takes in all forms that exist at the same time, without its texts. A test measures
-    /// them.
+    /// The most memory of a message, in bytes, in all forms that exist at the same time, without its texts. A test
+    /// measures it.
     const fn memory(self) -> u64 {
         match self {
             Self::Config => 0,
@@ -67,7 +68,7 @@ struct Counts {
     /// Members of mappings and items of lists in metadata.
     values: u64,
     memory: u64,
-    /// Counting ends when there is more.
+    /// Counting stops above this.
     memory_max: u64,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Counts {
 }
 
 impl Counts {
-    /// Counts messages up to the first malformed bytes. Decoding ends there too.
+    /// Counts messages up to the first malformed bytes. Decoding stops there too.
     fn add(&mut self, kind: Kind, mut bytes: &[u8], depth_left: usize) {
         self.memory += kind.memory();
         match kind {
@@ -102,10 +103,9 @@ impl Counts {
     }
 }
 
-/// Counts the content of each `RateLimitConfig` of a response, which may have so many bytes.
+/// Counts the content of each `RateLimitConfig` of a response of at most `response_bytes_max` bytes.
 ///
-/// # Errors
-/// If all of them would take too much memory.
+/// # Errors When all of them together would need too much memory.
 pub(super) fn check<'a>(
     configs: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
     response_bytes_max: usize,

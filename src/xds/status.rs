@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-/// The longest kept text of the server, in bytes: a version, or the reason of an error.
+/// The longest stored text of the server, in bytes: a version, or the reason of an error.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// The state of a subscription.
@@ -14,7 +14,7 @@ const TEXT_BYTES_MAX: usize = 1024;
 pub struct Status {
     /// Whether there is a connection.
     pub connected: bool,
-    /// The version in force, whole; none before the first.
+    /// The version in force. None before the first.
     pub version: Option<String>,
     /// The time of the last accepted response.
     pub acked_at: Option<SystemTime>,
@@ -22,7 +22,7 @@ pub struct Status {
     pub nack: Option<Nack>,
     /// Whether the last response was refused.
     pub refused: bool,
-    /// Why there is no connection; none while there is one, and before the first attempt.
+    /// Why there is no connection. None while there is one, and before the first attempt.
     pub trouble: Option<String>,
     /// Connections that were made.
     pub connections: u64,
@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-/// The beginning of a text that another program wrote, at most 1 KiB.
+/// The beginning of another program's text, at most 1 KiB.
 #[must_use]
 pub fn shown(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);

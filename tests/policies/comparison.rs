@@ -188,10 +188,86 @@ fn stricter_is_told_from_looser() {
         ("rate_limit: 5/h", "metadata: {a: b}, rate_limit: 5/h", "changed a > a: otherwise"),
         ("metadata: {a: c}, rate_limit: 5/h", "metadata: {a: b}, rate_limit: 5/h", "changed a > a: otherwise"),
         ("rate_limit: 5/h", "detailed_metric: true, rate_limit: 5/h", "changed a > a: otherwise"),
+        // Plans: a row whose plan a rule lacks has the default.
+        (&*planned("gold: 9/h"), &*planned("gold: 8/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h"), &planned("gold: 10/h"), "changed a > a: looser"),
+        (&planned("gold: 9/h"), &planned("gold: unlimited"), "changed a > a: looser"),
+        (&planned("gold: unlimited"), &planned("gold: 900/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h, lead: 1/h"), &planned("lead: 1/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h"), &planned("gold: 9/h, lead: 1/h"), "changed a > a: stricter"),
+        (&planned("gold: 9/h, lead: 1/h"), &planned("gold: 8/h, lead: 2/h"), "changed a > a: stricter and looser"),
+        (&planned("gold: 9/h"), &planned("gold: 9/min"), "changed a > a: looser"),
+        (
+            &planned("gold: 9/h"),
+            "rows: {default: basic}, rate_limit: {rate: 5/h, plans: {gold: 9/h}}",
+            "changed a > a: otherwise",
+        ),
+        (
+            &planned("gold: 9/h"),
+            "rows: {default: free}, rate_limit: {rate: 4/h, plans: {gold: 9/h}}",
+            "changed a > a: stricter",
+        ),
+        // Before, no customer had numbers of its own; when rows end, some may have had any.
+        ("rate_limit: 5/h", "rows: {default: free}, rate_limit: 5/h", "changed a > a: otherwise"),
+        ("rows: {default: free}, rate_limit: 5/h", "rate_limit: 5/h", "changed a > a: stricter and looser"),
+        (
+            &format!("quota_mode: true, {}", planned("gold: 9/h")),
+            &format!("quota_mode: true, {}", planned("gold: unlimited")),
+            "changed a > a: looser",
+        ),
+        (
+            &format!("shadow_mode: true, {}", planned("gold: 9/h")),
+            &format!("shadow_mode: true, {}", planned("gold: 1/h")),
+            "changed a > a: otherwise",
+        ),
     ] {
         let of = |rest: &str| format!("{{key: a, {rest}}}");
         assert_eq!(changes(&of(old), &of(new)), [expected], "{old} {new}");
     }
+}
+
+/// A rule with 5 hits an hour and plans.
+fn planned(plans: &str) -> String {
+    format!("rows: {{default: free}}, rate_limit: {{rate: 5/h, plans: {{{plans}}}}}")
+}
+
+#[test]
+fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
+    let of = |default: u32, gold: &str| {
+        policy(&format!(
+            "{{key: a, rows: {{default: free}}, rate_limits: [{{rate: {default}/h, plans: {{gold: {gold}}}}}, 50/day]}}"
+        ))
+    };
+    let (_, text) = diff(&of(5, "9/h"), &of(5, "90/min"), DiffFormat::Text, &[]);
+    insta::assert_snapshot!(text, @"
+    domain shop
+      changed   a   looser   new.yaml:2:15
+        - plan gold: 9 per hour, fixed_window
+        + plan gold: 90 per minute, fixed_window
+          for example a=x
+          state of 5 per hour: kept: what was used counts
+          state of 50 per day: kept: what was used counts
+          state of plan gold: 9 per hour: forgotten (window)
+          state of plan gold: 90 per minute: begins empty
+
+    1 changed, 1 looser, states of 1 change forgotten; 0 rules as before
+    ");
+    // What a plan takes from the default is said once.
+    let (_, text) = diff(&of(5, "9/h"), &of(4, "9/h"), DiffFormat::Text, &[]);
+    assert!(text.contains("4 per hour") && !text.contains("plan gold"), "{text}");
+    let (_, json) = diff(&of(5, "9/h"), &of(5, "unlimited"), DiffFormat::Json, &[]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rule = &json["rules"][0];
+    assert_eq!(
+        (&rule["tend"], &rule["effects"][0]["what"], &rule["effects"][0]["plan"]),
+        (&"looser".into(), &"plan".into(), &"gold".into())
+    );
+    assert!(rule["effects"][0]["new"].is_null(), "{json}");
+    assert_eq!(
+        (&rule["states"][0]["plan"], &rule["states"][0]["fate"]),
+        (&serde_json::Value::Null, &"kept".into()),
+        "{json}"
+    );
 }
 
 #[test]

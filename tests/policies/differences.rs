@@ -10,6 +10,7 @@ use regex::Regex as NaiveRegex;
 use weir_engine::automaton::Regex;
 use weir_engine::matcher::Matcher;
 use weir_engine::network::Network;
+use weir_engine::plans::{PlanNumbers, Plans};
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{Limit, PolicySet, Role, Unit};
 use weir_lab::comparison::{Comparison, Direction, compare};
@@ -63,6 +64,16 @@ struct NaiveRule {
     replaces: Vec<String>,
     is_shadow: bool,
     is_quota: bool,
+    /// Hits per hour under plans, if each descriptor has a row; none for unlimited.
+    plans: Option<Vec<(&'static str, Option<u32>)>>,
+}
+
+/// The row of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NaiveRow {
+    None,
+    Plan(&'static str),
+    Own(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -136,7 +147,25 @@ fn rule(numbers: &mut Numbers) -> NaiveRule {
         _ => vec![(u32::try_from(numbers.below(4)).unwrap(), name(numbers))],
     };
     let replaces = if numbers.one_in(6) { vec![numbers.of(&NAMES).to_owned()] } else { Vec::new() };
-    NaiveRule { limits, replaces, is_shadow: numbers.one_in(10), is_quota: numbers.one_in(8) }
+    let plans = if numbers.one_in(3) && !limits.is_empty() { Some(plans(numbers)) } else { None };
+    NaiveRule { limits, replaces, is_shadow: numbers.one_in(10), is_quota: numbers.one_in(8), plans }
+}
+
+/// Numbers under plans other than the default, which is `free`.
+fn plans(numbers: &mut Numbers) -> Vec<(&'static str, Option<u32>)> {
+    let hits = |numbers: &mut Numbers| (!numbers.one_in(3)).then(|| u32::try_from(numbers.below(4)).unwrap());
+    let all = ["gold", "lead"].map(|plan| (plan, hits(numbers)));
+    all.into_iter().filter(|_| !numbers.one_in(3)).collect()
+}
+
+/// The row of a descriptor. Nobody could set numbers of its own before its rule had rows.
+fn row(numbers: &mut Numbers, old: &[NaiveNode], descriptor: &Descriptor) -> NaiveRow {
+    let had_rows = met(old, descriptor).is_some_and(|rule| rule.plans.is_some());
+    match numbers.below(6) {
+        0 if had_rows => NaiveRow::Own(u32::try_from(numbers.below(4)).unwrap()),
+        1 | 2 => NaiveRow::Plan(numbers.of(&["free", "gold", "lead"])),
+        _ => NaiveRow::None,
+    }
 }
 
 fn node(numbers: &mut Numbers, depth: usize) -> NaiveNode {
@@ -191,7 +220,9 @@ fn change(numbers: &mut Numbers, all: &mut Vec<NaiveNode>) {
                 level[at].rule = Some(self::rule(numbers));
                 return;
             };
-            match numbers.below(5) {
+            match numbers.below(7) {
+                4 if rule.plans.is_some() => rule.plans = None,
+                4 | 5 if !rule.limits.is_empty() => rule.plans = Some(plans(numbers)),
                 0 => rule.is_shadow = !rule.is_shadow,
                 1 => rule.is_quota = !rule.is_quota,
                 2 => rule.replaces = if rule.replaces.is_empty() { vec![NAMES[0].to_owned()] } else { Vec::new() },
@@ -228,7 +259,15 @@ fn spec(node: &NaiveNode) -> NodeSpec {
             false => RuleKind::Limits(rule.limits.iter().map(limit).collect()),
         };
         let role = Role::of(rule.is_shadow, rule.is_quota);
-        RuleSpec { role, is_quota: rule.is_quota, replaces: rule.replaces.clone(), ..RuleSpec::of(kind) }
+        let rows = rule.plans.as_ref().map(|plans| {
+            let limits: Vec<Limit> = rule.limits.iter().map(limit).collect();
+            let numbers = |&(plan, hits): &(&str, Option<u32>)| PlanNumbers {
+                plan: plan.into(),
+                rate: hits.map(|hits| (hits, Unit::Hour.window())),
+            };
+            Plans::of("free", &limits, &[plans.iter().map(numbers).collect()]).unwrap()
+        });
+        RuleSpec { role, is_quota: rule.is_quota, replaces: rule.replaces.clone(), rows, ..RuleSpec::of(kind) }
     });
     NodeSpec {
         key: node.key.clone(),
@@ -297,14 +336,25 @@ struct Deciding {
     has_open_quota: bool,
 }
 
-fn deciding(nodes: &[NaiveNode], request: &[Descriptor]) -> Deciding {
+fn deciding(nodes: &[NaiveNode], request: &[Descriptor], rows: &[NaiveRow]) -> Deciding {
     let rules: Vec<Option<&NaiveRule>> = request.iter().map(|descriptor| met(nodes, descriptor)).collect();
     let replaced: Vec<&String> = rules.iter().flatten().flat_map(|rule| &rule.replaces).collect();
     let mut deciding = Deciding { limits: Vec::new(), has_open_quota: false };
     for (number, rule) in rules.iter().enumerate() {
         let Some(rule) = rule else { continue };
         let left = rule.limits.iter().filter(|(_, name)| name.as_ref().is_none_or(|name| !replaced.contains(&name)));
-        for (hits, _) in left {
+        let of_row = match (&rule.plans, rows[number]) {
+            (Some(_), NaiveRow::Own(hits)) => Some(Some(hits)),
+            (Some(plans), NaiveRow::Plan(name)) => plans.iter().find(|(plan, _)| *plan == name).map(|(_, hits)| *hits),
+            _ => None,
+        };
+        if of_row == Some(None) {
+            // Unlimited under its plan: a quota that is never over.
+            deciding.has_open_quota |= rule.is_quota;
+            continue;
+        }
+        for (default, _) in left {
+            let hits = &of_row.flatten().unwrap_or(*default);
             match (rule.is_shadow, rule.is_quota) {
                 (true, is_quota) => deciding.has_open_quota |= is_quota,
                 (false, is_quota) => deciding.limits.push((number, *hits, is_quota)),
@@ -384,15 +434,17 @@ fn shown(numbers: &mut Numbers, old: &[NaiveNode], new: &[NaiveNode]) -> Shown {
                 request.push(more.clone());
             }
         }
-        let (before, now) = (deciding(old, &request), deciding(new, &request));
+        let rows: Vec<NaiveRow> = request.iter().map(|descriptor| row(numbers, old, descriptor)).collect();
+        let (before, now) = (deciding(old, &request, &rows), deciding(new, &request, &rows));
         if before == now {
             continue;
         }
         for all in 0..4_u32.pow(u32::try_from(request.len()).unwrap()) {
             let used: Vec<u32> = (0..request.len()).map(|at| all >> (2 * at) & 3).collect();
+            let told = || format!("{request:?} with {rows:?} after {used:?}");
             match (before.denies(&used), now.denies(&used)) {
-                (false, true) => drop(shown.stricter.get_or_insert_with(|| format!("{request:?} after {used:?}"))),
-                (true, false) => drop(shown.looser.get_or_insert_with(|| format!("{request:?} after {used:?}"))),
+                (false, true) => drop(shown.stricter.get_or_insert_with(told)),
+                (true, false) => drop(shown.looser.get_or_insert_with(told)),
                 _ => {}
             }
         }

@@ -57,13 +57,13 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverMet,
         "  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/*/y, rate_limit: 2/s}\n",
         "4:5",
-        "never met, because the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, regex: x+, rate_limit: 2/s}\n",
         "4:5",
-        "never met, because the wildcard at p:3:5 stands before it and takes all of its values",
+        "never met, because the wildcard at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
@@ -75,19 +75,19 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverMet,
         "  - key: top\n    descriptors:\n      - {key: a, value: a*, rate_limit: 1/s}\n      - {key: a, value: ab*, rate_limit: 2/s}\n",
         "6:9",
-        "never met, because the wildcard at p:5:9 stands before it and takes all of its values",
+        "never met, because the wildcard at p:5:9 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
         "4:5",
-        "only values with control characters match it, since the regular expression at p:3:5 stands before it and takes all of its values",
+        "only values with control characters match it, since the regular expression at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
         "  - {key: a, regex: '/v[0-9]', rate_limit: 1/s}\n  - {key: a, regex: '/v(1|2)', rate_limit: 2/s}\n",
         "4:5",
-        "never met, because the regular expression at p:3:5 stands before it and takes all of its values",
+        "never met, because the regular expression at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,
@@ -117,25 +117,25 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::HidesBelow,
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 10/min}]\n  - {key: plan, value: gold, rate_limit: 1000/h}\n",
         "5:5",
-        "(plan=gold, op=x) has no limit here, since the limit at p:4:19 is below the key alone at p:3:5",
+        "(plan=gold, op=x) has no limit here, because the limit at p:4:19 is below the key alone at p:3:5",
     ),
     (
         Code::HidesBelow,
         "  - {key: path, value: /v*, rate_limit: 1/s}\n  - key: path\n    value: '*/pay'\n    descriptors: [{key: op, value: buy, descriptors: [{key: user, rate_limit: 1/s}]}]\n",
         "3:5",
-        "(path=/v/pay, op=buy, user=x) has no limit here, since the limit at p:6:55 is below the wildcard at p:4:5",
+        "(path=/v/pay, op=buy, user=x) has no limit here, because the limit at p:6:55 is below the wildcard at p:4:5",
     ),
     (
         Code::LooksLikePrefix,
         "  - {key: path, regex: /v1/, rate_limit: 1/s}\n",
         "3:5",
-        "the whole value must match, so that \"/v1/\" is met and \"/v1/x\" is not",
+        "the whole value must match, so \"/v1/\" matches and \"/v1/x\" does not",
     ),
     (
         Code::LooksLikePrefix,
         "  - {key: path, regex: ^/v1, rate_limit: 1/s}\n",
         "3:5",
-        "the whole value must match, so that \"/v1\" is met and \"/v1/x\" is not",
+        "the whole value must match, so \"/v1\" matches and \"/v1/x\" does not",
     ),
     (Code::OuterBlank, "  - {key: 'user ', rate_limit: 1/s}\n", "3:5", "the key \"user \" begins or ends with a blank"),
     (
@@ -202,7 +202,13 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverDenies,
         "  - {key: a, rate_limits: [10/s, 100_000/h]}\n",
         "3:5",
-        "limit 2 never denies, since limit 1 beside it admits no more than that in its time",
+        "limit 2 never denies, because limit 1 of the rule admits no more in the same time",
+    ),
+    (
+        Code::SamePlan,
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 9/s, plans: {gold: 9/s}}, {rate: 900/h, plans: {lead: 90/h}}]}\n",
+        "3:5",
+        "the plan \"gold\" has the numbers of the default plan \"free\"",
     ),
     (Code::NoReason, "  - {key: a, rate_limit: {unlimited: true}}\n", "3:5", "unlimited, and no comment says why"),
     (
@@ -343,7 +349,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     assert_eq!(
         of("  - {key: pa*, rate_limit: 1/s}\n  - {key: path*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n"),
         [format!(
-            "p:4:5 never met, because the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
+            "p:4:5 never met, because the key with a * at p:3:5 comes before it and matches all of its values: {never} [never_met]"
         )]
     );
     assert_eq!(
@@ -371,6 +377,8 @@ fn what_is_meant_so_is_left_alone() {
         // A peak and a volume.
         "  - {key: a, rate_limits: [50/s, 100_000/day]}\n",
         "  - {key: a, rate_limits: [{rate: 50/s, algorithm: gcra, burst: 100}, 200_000/day]}\n",
+        // Rows can have numbers under which the second limit denies first.
+        "  - {key: a, rows: {default: free}, rate_limits: [{rate: 10/s, plans: {gold: 90/s}}, 100_000/h]}\n",
         // Comments in every place.
         "  # closed on Sundays\n  - {key: a, rate_limit: {unlimited: true}}\n",
         "  - {key: a, rate_limit: {unlimited: true}} # staff\n",
@@ -399,7 +407,7 @@ fn what_is_meant_so_is_left_alone() {
 /// Which of two limits never denies, by limits of which the first is always the stricter one where there is one.
 #[test]
 fn limits_that_never_deny_are_told_from_those_that_can() {
-    let never = "limit 2 never denies, since limit 1 beside it";
+    let never = "limit 2 never denies, because limit 1 of the rule";
     for (first, second, is_never) in [
         ("10/s", "600/min", true),
         ("10/s", "599/min", false),

@@ -171,11 +171,11 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
         (vec![set("password_file", &missing)], format!("{}: cannot be opened: No such file", missing.display())),
         (vec![set("password_file", &empty)], format!("{}: contains no password", empty.display())),
         (vec![set("tls.ca_file", &missing)], format!("{}: cannot be opened: No such file", missing.display())),
-        (vec![set("tls.ca_file", &empty)], format!("{}: holds no certificate in PEM", empty.display())),
-        (identity(&client.key, &client.key), format!("{}: holds no certificate in PEM", client.key.display())),
+        (vec![set("tls.ca_file", &empty)], format!("{}: contains no certificate in PEM", empty.display())),
+        (identity(&client.key, &client.key), format!("{}: contains no certificate in PEM", client.key.display())),
         (
             identity(&client.certificate, &client.certificate),
-            format!("{}: holds no private key that is not encrypted", client.certificate.display()),
+            format!("{}: contains no unencrypted private key", client.certificate.display()),
         ),
         (
             identity(&client.certificate, &other.key),
@@ -282,7 +282,7 @@ async fn what_tls_refuses_is_said_in_words() {
         let reason = start(tls(port, files)).refused().await;
         assert_eq!(reason, format!("{at}{expected}"));
     };
-    let untrusted = "its certificate is signed by no authority that is trusted here";
+    let untrusted = "no trusted authority has signed its certificate";
     check(TlsFiles { ca: Some(stranger.file()), ..known.clone() }, untrusted).await;
     check(TlsFiles { ca: None, ..known.clone() }, untrusted).await;
     let elsewhere = Some("cache.internal".to_owned());

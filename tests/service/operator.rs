@@ -7,6 +7,7 @@ mod limited;
 mod overrides;
 mod page;
 mod policies;
+mod row_import;
 mod rows;
 mod states;
 mod tap;

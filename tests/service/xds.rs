@@ -588,7 +588,7 @@ mod tls {
             let refused = Client::connect(weir.grpc).ask(rls::request("shop", &[("user", "ann")]));
             assert_eq!(refused.expect_err("no policies").message(), NO_POLICIES);
         };
-        check(&foreign, None, &[], "its certificate is signed by no authority that is trusted here");
+        check(&foreign, None, &[], "no trusted authority has signed its certificate");
         check(&elsewhere, None, &[], "its certificate is for other.internal, and not for 127.0.0.1");
         check(&good, None, &["policies.xds.tls.server_name=xds.example"], "and not for xds.example");
         check(&old, None, &[], "expired");
@@ -607,7 +607,7 @@ mod tls {
         let authority = Authority::new("weir test");
         let plain = Ads::start();
         let weir = at_once(&plain.server(), &with_tls(&authority.file(), &[]).each());
-        wait_for_trouble(&weir, "it does not speak tls");
+        wait_for_trouble(&weir, "its answer is not tls");
         drop(weir);
         let server = authority.server("server", &["127.0.0.1"]);
         let secure = Ads::start_with(ads::any_port(), Some(ads::secured(&server, None)));

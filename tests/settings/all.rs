@@ -542,7 +542,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
     environment: WEIR__redis__queue: no such setting, the nearest is WEIR__REDIS__QUEUE
     --set: redis.queue = "-1": not a whole number
     --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.merge_max, redis.key_prefix, redis.breaker.*, redis.ready_after, redis.start_within
-    --set: shutdown.grace = "1.5s": fractions are not read: 1.5s is 1s500ms
+    --set: shutdown.grace = "1.5s": fractions are not supported: write 1s500ms in place of 1.5s
     settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
     "#);
 }
@@ -558,13 +558,13 @@ fn what_a_file_of_settings_cannot_be() {
     insta::assert_snapshot!(problems_of("- store"), @"weir.yaml:1:1: settings are a mapping of names to values");
     insta::assert_snapshot!(problems_of("store"), @"weir.yaml:1:1: settings are a mapping of names to values");
     insta::assert_snapshot!(problems_of("store: [memory, redis]\nx: [[1], {a: b}]\nlog: [a]"), @r#"
-    weir.yaml:1:1: store: a list, where one value is expected
+    weir.yaml:1:1: store: a list, but one value is expected
     weir.yaml:2:1: x: no such setting
     weir.yaml:3:1: log: a group of settings, not one: log.level, log.format, log.file
     "#);
     insta::assert_snapshot!(problems_of("store:\nlog:\nredis: {url: ~, colour: }"), @r#"
-    weir.yaml:1:1: store: has no value: give one, or leave the name out
-    weir.yaml:3:9: redis.url: has no value: give one, or leave the name out
+    weir.yaml:1:1: store: has no value: give one, or remove the name
+    weir.yaml:3:9: redis.url: has no value: give one, or remove the name
     weir.yaml:3:17: redis.colour: no such setting
     "#);
     insta::assert_snapshot!(problems_of("store: {kind: redis}"), @"weir.yaml:1:9: store.kind: store takes one value, not a group");

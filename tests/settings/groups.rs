@@ -53,7 +53,7 @@ fn settings_of_redis_that_contradict_each_other_are_refused() {
         together(&["redis.topology=sentinel", "redis.sentinel.master=m", "redis.sentinel.username=me"]),
         @"--set: redis.sentinel.username: a user without a password: set redis.sentinel.password or redis.sentinel.password_file too"
     );
-    insta::assert_snapshot!(together(&["redis.password=p", "redis.password_file=/p"]), @"--set: redis.password_file: redis.password is set too: one of them has to go");
+    insta::assert_snapshot!(together(&["redis.password=p", "redis.password_file=/p"]), @"--set: redis.password_file: redis.password is set too: remove one of them");
     insta::assert_snapshot!(together(&["redis.tls.ca_file=/ca", "redis.tls.server_name=cache"]), @"
     --set: redis.tls.ca_file: has no effect without a URL that begins with rediss://
     --set: redis.tls.server_name: has no effect without a URL that begins with rediss://
@@ -61,7 +61,7 @@ fn settings_of_redis_that_contradict_each_other_are_refused() {
     insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.cert_file=/c"]), @"--set: redis.tls.cert_file: a certificate without its key: set redis.tls.key_file too");
     insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.key_file=/k"]), @"--set: redis.tls.key_file: a key without its certificate: set redis.tls.cert_file too");
     insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.server_name=not a name"]), @r#"--set: redis.tls.server_name = "not a name": neither a DNS name nor an IP"#);
-    insta::assert_snapshot!(together(&["redis.sentinel.master="]), @r#"--set: redis.sentinel.master = "": empty: leave it out instead"#);
+    insta::assert_snapshot!(together(&["redis.sentinel.master="]), @r#"--set: redis.sentinel.master = "": empty: remove the setting instead"#);
     insta::assert_snapshot!(
         together(&["redis.per_second.password=p", "redis.per_second.topology=cluster", "redis.per_second.sentinel.master=m"]),
         @"

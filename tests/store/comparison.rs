@@ -219,6 +219,31 @@ fn said(comparison: &Comparison<'_>) -> Vec<String> {
     states.map(|state| told(&state.fate)).collect()
 }
 
+#[test]
+fn what_is_said_of_the_states_of_a_plan_is_what_its_customers_meet() {
+    let of = |gold: &str| {
+        policy(&format!("{{key: user, rows: {{default: free}}, rate_limit: {{rate: 5/h, plans: {{gold: {gold}}}}}}}"))
+    };
+    for (new, fate, passed) in
+        [("9/h", "kept", 9 - USED), ("9/day", "forgotten (window)", 9), ("unlimited", "forgotten (no such limit)", 20)]
+    {
+        let (old, new) = (of("7/h"), of(new));
+        let (before, now) = (loaded(&old), loaded(&new));
+        let comparison = compare(&before.policies, &now.policies);
+        let states = &comparison.rules[0].states;
+        let of_plan: Vec<_> = states.iter().filter(|state| state.plan == Some("gold")).collect();
+        assert_eq!(of_plan[0].limit.requests(), 7);
+        assert!(said(&comparison).contains(&fate.to_owned()), "{new}");
+        let steps = json!([
+            { "rows": "domain,user,plan\nshop,ann,gold\n" },
+            { "ask": "user=ann", "domain": "shop", "times": USED, "expect": "ok" },
+            { "swap": { "p.yaml": new } },
+            { "ask": "user=ann", "domain": "shop", "times": 20, "expect": { "passed": passed } },
+        ]);
+        assert_passes(&steps, &old, &new);
+    }
+}
+
 /// Runs one case of steps by the store in memory.
 fn assert_passes(steps: &Value, old: &str, about: &str) {
     let text = json!({ "cases": [{ "name": "swap", "policies": { "p.yaml": old }, "steps": steps }] }).to_string();
@@ -565,6 +590,12 @@ fn the_page_has_each_member_of_the_json() {
     let (_, json) = with_traffic(&old, &new, &record(&["user=ann"; 3], "shown"), DiffFormat::Json, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     let mut found = BTreeSet::new();
+    members(&serde_json::from_str(&json).expect("JSON"), &mut found);
+    let of = |gold: &str| {
+        policy(&format!("{{key: user, rows: {{default: free}}, rate_limit: {{rate: 1/min, plans: {{gold: {gold}}}}}}}"))
+    };
+    let (_, json) = with_traffic(&of("5/min"), &of("5/h"), &record(&["user=ann"; 3], "shown"), DiffFormat::Json, &[])
+        .unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let gone = hidden(&[(ANN, Some("gone"))]);
     let (_, json) = with_traffic(&old, &new, &gone, DiffFormat::Json, &[]).unwrap_or_else(|error| panic!("{error}"));

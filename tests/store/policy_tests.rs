@@ -67,6 +67,10 @@ impl Written {
         Self { directory }
     }
 
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.directory.path().join(name), text).expect("a file is written");
+    }
+
     fn tests(&self) -> Tests {
         tests(&[self.directory.path().to_owned()])
     }
@@ -202,6 +206,58 @@ cases:
     let redis_url = Some(Secret::from(&*server.url()));
     let (verdict, report) = ran(&Tests { redis_url, ..written.tests() });
     assert_eq!(verdict, Verdict::Passed, "{report}");
+}
+
+#[test]
+fn rows_of_a_test_come_from_a_file_or_stand_in_place_and_change_in_steps() {
+    let policy = "domain: shop\ndescriptors:\n- key: tenant\n  rows: {default: free}\n  \
+                  rate_limit: {rate: 2/h, plans: {gold: 5/h, max: unlimited}}\n";
+    let text = r#"domain: shop
+rows: customers.csv
+cases:
+- name: by the file
+  steps:
+    - {ask: tenant=acme, times: 6, expect: {passed: 5, denied: 1}}
+    - {ask: tenant=hooli, times: 9, expect: {passed: 3, limit: 3/hour}}
+    - {ask: tenant=other, times: 6, expect: {passed: 2}}
+- name: in place, until an end
+  at: 2040-01-01
+  rows: |
+    domain,descriptor,plan,until
+    shop,tenant=acme,max,2040-01-01T01:00:00Z
+  steps:
+    - {ask: tenant=acme, times: 100, expect: {passed: 100, limit: none}}
+    - {ask: tenant=hooli, times: 9, expect: {passed: 2}}
+    - {wait: 1h}
+    - {ask: tenant=acme, times: 9, expect: {passed: 2}}
+- name: a customer upgrades, and what was used stays
+  steps:
+    - {ask: tenant=other, times: 3, expect: {passed: 2}}
+    - rows: |
+        domain,tenant,plan
+        shop,other,gold
+    - {ask: tenant=other, times: 9, expect: {passed: 3}}
+    - {ask: tenant=acme, times: 9, expect: {passed: 5}}
+    - {swap: shop.yaml, state: forgotten}
+    - {ask: tenant=other, times: 9, expect: {passed: 5}}
+"#;
+    let written = Written::new(text);
+    written.write("shop.yaml", policy);
+    written.write("customers.csv", "domain,tenant,plan,limits\nshop,acme,gold,\nshop,hooli,,3/h\n");
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    let server = RedisServer::start();
+    let redis_url = Some(Secret::from(&*server.url()));
+    let (verdict, report) = ran(&Tests { redis_url, ..written.tests() });
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    assert_eq!(server.command(&["DBSIZE"]).as_deref(), Some("0\n"));
+
+    written.write("customers.csv", "domain,tenant,plan\nshop,acme,gold\nshop,hooli,lead\n");
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Broken, "{report}");
+    let place =
+        "shop.test.yaml:2:1: customers.csv:3: column 1: the rule has no plan \"lead\": there is free, gold, max";
+    assert!(written.shown(&report).contains(place), "{report}");
 }
 
 #[test]

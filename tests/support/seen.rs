@@ -9,7 +9,7 @@ use super::process::{LogLine, Weir};
 use super::served;
 
 /// The log line where decisions begin to go by `on_error`.
-pub const TROUBLE_BEGINS: &str = "a store does not answer: decisions go by on_error";
+pub const TROUBLE_BEGINS: &str = "a store does not answer: on_error applies";
 
 /// The log line where a store answers again.
 pub const TROUBLE_ENDS: &str = "stores answer again";

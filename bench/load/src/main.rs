@@ -4,7 +4,8 @@
 //! `load ADDRESS BODY CONNECTIONS STREAMS REQUESTS FIRST KEYS STRIDE RATE` sends REQUESTS calls and answers, in one line of
 //! JSON, what was answered and how late. BODY is a file that holds a gRPC message with its five bytes of framing. Ten zeros
 //! in it are the place of the number: request n has (FIRST + n) x STRIDE modulo KEYS, so that with a STRIDE of 1 keys come
-//! in order, and with a large prime in an order that no cache foresees. An ADDRESS that is a path is Redis' socket; then
+//! in order, and with a large prime in an order that no cache foresees. With a STRIDE of `zipf` numbers follow Zipf's law with
+//! exponent 1, the smallest the most frequent, the same for each n in every run. An ADDRESS that is a path is Redis' socket; then
 //! BODY, FIRST, KEYS and STRIDE mean nothing.
 //!
 //! - With a RATE of 0 the loop is closed: STREAMS calls are in flight on each connection, and an answer makes room for the
@@ -64,7 +65,8 @@ struct Job {
     streams: usize,
     first: u64,
     keys: u64,
-    stride: u64,
+    /// None for Zipf's law.
+    stride: Option<u64>,
     /// Calls a second over all connections; 0 where each answer makes room for the next call.
     rate: u64,
 }
@@ -72,8 +74,21 @@ struct Job {
 impl Job {
     /// The number in the body of the n-th request.
     fn number(&self, n: u64) -> u64 {
-        (self.first + n) * self.stride % self.keys
+        match self.stride {
+            Some(stride) => (self.first + n) * stride % self.keys,
+            None => zipf(self.first + n, self.keys),
+        }
     }
+}
+
+/// The n-th number by Zipf's law with exponent 1 of `keys` numbers, by the inverse of its distribution as a continuous one.
+fn zipf(n: u64, keys: u64) -> u64 {
+    // A hash of n (splitmix64), as a part of 1.
+    let mut mixed = n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let part = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+    ((keys as f64 + 1.0).powf(part) as u64 - 1).min(keys - 1)
 }
 
 /// What was answered.
@@ -100,13 +115,13 @@ fn main() -> Result<(), Failed> {
         streams: streams.parse()?,
         first: first.parse()?,
         keys: keys.parse()?,
-        stride: stride.parse()?,
+        stride: if stride == "zipf" { None } else { Some(stride.parse()?) },
         rate: rate.parse()?,
     };
     if job.streams > STREAMS_MAX || job.body.len() > BODY_BYTES_MAX {
         return Err(format!("at most {STREAMS_MAX} streams and bodies of {BODY_BYTES_MAX} bytes").into());
     }
-    if job.keys == 0 || job.first.saturating_add(requests).checked_mul(job.stride).is_none() {
+    if job.keys == 0 || job.first.saturating_add(requests).checked_mul(job.stride.unwrap_or(1)).is_none() {
         return Err("the numbers of so many requests do not fit".into());
     }
     if is_redis && job.rate == 0 {

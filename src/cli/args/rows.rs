@@ -1,16 +1,18 @@
 //! The arguments of `weir rows`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
+use weir_settings::{Layer, Problems, Secret, Settings};
 use weir_text::parse_instant;
 
-use super::Descriptor;
 use super::overrides::ServerArguments;
+use super::{Descriptor, settings_of};
 
 /// The arguments of `weir rows`.
-#[derive(Args, Debug)]
+#[derive(Args)]
 pub struct RowArguments {
     /// The action.
     #[command(subcommand)]
@@ -18,7 +20,7 @@ pub struct RowArguments {
 }
 
 /// The actions of `weir rows`.
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand)]
 pub enum RowAction {
     /// Set the rows of a file, one in each line
     Import(ImportArguments),
@@ -36,8 +38,8 @@ pub enum RowAction {
     Prune(AllArguments),
 }
 
-/// The arguments of `weir rows import`.
-#[derive(Args, Debug)]
+/// The arguments of `weir rows import`. No `Debug`, because a URL may have a password.
+#[derive(Args)]
 pub struct ImportArguments {
     /// A CSV file with a header line
     #[arg(value_name = "FILE")]
@@ -45,9 +47,49 @@ pub struct ImportArguments {
     /// Continue after wrong lines, and list them at the end
     #[arg(long)]
     pub skip: bool,
+    /// Redis in place of a server.
+    #[command(flatten)]
+    pub redis: RedisArguments,
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,
+}
+
+/// Where Redis is, for an import without a server.
+#[derive(Args)]
+#[command(group(ArgGroup::new("direct").multiple(true).conflicts_with_all(["server", "token_file"])))]
+pub struct RedisArguments {
+    /// Write into this Redis, without a server, such as redis://HOST:PORT; the policies are those of --policies or --config
+    #[arg(long, value_name = "URL", group = "direct")]
+    redis: Option<Secret>,
+    /// Write into the Redis of this YAML file of settings of weir serve, without a server; the environment counts too
+    #[arg(long, value_name = "FILE", group = "direct")]
+    config: Option<PathBuf>,
+    /// The policies that rows must fit, in place of those of the settings
+    #[arg(long, value_name = "DIR", requires = "direct")]
+    policies: Option<String>,
+}
+
+impl RedisArguments {
+    /// The settings for an import without a server; none if a server imports.
+    #[must_use]
+    pub fn settings(
+        &self,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Option<Result<Settings, Problems>> {
+        if self.redis.is_none() && self.config.is_none() {
+            return None;
+        }
+        let mut flags = Layer::default();
+        if let Some(url) = &self.redis {
+            flags.flag("redis.url", url.expose(), "--redis");
+            flags.flag("store", "redis", "--redis");
+        }
+        if let Some(directory) = &self.policies {
+            flags.flag("policies.directory", directory, "--policies");
+        }
+        Some(settings_of(self.config.as_deref(), environment, flags))
+    }
 }
 
 /// One descriptor.

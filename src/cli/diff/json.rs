@@ -124,6 +124,7 @@ fn of_effect(effect: &Effect<'_>) -> Value {
     let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
     let (what, old, new) = match &effect.subject {
         Subject::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
+        Subject::Plan(_, old, new) => ("plan", json!(limit(old)), json!(limit(new))),
         Subject::Key(key, old, new) => (*key, json!(old), json!(new)),
         Subject::Values(added, gone) => ("values", json!(gone), json!(added)),
         Subject::Met { old, new, .. } => ("met", json!(rule_in_words(*old)), json!(rule_in_words(*new))),
@@ -138,6 +139,9 @@ fn of_effect(effect: &Effect<'_>) -> Value {
     if let Subject::Met { example, .. } | Subject::Together { example, .. } = &effect.subject {
         document["example"] = json!(example);
     }
+    if let Subject::Plan(plan, ..) = &effect.subject {
+        document["plan"] = json!(plan);
+    }
     document
 }
 
@@ -146,5 +150,9 @@ fn of_state(change: &StateChange<'_>) -> Value {
         Fate::Forgotten(causes) => causes.iter().map(|cause| cause.name()).collect(),
         _ => Vec::new(),
     };
-    json!({ "limit": limit_in_words(change.limit), "fate": change.fate.name(), "causes": causes })
+    let mut document = json!({ "limit": limit_in_words(change.limit), "fate": change.fate.name(), "causes": causes });
+    if let Some(plan) = change.plan {
+        document["plan"] = json!(plan);
+    }
+    document
 }

@@ -102,9 +102,10 @@ fn named(change: &RuleChange<'_>) -> String {
     }
 }
 
-/// A descriptor with its old and new limits: `for example a=/c: 10 per minute -> 100 per minute`.
+/// A descriptor with its old and new limits, if they differ: `for example a=/c: 10 per minute -> 100 per minute`.
 fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
-    format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
+    let (old, new) = (rule_in_words(old), rule_in_words(new));
+    if old == new { format!("for example {example}") } else { format!("for example {example}: {old} -> {new}") }
 }
 
 pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
@@ -134,6 +135,11 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
     match &effect.subject {
         Subject::Limit(old, new) => {
             limit(old).map(ChangeLine::Gone).into_iter().chain(limit(new).map(ChangeLine::New)).collect()
+        }
+        Subject::Plan(plan, old, new) => {
+            let of_plan = |limit: String| format!("plan {plan}: {limit}");
+            let gone = limit(old).map(of_plan).map(ChangeLine::Gone);
+            gone.into_iter().chain(limit(new).map(of_plan).map(ChangeLine::New)).collect()
         }
         Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
         Subject::Values(added, gone) => {
@@ -170,7 +176,8 @@ fn state(change: &StateChange<'_>) -> String {
         }
         Fate::Empty => "begins empty".to_owned(),
     };
-    format!("{}: {what}", amount(change.limit))
+    let plan = change.plan.map(|plan| format!("plan {plan}: ")).unwrap_or_default();
+    format!("{plan}{}: {what}", amount(change.limit))
 }
 
 /// An unknown effect: the domain, the rule, its place, and the reason.

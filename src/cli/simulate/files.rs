@@ -147,7 +147,7 @@ impl Streams {
     /// Writes them as fast as their readers read.
     ///
     /// # Errors
-    /// If one cannot be written. A closed pipe is no error.
+    /// If one cannot be written. A closed pipe is not an error.
     pub(super) fn write(&self) -> Result<(), SimulateError> {
         self.0.iter().try_for_each(|(Target { path, .. }, text)| {
             let opened = OpenOptions::new().write(true).open(path);

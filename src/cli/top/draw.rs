@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
 
-use super::report::{Name, Report};
+use super::report::{KeyRow, Name, Report};
 use super::view::{Table, View};
 
 /// The lines above the tables.
@@ -102,7 +102,7 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
         Row::new([
             number(&denials, Style::new()),
             number(&ago(row.last_ms), Style::new()),
-            Cell::from(row.descriptor.as_str()),
+            Cell::from(who(row)),
             Cell::from(name(&row.name, row.is_shadow)),
         ])
     });
@@ -110,6 +110,12 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let head = [right("denials"), right("last"), left("who"), left("by")];
     let widths = [9, 7].map(Constraint::Length).into_iter().chain([1, 1].map(Constraint::Fill));
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
+}
+
+/// A key, and the row that counted for it.
+fn who(row: &KeyRow) -> String {
+    let KeyRow { descriptor, row, .. } = row;
+    if row.is_empty() { descriptor.clone() } else { format!("{descriptor} ({row})") }
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, title: Line<'_>, table: Widget<'_>) {

@@ -62,13 +62,14 @@ fn lines(report: &Report) -> String {
     for row in &report.keys {
         let (name, [at_least, at_most]) = (&row.name, row.denials);
         text.push_str(&format!(
-            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\n",
+            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
             row.last_ms / 1_000,
             name.domain,
             name.rule,
             name.limit,
             row.descriptor,
-            role(row.is_shadow)
+            role(row.is_shadow),
+            row.row
         ));
     }
     text

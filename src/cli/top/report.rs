@@ -70,6 +70,8 @@ pub(super) struct LimitRow {
 pub(super) struct KeyRow {
     pub(super) name: Name,
     pub(super) descriptor: String,
+    /// The row behind its last denial; empty for the default plan and rules without rows.
+    pub(super) row: String,
     /// The lower and the upper bound of its denials.
     pub(super) denials: [u64; 2],
     /// The time since its last denial.
@@ -116,6 +118,9 @@ struct Key {
     denials_min: u64,
     denials_max: u64,
     last_ms: u64,
+    /// Older servers do not send it.
+    #[serde(default)]
+    row: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -193,6 +198,7 @@ impl Report {
                 keys.push(KeyRow {
                     name: name.clone(),
                     descriptor: cell(&key.descriptor),
+                    row: cell(key.row.as_deref().unwrap_or_default()),
                     denials: [key.denials_min, key.denials_max],
                     last_ms: top.now_ms.saturating_sub(key.last_ms),
                     is_shadow,
@@ -296,7 +302,7 @@ pub(super) mod tests {
                   "keys": [
                     { "descriptor": format!("user={value}"), "cut": false, "denials_min": 1_200, "denials_max": 1_234,
                       "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_123_000_u64 },
-                    { "descriptor": "user=bob", "cut": false, "denials_min": 34, "denials_max": 34,
+                    { "descriptor": "user=bob", "row": format!("plan {value}"), "cut": false, "denials_min": 34, "denials_max": 34,
                       "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_058_000_u64 },
                   ] },
                 { "domain": "blog", "rule": "idle", "limit": "f60s", "role": "shadow", "denials": 7, "history": [],

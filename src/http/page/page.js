@@ -173,7 +173,8 @@ function showLimits(top) {
     );
     entry.body.replaceChildren(...limit.keys.map((key) => {
       const count = key.denials_min === key.denials_max ? `${key.denials_min}` : `${key.denials_min} to ${key.denials_max}`;
-      return row([key.descriptor, clock(key.first_ms), clock(key.last_ms), count], 3);
+      const who = key.row === null ? key.descriptor : `${key.descriptor} (${key.row})`;
+      return row([who, clock(key.first_ms), clock(key.last_ms), count], 3);
     }));
     return entry.details;
   });

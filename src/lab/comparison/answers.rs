@@ -145,6 +145,14 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
         strangers: BTreeSet::new(),
         of_strangers: 0,
     };
+    for (side, world) in [("old", &before), ("new", &now)] {
+        if let Some((left_out, first)) = traffic.rows().and_then(|rows| world.replace_rows(rows)) {
+            let rows = counted(left_out, "row");
+            let effect = "without effect under the";
+            let note = format!("{rows} {effect} {side} policies, so the default plan counts, such as {first}");
+            counts.answers.notes.push(note);
+        }
+    }
     loop {
         let hides_values = traffic.hides_values();
         let Some(request) = traffic.next()? else { break };

@@ -1,7 +1,9 @@
 //! Compares two rules and their limits: which one admits more.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
+use weir_engine::plans::Plans;
 use weir_engine::policy::Level;
 use weir_engine::{Algorithm, Limit, Role, Rule, Term};
 
@@ -53,15 +55,30 @@ pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, o
     // A rule that never denies admits everything, with any limits.
     let is_felt = is_felt(old) || is_felt(new);
     let parts = (RuleEffect::of(old), RuleEffect::of(new));
-    for (before, after) in paired(&charged(old), &charged(new)) {
-        let Some(direction) = of_limits(before, after) else { continue };
+    let mut add = |plan: Option<&'p str>, (before, after), is_whole_quota: bool| {
+        let Some(direction) = of_limits(before, after) else { return };
         let direction = match (is_felt, parts) {
             (false, _) => Direction::Neither,
-            (true, (RuleEffect::Quota, RuleEffect::Quota)) => of_quotas(before, after, direction),
+            (true, (RuleEffect::Quota, RuleEffect::Quota)) if !is_whole_quota => of_quotas(before, after, direction),
             (true, _) => direction,
         };
-        effects.push(Effect { direction, subject: Subject::Limit(before, after) });
+        let subject = match plan {
+            None => Subject::Limit(before, after),
+            Some(plan) => Subject::Plan(plan, before, after),
+        };
+        effects.push(Effect { direction, subject });
+    };
+    let of_default = paired(&charged(old), &charged(new));
+    of_default.iter().for_each(|pair| add(None, *pair, false));
+    for plan in plans(old, new) {
+        let (before, after) = (charged_under(old, Some(plan)), charged_under(new, Some(plan)));
+        // A quota without a limit is never over.
+        let is_whole = before.is_empty() != after.is_empty();
+        paired(&before, &after).into_iter().filter(|pair| !of_default.contains(pair)).for_each(|pair| {
+            add(Some(plan), pair, is_whole);
+        });
     }
+    add_rows(old, new, is_felt, &mut effects);
     add_roles(old, new, &mut effects);
     let direction = match parts {
         (RuleEffect::Enforced, RuleEffect::Quota) => Direction::Looser,
@@ -81,9 +98,46 @@ pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, o
 
 /// The limits of a rule without those that the rule itself replaces. [mt-5]
 pub(super) fn charged(rule: Option<&Rule>) -> Vec<&Limit> {
+    charged_under(rule, None)
+}
+
+/// [`charged`] under a plan.
+fn charged_under<'p>(rule: Option<&'p Rule>, plan: Option<&str>) -> Vec<&'p Limit> {
+    let is_replaced = |limit: &&Limit| {
+        let replaces = rule.map_or(&[][..], |rule| &rule.replaces);
+        limit.name.as_ref().is_some_and(|name| replaces.contains(name))
+    };
+    under(rule, plan).into_iter().filter(|limit| !is_replaced(limit)).collect()
+}
+
+/// The limits of descriptors whose row names this plan. Those of the rule, if it has no such plan or no rows. [rw-1] [rw-3]
+pub(super) fn under<'p>(rule: Option<&'p Rule>, plan: Option<&str>) -> Vec<&'p Limit> {
     let Some(rule) = rule else { return Vec::new() };
-    let is_replaced = |limit: &&Limit| limit.name.as_ref().is_some_and(|name| rule.replaces.contains(name));
-    rule.limits.iter().filter(|limit| !is_replaced(limit)).collect()
+    match rule.rows.as_deref().and_then(|plans| plans.limits(plan?)) {
+        Some(limits) => limits.iter().flatten().collect(),
+        None => rule.limits.iter().collect(),
+    }
+}
+
+/// The plans of both rules.
+pub(super) fn plans<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> BTreeSet<&'p str> {
+    [old, new].into_iter().flatten().filter_map(|rule| rule.rows.as_deref()).flat_map(Plans::names).collect()
+}
+
+/// Adds that descriptors have rows on one side only, or another default plan. Rows with numbers of their own can be stricter or looser
+/// than the rule, so their end can be both.
+fn add_rows(old: Option<&Rule>, new: Option<&Rule>, is_felt: bool, effects: &mut Vec<Effect<'_>>) {
+    let (Some(old), Some(new)) = (old, new) else { return };
+    let spelled = |rule: &Rule| {
+        rule.rows.as_ref().map_or_else(|| "none".to_owned(), |plans| format!("default {}", plans.default_plan()))
+    };
+    let (before, after) = (spelled(old), spelled(new));
+    if before == after {
+        return;
+    }
+    let ends = old.rows.is_some() && new.rows.is_none() && !new.unlimited;
+    let direction = if ends && is_felt { Direction::Both } else { Direction::Neither };
+    effects.push(Effect { direction, subject: Subject::Key("rows", before, after) });
 }
 
 /// Whether a rule can deny.

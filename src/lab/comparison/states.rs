@@ -7,7 +7,7 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::Level;
 use weir_engine::{Limit, Matcher, ParameterValue, Rule, StateKind};
 
-use super::limits::paired;
+use super::limits::{paired, plans, under};
 
 /// The fate of the states of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,34 +84,43 @@ impl Cause {
 pub struct StateChange<'p> {
     /// The old limit whose states they are, or a new one that begins empty.
     pub limit: &'p Limit,
+    /// The states are those of descriptors whose row names this plan.
+    pub plan: Option<&'p str>,
     /// Their fate.
     pub fate: Fate,
 }
 
 /// The fate of the states of descriptors that met the old rule and meet the new one. A limit of 0 has no states.
 pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<StateChange<'p>> {
-    let limits = |rule: Option<&'p Rule>| rule.map_or_else(Vec::new, |rule| rule.limits.iter().collect());
     let tag = match (old, new) {
         (Some(old), Some(new)) => tag_causes(old, new),
         _ => Vec::new(),
     };
     let mut changes = Vec::new();
-    for (before, after) in paired(&limits(old), &limits(new)) {
+    let pairs = |plan: Option<&'p str>| paired(&under(old, plan), &under(new, plan));
+    let of_default = pairs(None);
+    let mut add = |plan: Option<&'p str>, (before, after): (Option<&'p Limit>, Option<&'p Limit>)| {
         if let Some(limit) = before.filter(|limit| limit.requests() > 0) {
             let fate = match after {
                 Some(after) => fate(limit, after, &tag),
-                None if limits(new).is_empty() => Fate::Forgotten(vec![Cause::NoRule]),
+                None if under(new, None).is_empty() => Fate::Forgotten(vec![Cause::NoRule]),
                 None => Fate::Forgotten(vec![Cause::NoLimit]),
             };
-            changes.push(StateChange { limit, fate });
+            changes.push(StateChange { limit, plan, fate });
         }
         let finds =
             |before: &Limit, after: &Limit| before.requests() > 0 && before.id() == after.id() && tag.is_empty();
         if let Some(limit) =
             after.filter(|after| after.requests() > 0 && !before.is_some_and(|before| finds(before, after)))
         {
-            changes.push(StateChange { limit, fate: Fate::Empty });
+            changes.push(StateChange { limit, plan, fate: Fate::Empty });
         }
+    };
+    of_default.iter().for_each(|pair| add(None, *pair));
+    for plan in plans(old, new) {
+        // A plan whose limits are the same on both sides needs no line: its states have the fate of those of the default plan.
+        let of_plan = pairs(Some(plan)).into_iter();
+        of_plan.filter(|pair| pair.0 != pair.1 && !of_default.contains(pair)).for_each(|pair| add(Some(plan), pair));
     }
     changes
 }

@@ -289,6 +289,7 @@ fn is_same_rule(old: &Rule, new: &Rule) -> bool {
         && old.replaces == new.replaces
         && old.on_error == new.on_error
         && old.metadata == new.metadata
+        && old.rows == new.rows
 }
 
 fn addresses(places: &Places<'_>) -> [Option<usize>; 2] {

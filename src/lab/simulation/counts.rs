@@ -13,7 +13,7 @@ use super::keys::{Count, Keys};
 use super::spread::{Spread, Times};
 use super::timeline::{Timeline, joined, slot_of};
 
-/// The most limits that are counted over time: those that are met first.
+/// The most limits that are counted over time: the first ones that requests meet.
 const SERIES_MAX: usize = 64;
 
 /// Counts, shared with the limiter's observer.
@@ -23,7 +23,7 @@ pub(super) struct Counts(Arc<Shared>);
 struct Shared {
     /// The time of the current request.
     now: AtomicU64,
-    /// A request at its end, which is no request of its own.
+    /// Whether the current decision is a settle, which is not a request.
     is_settle: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -31,7 +31,7 @@ struct Shared {
 struct Inner {
     /// The index of the first limit of each rule.
     firsts: Vec<usize>,
-    /// The limits of all rules; the last one is for all limits of requests.
+    /// The limits of all rules. The last one is for all limits of the request.
     limits: Vec<LimitCounts>,
     series: usize,
     keys: Keys,
@@ -57,7 +57,7 @@ pub(super) struct Totals {
     /// The delayed ones among the admitted.
     pub(super) delayed: u64,
     pub(super) denied: u64,
-    /// The denied ones that no wait helps.
+    /// The denied requests for which no wait helps.
     pub(super) never: u64,
     /// Requests that got an error.
     pub(super) failed: u64,
@@ -76,7 +76,7 @@ pub(super) struct Counted {
     pub(super) start: Micros,
     pub(super) width: Micros,
     pub(super) slots: Vec<[u64; 3]>,
-    /// By the index of the limit; the last one is for all limits of requests.
+    /// By the index of the limit. The last one is for all limits of the request.
     pub(super) limits: Vec<(Count, Option<Vec<[u64; 2]>>)>,
     /// Keys of states, with the index of their limit.
     pub(super) keys: Vec<(String, usize, Count)>,
@@ -106,7 +106,7 @@ impl Counts {
         Self(Arc::new(Shared { now: AtomicU64::new(0), is_settle: AtomicBool::new(false), inner: Mutex::new(inner) }))
     }
 
-    /// Sets the start of the slots. By default, they begin with the first request.
+    /// Sets the start of the slots. By default they start with the first request.
     pub(super) fn start(&self, start: Option<Micros>) {
         self.0.inner.lock().timeline.start_at(start);
     }
@@ -116,7 +116,7 @@ impl Counts {
         self.0.now.store(now, Relaxed);
     }
 
-    /// What is decided from now on is a settle, or not.
+    /// Sets whether the following decisions are settles.
     pub(super) fn settling(&self, is_settle: bool) {
         self.0.is_settle.store(is_settle, Relaxed);
     }
@@ -148,7 +148,7 @@ impl Counts {
         }
     }
 
-    /// All counts, with so many keys.
+    /// All counts, with at most this many keys.
     pub(super) fn counted(&self, keys: usize) -> Counted {
         let inner = self.0.inner.lock();
         let top = inner.keys.top(keys).into_iter();
@@ -235,7 +235,7 @@ impl Tally for Counts {
     }
 }
 
-/// Whether a denied request without a wait would fit when a permit comes back. [cc-4]
+/// Whether a denied request without a wait would fit when a permit is released. [cc-4]
 fn waits_for_a_permit(answer: &Answer) -> bool {
     let mut waits = answer.statuses.iter().filter_map(|status| status.detail?.fits_after);
     waits.any(|wait| wait.is_bound)

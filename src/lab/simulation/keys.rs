@@ -1,7 +1,7 @@
-//! The keys that send most requests and are denied most.
+//! The keys with most requests and most denials.
 //!
-//! Each key is counted from its first request, up to a bound of keys. Later keys are counted together. So the counts of a
-//! key are exact, and the total of all others is known.
+//! Each key is counted from its first request on, up to a maximum number of keys. Later keys are counted together. So
+//! the counts of a key are exact, and the total of all others is known.
 
 use hashbrown::HashMap;
 use serde::Serialize;
@@ -12,7 +12,7 @@ pub const KEYS_MAX: usize = 200_000;
 /// The requests and hits of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Requests that charged or looked.
+    /// Requests that charged or peeked.
     pub requests: u64,
     /// Requests over the limit.
     pub over: u64,
@@ -37,7 +37,7 @@ impl Count {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     counts: HashMap<Box<str>, (u32, Count)>,
-    /// Keys past the bound.
+    /// Keys beyond the maximum.
     others: Count,
 }
 

@@ -25,7 +25,7 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
     }
 }
 
-/// The limit of a request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
+/// The limit of the request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
 #[must_use]
 pub fn limit(requests_per_unit: u32, unit: &str) -> RateLimitOverride {
     let unit = RateLimitUnit::from_str_name(&unit.to_uppercase()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The results of a simulation. These types, in this order, are their JSON form, which docs/simulation.md explains.
+//! The results of a simulation. These types, in this order, are their JSON form; docs/simulation.md explains it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::traffic::{Request, Traffic};
 
 /// The version of the JSON form.
 const VERSION: u32 = 1;
-/// In place of a rule, for limits of requests.
+/// Replaces the rule for limits of the request.
 const OF_REQUESTS: &str = "(request)";
 
 /// All results.
@@ -32,24 +32,24 @@ pub struct Report {
     pub policies: Vec<PolicyReport>,
 }
 
-/// What was sent.
+/// The traffic that was sent.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrafficReport {
     /// The file.
     pub file: String,
     /// The seed of its random numbers.
     pub seed: Option<u64>,
-    /// When it begins; none if there is no request.
+    /// When it begins. None if there is no request.
     pub start: Option<String>,
     /// The time of the last request.
     pub end: Option<String>,
     /// How many requests.
     pub requests: u64,
-    /// The requests that every server refuses, because they are past a bound on input.
+    /// The requests that every server refuses, because they exceed a bound on input.
     pub refused: u64,
     /// Recorded requests by their recorded answers: passed, over a limit, error.
     pub recorded: Option<[u64; 3]>,
-    /// Notes about it, a sentence each.
+    /// Notes about it, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct PolicyReport {
     pub delayed: u64,
     /// Requests that were denied.
     pub denied: u64,
-    /// Denied requests that no wait helps.
+    /// Denied requests for which no wait helps.
     pub denied_for_ever: u64,
     /// Requests that got an error.
     pub failed: u64,
@@ -88,7 +88,7 @@ pub struct PolicyReport {
     pub keys: Vec<KeyReport>,
     /// The number of keys that were counted separately.
     pub keys_counted: usize,
-    /// The counts of all keys past the bound.
+    /// The counts of all keys beyond the maximum.
     pub other_keys: Count,
 }
 
@@ -112,9 +112,9 @@ pub struct OverTime {
 /// The results of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
-    /// The domain; none for limits of requests.
+    /// The domain. None for limits of the request.
     pub domain: Option<String>,
-    /// The path of the rule; `(request)` for limits of requests.
+    /// The path of the rule; `(request)` for limits of the request.
     pub rule: String,
     /// The limit: `10 per minute`.
     pub limit: Option<String>,
@@ -124,12 +124,12 @@ pub struct LimitReport {
     pub algorithm: Option<&'static str>,
     /// Its role: `enforced`, `shadow` or `quota`.
     pub role: &'static str,
-    /// Where its rule is written.
+    /// The place of its rule.
     pub place: Option<String>,
     /// The counts.
     #[serde(flatten)]
     pub count: Count,
-    /// Requests over time, in the slots of all requests; only for the 64 limits that were met first.
+    /// Requests over time, in the slots of all requests; only for the first 64 limits that requests met.
     pub over_time: Option<LimitOverTime>,
 }
 
@@ -230,7 +230,7 @@ impl PolicyReport {
                 denied: of_slots(2),
             },
             limits: limits.map(|(named, (count, slots))| named.report(*count, slots.as_deref(), length)).collect(),
-            // The last one is for limits of requests.
+            // The last one is for limits of the request.
             limits_unasked: counted.limits.iter().rev().skip(1).filter(|(count, _)| count.requests == 0).count(),
             keys: counted.keys.iter().map(|(key, limit, count)| named[*limit].key(key, *count)).collect(),
             keys_counted: counted.keys_known,
@@ -324,7 +324,7 @@ fn amount(limit: &Limit) -> String {
     format!("{} per {}", limit.requests(), window.unit().map_or_else(length, |unit| unit.name().to_owned()))
 }
 
-/// The descriptor of a key, as people type it. A cut descriptor ends with an ellipsis.
+/// The descriptor of a key, as people type it. A shortened descriptor ends with an ellipsis.
 fn shown(text: &str) -> String {
     let Some(read) = key::parse(text) else { return text.to_owned() };
     let mut shown = spell_entries(read.entries.iter().map(|(key, value)| match value {

@@ -10,7 +10,7 @@ const S: Micros = 1_000 * MS;
 const MIN: Micros = 60 * S;
 const H: Micros = 60 * MIN;
 const D: Micros = 24 * H;
-/// The lengths that slots can have; each is a multiple of the one before.
+/// The possible lengths of slots. Each is a multiple of the one before.
 const WIDTHS: [Micros; 28] = [
     MS,
     2 * MS,
@@ -69,7 +69,8 @@ impl Timeline {
         self.slot
     }
 
-    /// Advances to an instant, which is not before the last one. Calls `join` with the number of slots that become one.
+    /// Advances to an instant, which is not before the last one. Calls `join` with the number of slots that are merged
+    /// into one.
     pub(super) fn advance(&mut self, now: Micros, mut join: impl FnMut(usize)) {
         if now < self.until {
             return;
@@ -86,13 +87,13 @@ impl Timeline {
     }
 }
 
-/// Merges so many slots into one.
+/// Merges `count` slots into one.
 pub(super) fn joined<const N: usize>(slots: &[[u64; N]], count: usize) -> Vec<[u64; N]> {
     let sum = |slots: &[[u64; N]]| std::array::from_fn(|i| slots.iter().map(|slot| slot[i]).sum());
     slots.chunks(count.max(1)).map(sum).collect()
 }
 
-/// The slot of this number, which is added if it is missing.
+/// The slot with this number. Adds it if it is missing.
 pub(super) fn slot_of<const N: usize>(slots: &mut Vec<[u64; N]>, number: usize) -> &mut [u64; N] {
     if slots.len() <= number {
         slots.resize(number + 1, [0; N]);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use weir_engine::Micros;
 use weir_limiter::Query;
+use weir_policies::GivenRows;
 use weir_policies::Problems;
 use weir_policies::files::is_test;
 use weir_policies::test_file::with_defaults;
@@ -39,11 +40,11 @@ pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
 pub struct Request {
     /// Its time, in microseconds since 1970.
     pub time: Micros,
-    /// How long it lasts if it is admitted, until it settles its holds, in microseconds; none where it never does.
+    /// How long it lasts if it is admitted, until it settles its holds, in microseconds. None: it never settles.
     pub lasts: Option<Micros>,
     /// Its message, as on the wire.
     pub message: RateLimitRequest,
-    /// In a record, the path of the rule that each descriptor met; none for a descriptor without a rule.
+    /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
     pub rules: Vec<Option<String>>,
     /// Its recorded answer, if any.
     pub verdict: Option<Verdict>,
@@ -76,8 +77,7 @@ impl Request {
 
 /// The query of a request.
 ///
-/// # Errors
-/// If a server would refuse it.
+/// # Errors When a server would refuse it.
 pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
     convert::query(view, bounds)
 }
@@ -85,7 +85,7 @@ pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Inval
 /// Why traffic cannot be read.
 #[derive(Debug)]
 pub enum TrafficError {
-    /// The file of traffic has mistakes; one line for each.
+    /// The file of traffic has mistakes, one in each line of the text.
     File(Problems),
     /// A line of a record or a log cannot be used.
     Line {
@@ -102,7 +102,7 @@ pub enum TrafficError {
     Read {
         /// The file.
         file: Arc<str>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -123,6 +123,7 @@ impl std::error::Error for TrafficError {}
 pub struct Traffic {
     name: Arc<str>,
     settings: Arc<Settings>,
+    rows: Option<Arc<GivenRows>>,
     seed: Option<u64>,
     flow: Flow,
 }
@@ -135,12 +136,12 @@ enum Flow {
 impl Traffic {
     /// Opens traffic: `*.yaml` and `*.yml` are files of traffic, any other file is a record of `weir tap`.
     ///
-    /// # Errors
-    /// If a file cannot be read, or has mistakes at its beginning.
+    /// # Errors When a file cannot be read, or has mistakes at its beginning.
     pub fn open(path: &Path) -> Result<Self, TrafficError> {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
             let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
-            return Ok(Self { name: name_of(path), settings: Arc::new(default_settings()), seed: None, flow });
+            let settings = Arc::new(default_settings());
+            return Ok(Self { name: name_of(path), settings, rows: None, seed: None, flow });
         }
         if is_test(path) {
             let reason = "its name marks it as a file of tests, not of traffic: weir test runs it".to_owned();
@@ -152,14 +153,13 @@ impl Traffic {
 
     /// The traffic of a parsed file.
     ///
-    /// # Errors
-    /// If its log cannot be read, or has mistakes at its beginning.
+    /// # Errors When its log cannot be read, or has mistakes at its beginning.
     pub fn of(file: traffic_file::TrafficFile) -> Result<Self, TrafficError> {
         let (seed, flow) = match &file.origin {
             Origin::Sources(sources) => (Some(sources.seed), Flow::Made(Box::new(Generator::new(sources)))),
             Origin::AccessLog(log) => (None, Flow::Read(Box::new(Recorded::open(&log.path, Box::new(Log::new(log)))?))),
         };
-        Ok(Self { name: file.name, settings: file.settings, seed, flow })
+        Ok(Self { name: file.name, settings: file.settings, rows: file.rows, seed, flow })
     }
 
     /// The name of its file.
@@ -168,10 +168,16 @@ impl Traffic {
         &self.name
     }
 
-    /// The settings that its decisions depend on.
+    /// The settings that affect its decisions.
     #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
+    }
+
+    /// The rows of customers, if it has any.
+    #[must_use]
+    pub fn rows(&self) -> Option<&GivenRows> {
+        self.rows.as_deref()
     }
 
     /// The seed of its random numbers, if it has any.
@@ -180,7 +186,7 @@ impl Traffic {
         self.seed
     }
 
-    /// When its sources begin; none if that is unknown before its first request.
+    /// When its sources begin. None if that is unknown before its first request.
     #[must_use]
     pub fn start(&self) -> Option<Micros> {
         match &self.flow {
@@ -189,10 +195,9 @@ impl Traffic {
         }
     }
 
-    /// The next request; none after the last one.
+    /// The next request. None after the last one.
     ///
-    /// # Errors
-    /// If a file cannot be read, a line is not valid, or a request is too far out of order.
+    /// # Errors When a file cannot be read, a line is not valid, or a request is too far out of order.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend its items")]
     pub fn next(&mut self) -> Result<Option<&Request>, TrafficError> {
         match &mut self.flow {
@@ -228,7 +233,7 @@ impl Traffic {
         }
     }
 
-    /// Notes about the traffic, a sentence each. Complete after the last request.
+    /// Notes about the traffic, one sentence each. Complete after the last request.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         match &self.flow {

@@ -1,4 +1,4 @@
-//! The environment of simulations and tests: a limiter with its store, its policies and a clock that they set.
+//! The environment of simulations and tests: a limiter with its store, its policies and a clock that the caller sets.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use weir_engine::observer::Observer;
 use weir_engine::{Micros, PolicySet};
+use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::KnownRows;
 use weir_limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
+use weir_policies::GivenRows;
 use weir_rls::configured;
 use weir_rls::convert::Bounds;
 use weir_settings::Settings;
@@ -17,7 +20,7 @@ use weir_store::{Clock, Store};
 use super::traffic::Request;
 use crate::in_flight::InFlight;
 
-/// The time that a store outside of this process has for a decision.
+/// The time limit of a store outside of this process for a decision.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A clock that only [`World::set_now`] changes.
@@ -37,6 +40,8 @@ pub struct World {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     limiter: Limiter,
+    known: Arc<KnownRows>,
+    rows: RowTable,
     in_flight: RefCell<InFlight>,
     bounds: Bounds,
     started: Instant,
@@ -69,10 +74,36 @@ impl World {
         let clock = Arc::new(VirtualClock::default());
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
-        let limiter = limiter(&policies, store, &clock, settings, &observer);
+        let known = Arc::<KnownRows>::default();
+        let rows = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), observer.clone());
+        let limiter = limiter(&policies, store, &known, &clock, settings, &observer);
         let bounds = configured::bounds(&settings.limits);
         let (settings, in_flight, started) = (settings.clone(), RefCell::default(), Instant::now());
-        Self { clock, policies, settings, observer, limiter, in_flight, bounds, started }
+        Self { clock, policies, settings, observer, limiter, known, rows, in_flight, bounds, started }
+    }
+
+    /// The rows of customers.
+    #[must_use]
+    pub fn rows(&self) -> &RowTable {
+        &self.rows
+    }
+
+    /// Replaces all rows, with the memory store. Rows that do not fit the policies are left out: returns how many, and the first of them
+    /// with its place and why.
+    pub fn replace_rows(&self, given: &GivenRows) -> Option<(usize, String)> {
+        let (mut fitting, mut left_out, mut first) = (Vec::with_capacity(given.rows.len()), 0, None);
+        for (line, row) in &given.rows {
+            match self.rows.check(row) {
+                Ok(()) => fitting.push(row.clone()),
+                Err(refused) => {
+                    left_out += 1;
+                    first.get_or_insert_with(|| given.at(*line, &refused.to_string()));
+                }
+            }
+        }
+        let replaced = self.rows.replace_of_files(&self.policies.current(), fitting, 1);
+        assert!(replaced.is_ok(), "rows that fit the policies: {replaced:?}");
+        first.map(|first| (left_out, first))
     }
 
     /// Moves the clock.
@@ -80,21 +111,21 @@ impl World {
         self.clock.0.store(now, Ordering::Relaxed);
     }
 
-    /// Moves the clock. Requests that end until then settle at their time; `settling` gets true before each settle and false
-    /// after it.
+    /// Moves the clock. Requests that end until then settle at their time. Calls `settling` with true before each
+    /// settle and with false after it.
     pub fn go_on(&self, now: Micros, settling: impl Fn(bool)) {
         loop {
             let Some((at, ending)) = self.in_flight.borrow_mut().next_ended(now) else { break };
             self.set_now(at);
             settling(true);
-            // What it leaves is seen by later requests, and a store in memory does not fail.
+            // Ignores the result: later requests see the state, and the memory store does not fail.
             ending.settle(&self.bounds, |query| self.decide_now(query).is_ok());
             settling(false);
         }
         self.set_now(now);
     }
 
-    /// Decides one request in memory, which settles when it ends.
+    /// Decides one request with the memory store. The request settles when it ends.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -113,7 +144,7 @@ impl World {
         &self.limiter
     }
 
-    /// Decides one request by the memory store.
+    /// Decides one request with the memory store.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -122,15 +153,15 @@ impl World {
         self.limiter.decide_now(query, self.started, None)
     }
 
-    /// Puts other policies in force and keeps all states.
+    /// Replaces the policies and keeps all states.
     pub fn swap(&self, policies: Arc<PolicySet>) {
         self.policies.replace(policies);
     }
 
-    /// Removes all states from the memory store.
+    /// Removes all states from the memory store. Rows stay.
     pub fn forget(&mut self) {
         let store = memory(&self.clock, &self.settings, &self.observer);
-        self.limiter = limiter(&self.policies, store, &self.clock, &self.settings, &self.observer);
+        self.limiter = limiter(&self.policies, store, &self.known, &self.clock, &self.settings, &self.observer);
     }
 }
 
@@ -141,6 +172,7 @@ fn memory(clock: &Arc<VirtualClock>, settings: &Settings, observer: &Arc<dyn Obs
 fn limiter(
     policies: &Arc<Policies>,
     store: Arc<dyn Store>,
+    known: &Arc<KnownRows>,
     clock: &Arc<VirtualClock>,
     settings: &Settings,
     observer: &Arc<dyn Observer>,
@@ -150,6 +182,7 @@ fn limiter(
         modes: configured::modes(settings),
         budget: TIMEOUT,
         clock: clock.clone(),
+        rows: known.clone(),
         ..Options::new(store)
     };
     Limiter::new(policies.clone(), options, observer.clone())

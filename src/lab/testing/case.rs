@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 use weir_engine::descriptor::spell_entries;
@@ -9,8 +10,8 @@ use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Undecided};
 use weir_policies::Dialect;
-use weir_policies::Problems;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
+use weir_policies::{GivenRows, Problems};
 use weir_rls::configured;
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
@@ -23,7 +24,7 @@ use weir_text::yaml::Position;
 use super::compare::{RequestResult, compare, count};
 use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
-use super::world::World;
+use super::world::{RowsNotSet, World};
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::in_flight::InFlight;
 use crate::simulation::message::message;
@@ -35,7 +36,7 @@ pub(super) enum CaseEnd {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run. Has the reason, with the place in the file of tests.
+    /// It could not be run. Contains the reason, with the place in the file of tests.
     Broken(String),
     /// The store failed.
     StoreFailed(StoreError),
@@ -66,9 +67,9 @@ pub(super) fn run(
     let mut running = Running { file, case, world, in_flight, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
     // Also after a failure, so nothing remains in Redis.
-    let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
+    let cleaned = if redis.is_some() { running.world.clear().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
-        Err(Trouble::Policies(reason)) => CaseEnd::Broken(reason),
+        Err(Trouble::NotValid(reason)) => CaseEnd::Broken(reason),
         Err(Trouble::Store(error)) => CaseEnd::StoreFailed(error),
         Ok(()) if running.failures.is_empty() => CaseEnd::Passed,
         Ok(()) => CaseEnd::Failed { failures: running.failures, more: running.more },
@@ -77,8 +78,8 @@ pub(super) fn run(
 
 /// Why a case cannot continue.
 enum Trouble {
-    /// Its next policies are not valid; the text has the place.
-    Policies(String),
+    /// Its next policies or rows are not valid; the text has the place.
+    NotValid(String),
     Store(StoreError),
 }
 
@@ -97,10 +98,15 @@ struct Running<'a> {
 impl Running<'_> {
     fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
         let case = self.case;
+        if let Some(rows) = &case.rows {
+            self.go_on(case.starts_at())?;
+            self.set_rows(rows)?;
+        }
         for step in &case.steps {
             self.go_on(step.now)?;
             match &step.action {
                 Action::Wait => {}
+                Action::Rows(rows) => self.set_rows(rows)?,
                 Action::Ask(ask) => self.ask(step, ask)?,
                 Action::Swap { policies, state, refused } => {
                     self.swap(step, policies, *refused, loads)?;
@@ -111,6 +117,16 @@ impl Running<'_> {
             }
         }
         Ok(())
+    }
+
+    fn set_rows(&mut self, rows: &Arc<GivenRows>) -> Result<(), Trouble> {
+        self.world.set_rows(rows).map_err(|error| match error {
+            RowsNotSet::Store(error) => Trouble::Store(error),
+            RowsNotSet::Misfit(reason) => {
+                let Position { line, column } = rows.position;
+                Trouble::NotValid(format!("{}:{line}:{column}: {reason}", self.file.name))
+            }
+        })
     }
 
     /// Moves the clock. Requests that end until then settle at their time.
@@ -141,7 +157,7 @@ impl Running<'_> {
             }
             (Err(_), true) => return Ok(()),
             (Err(problems), false) => {
-                return Err(Trouble::Policies(not_valid(self.file, step.position, policies, &problems)));
+                return Err(Trouble::NotValid(not_valid(self.file, step.position, policies, &problems)));
             }
             (Ok(_), true) => {}
         }
@@ -273,13 +289,13 @@ pub(super) fn difference(position: Position, what: &str, expected: &str, got: St
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-/// Why a case with wrong policies cannot be run, with the place that names them.
+/// Why a case with invalid policies cannot be run, with the place that names them.
 fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
     let (name, Position { line, column }) = (name_of(policies, file), at);
     format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
 }
 
-/// The request with the hits that it has used in place of its own.
+/// The request, with its used hits in place of its own.
 fn with_used(request: &RateLimitRequest, used: Option<u32>) -> Cow<'_, RateLimitRequest> {
     let Some(used) = used else { return Cow::Borrowed(request) };
     let mut request = request.clone();

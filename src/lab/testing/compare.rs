@@ -31,7 +31,7 @@ pub(super) enum RequestResult {
 }
 
 impl RequestResult {
-    /// Whether the request passes; none for an error.
+    /// Whether the request passes. None for an error.
     pub(super) const fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Answer { answer, .. } => Some(verdict(answer.denied)),
@@ -87,7 +87,7 @@ pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> V
     found.list
 }
 
-/// The differences of all requests of a step together.
+/// The differences of all requests of a step in total.
 pub(super) fn count(expect: &Expect, passed: u64, denied: u64) -> Vec<Difference> {
     let mut found = Differences::default();
     for (what, expected, got) in [("passed", &expect.passed, passed), ("denied", &expect.denied, denied)] {
@@ -230,7 +230,7 @@ fn rate((requests, window): (u32, Window)) -> String {
     }
 }
 
-/// The limit of a status. A limit whose window is no unit is looked up in its rule.
+/// The limit of a status. A limit without a unit on the wire is looked up in its rule.
 fn limit_of(status: &Status, rule: Option<&Rule>) -> Option<(u32, Window)> {
     let told = status.limit.as_ref()?;
     if let Some(unit) = told.unit {

@@ -17,12 +17,12 @@ use weir_policies::{Dialect, Loaded, Location, Problems, load_dir_with, parse_wi
 pub(super) struct Load {
     pub(super) policies: Arc<PolicySet>,
     pub(super) places: Vec<Location>,
-    /// Which rules were met, by id.
+    /// Which rules requests met, by id.
     met: RefCell<Vec<bool>>,
 }
 
 impl Load {
-    /// Notes that a request met a rule.
+    /// Marks that a request met a rule.
     pub(super) fn met(&self, rule: u32) {
         if let Some(met) = self.met.borrow_mut().get_mut(rule as usize) {
             *met = true;
@@ -40,14 +40,14 @@ impl From<Loaded> for Load {
 /// The result of a load.
 type Loading = Result<Rc<Load>, Rc<Problems>>;
 
-/// All policies from files. Those in the text of a test are loaded for each case.
+/// All policies from files. Policies in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
     kept: HashMap<(PathBuf, bool, bool), Loading>,
 }
 
 impl Loads {
-    /// Policies, or their problems, which are loaded once.
+    /// Policies or their problems, loaded once.
     pub(super) fn get(&mut self, policies: &Policies, dialect: Dialect) -> Loading {
         match policies {
             Policies::Texts(texts) => {
@@ -117,7 +117,7 @@ impl Coverage {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// The share of rules that were met, in tenths of a percent; none if there are no rules.
+    /// The share of rules that were met, in tenths of a percent. None if there are no rules.
     #[must_use]
     pub fn tenths_of_percent(&self) -> Option<u64> {
         let (met, all) = (self.met() as u64, self.rules.len() as u64);

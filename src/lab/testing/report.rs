@@ -1,4 +1,4 @@
-//! Reports of tests, for people and for machines.
+//! Reports of tests, for people and for programs.
 
 pub mod json;
 pub mod junit;
@@ -10,9 +10,9 @@ use super::{FileReport, Outcome};
 /// A reason why no case was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The path, option or server that is wrong.
+    /// The invalid path, option or server.
     pub subject: String,
-    /// A line for each mistake, with its place if it has one.
+    /// One line for each mistake, with its place if it has one.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ pub struct Covered<'c> {
 }
 
 impl Covered<'_> {
-    /// Whether enough rules were met; none if there is no requirement.
+    /// Whether enough rules were met. None if there is no requirement.
     #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.least.map(|least| self.coverage.reaches(least))

@@ -1,7 +1,7 @@
 //! Steps that test nothing: their requests meet no rule, and they expect these requests to pass.
 //!
-//! Such a step passes with any policies. Usually a key or a domain is misspelled. Not here: which expectations any request
-//! without a rule meets (policies).
+//! Such a step passes with any policies. Usually a key or a domain is misspelled. Not here: which expectations a
+//! request without a rule meets (policies).
 
 use weir_engine::PolicySet;
 use weir_rls::proto::RateLimitRequest;
@@ -54,7 +54,7 @@ impl Unmet {
     }
 }
 
-/// Why a request meets no rule, and its probable meaning.
+/// Why a request meets no rule, with a probable correction.
 fn reason(request: &RateLimitRequest, policies: &PolicySet) -> String {
     let meant = |meant: Option<&str>| meant.map_or_else(String::new, |meant| format!(", did you mean {meant:?}?"));
     let domain = &*request.domain;

@@ -8,7 +8,9 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use weir_engine::observer::{Charged, Observer, Tally};
 use weir_engine::{Micros, PolicySet};
+use weir_limiter::rows::RowRefused;
 use weir_limiter::{Answer, Query, Undecided};
+use weir_policies::GivenRows;
 use weir_policies::test_file::Verdict;
 use weir_settings::Settings;
 use weir_store::redis::{Endpoint, Redis, pipeline};
@@ -32,7 +34,7 @@ struct Trial {
 }
 
 impl Trials {
-    /// Takes the verdict of the last request; none if it met no limit on trial.
+    /// Takes the verdict about the last request. None if it met no limit on trial.
     fn take(&self) -> Option<Verdict> {
         let is_over = self.0.is_over.swap(false, Ordering::Relaxed);
         self.0.is_met.swap(false, Ordering::Relaxed).then(|| verdict(is_over))
@@ -61,6 +63,15 @@ pub(super) struct World<'r> {
     pub(super) load: Rc<Load>,
     trials: Trials,
     world: world::World,
+    /// The rows that were set, in order.
+    rows: Vec<Arc<GivenRows>>,
+}
+
+/// Why rows were not set.
+pub(super) enum RowsNotSet {
+    /// One does not fit the policies in force. Has its place and why.
+    Misfit(String),
+    Store(StoreError),
 }
 
 impl<'r> World<'r> {
@@ -85,7 +96,7 @@ impl<'r> World<'r> {
             Some(redis) => world::World::in_store(policies, settings, observer, redis.clone()),
             None => world::World::new(policies, settings, observer),
         };
-        Ok(Self { runtime, redis, load, trials, world })
+        Ok(Self { runtime, redis, load, trials, world, rows: Vec::new() })
     }
 
     /// Moves the clock.
@@ -106,17 +117,56 @@ impl<'r> World<'r> {
         answer.map(|answer| (answer, trial))
     }
 
-    /// Puts other policies in force and keeps all states.
+    /// Sets rows. Other rows stay.
+    ///
+    /// # Errors
+    /// If one does not fit the policies, or Redis does not answer.
+    pub(super) fn set_rows(&mut self, given: &Arc<GivenRows>) -> Result<(), RowsNotSet> {
+        self.write_rows(given)?;
+        self.rows.push(given.clone());
+        Ok(())
+    }
+
+    fn write_rows(&self, given: &GivenRows) -> Result<(), RowsNotSet> {
+        let rows = given.rows.iter().map(|(_, row)| row.clone()).collect();
+        let written = self.runtime.block_on(self.world.rows().write(rows));
+        let mut misfit = None;
+        for ((line, _), written) in given.rows.iter().zip(written) {
+            match written {
+                Ok(_) => {}
+                Err(RowRefused::Store(error)) => return Err(RowsNotSet::Store(error)),
+                Err(refused) => drop(misfit.get_or_insert_with(|| given.at(*line, &refused.to_string()))),
+            }
+        }
+        misfit.map_or(Ok(()), |misfit| Err(RowsNotSet::Misfit(misfit)))
+    }
+
+    /// Replaces the policies and keeps all states.
     pub(super) fn swap(&mut self, load: Rc<Load>) {
         self.world.swap(load.policies.clone());
         self.load = load;
     }
 
-    /// Removes all states.
+    /// Removes all states. Rows stay, as those of files do.
     ///
     /// # Errors
     /// If Redis does not answer.
     pub(super) fn forget(&mut self) -> Result<(), StoreError> {
+        self.clear()?;
+        for rows in &self.rows {
+            // Rows that do not fit the policies any more have no effect.
+            if let Err(RowsNotSet::Store(error)) = self.write_rows(rows) {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all that the store has.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
+    pub(super) fn clear(&mut self) -> Result<(), StoreError> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
             None => {
@@ -137,7 +187,7 @@ pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> 
     let mut options = pipeline::Options::new(endpoint.clone());
     options.connections = 1;
     options.connect_timeout = TIMEOUT;
-    // Distinguishes runs at the same time.
+    // Distinguishes simultaneous runs.
     let run = format!("{}-{}", std::process::id(), SystemClock.now());
     let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
     runtime.block_on(redis.prepare(deadline()).get())?;

@@ -1,9 +1,10 @@
 //! Versions of the text of all overrides: which one follows from which, and how two texts are joined if neither follows from the
 //! other.
 //!
-//! A version has the number of its change, and those of the last changes that it follows from. A store that has lost changes shows
-//! by that: it has a version that others follow from, or one that follows from that, made by a process that did not know them.
-//! A number has a part of the process that made the change, so that two processes never take the same one.
+//! A version has the number of its change, and the numbers of the last changes before it. This detects a store that has
+//! lost changes: its version is an ancestor of known ones, or follows from an ancestor and was made by a process that
+//! did not have the lost changes. A number contains a part of the process, so that two processes never use the same
+//! number.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,11 +14,11 @@ use weir_engine::Micros;
 
 use super::SetOverride;
 
-/// The most numbers of a version: its own, and those that it follows from.
+/// The most numbers of a version: its own, and those of earlier changes.
 const NUMBERS_MAX: usize = 4;
-/// The characters of a number, which digits alone are those of a weir without parts: microseconds since 1970.
+/// The characters of a number. A number of only digits is from a weir without parts: microseconds since 1970.
 const DIGITS: usize = 16;
-/// The base of the two digits of a number with a part, and what stands between the time and the part.
+/// The base of the two digit groups of a number with a part, and the separator between time and part.
 const BASE: u32 = 36;
 const PART: u8 = b'p';
 /// The digits of the time.
@@ -32,38 +33,38 @@ struct Number {
     part: Part,
 }
 
-/// What distinguishes the changes of one process from those of others at the same time.
+/// Distinguishes the changes of one process from simultaneous changes of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part(u64);
 
 impl Part {
-    /// That of changes by a weir without parts.
+    /// The part of changes by a weir without parts.
     const NONE: Self = Self(0);
 
-    /// One that hardly any other process has.
+    /// A random part, which other processes very probably do not have.
     pub(super) fn random() -> Self {
         Self(1 + RandomState::new().hash_one(()) % (PARTS - 1))
     }
 }
 
-/// What the version of a store is to the one that is known.
+/// How the version of a store relates to the known version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// It follows from the known one, as far as its numbers tell.
+    /// It follows from the known one, as far as its numbers show.
     Later,
     /// The known one follows from it: the store has lost changes.
     Earlier,
-    /// Each has changes that the other has not.
+    /// Each has changes that the other does not have.
     Forked,
 }
 
-/// The relation of the version of a store.
+/// The relation of a store's version to the known one.
 pub(super) fn relation(stored: &str, known: &str) -> Relation {
     let Some(known) = numbers(known) else { return Relation::Later };
     if stored.is_empty() {
         return Relation::Earlier;
     }
-    // Something else than weir has written it.
+    // weir did not write it.
     let Some(stored) = numbers(stored) else { return Relation::Later };
     if stored.contains(&known[0]) {
         return Relation::Later;
@@ -74,10 +75,10 @@ pub(super) fn relation(stored: &str, known: &str) -> Relation {
     if common(&stored, &known) > 0 {
         Relation::Forked
     } else if known.len() == NUMBERS_MAX && known.iter().all(|number| number.time > stored[0].time) {
-        // The known one may follow from one that long ago.
+        // The known version may follow from one that old.
         Relation::Earlier
     } else if stored.len() < NUMBERS_MAX {
-        // All that it follows from is there, so it began with a store that was empty.
+        // All of its ancestors are in the list, so it started with an empty store.
         Relation::Forked
     } else if stored[0] > known[0] {
         Relation::Later
@@ -91,7 +92,7 @@ fn common(one: &[Number], other: &[Number]) -> Micros {
     one.iter().filter(|number| other.contains(number)).map(|number| number.time).max().unwrap_or(0)
 }
 
-/// The time in the number of the next change after a version. By a clock that is behind, a time later than that of the version.
+/// The time in the number of the next change after a version. If the clock is behind, a time after that of the version.
 pub(super) fn time_after(known: &str, now: Micros) -> Micros {
     match numbers(known) {
         Some(known) if now <= known[0].time => known[0].time + 1 + now % 1_000,
@@ -104,7 +105,7 @@ pub(super) fn next(time: Micros, part: Part, known: &str) -> String {
     write([Number { time, part }].into_iter().chain(numbers(known).unwrap_or_default()))
 }
 
-/// The same of a change that joins two.
+/// The version of a change that joins two versions.
 pub(super) fn joining(time: Micros, part: Part, one: &str, other: &str) -> String {
     let (one, other) = (numbers(one).unwrap_or_default(), numbers(other).unwrap_or_default());
     let heads = one.first().into_iter().chain(other.first());
@@ -139,7 +140,7 @@ fn push_digits(text: &mut String, number: u64, count: usize) {
     text.extend(digits.into_iter().map(char::from));
 }
 
-/// The numbers of a version that weir made, its own first; none of every other text.
+/// The numbers of a version that weir made, its own first. None for any other text.
 fn numbers(version: &str) -> Option<Vec<Number>> {
     let is_own = !version.is_empty()
         && version.len().is_multiple_of(DIGITS)
@@ -148,7 +149,7 @@ fn numbers(version: &str) -> Option<Vec<Number>> {
     if !is_own {
         return None;
     }
-    // Text of ASCII can be cut anywhere.
+    // ASCII text can be split anywhere.
     (0..version.len() / DIGITS).map(|at| number(&version[at * DIGITS..(at + 1) * DIGITS])).collect()
 }
 
@@ -161,14 +162,14 @@ fn number(text: &str) -> Option<Number> {
     Some(Number { time, part: Part(part) })
 }
 
-/// A text and its version, as one of two that are joined.
+/// A text and its version: one of two that are joined.
 pub(super) struct Side<'s> {
     pub(super) version: &'s str,
     pub(super) overrides: &'s [SetOverride],
 }
 
-/// What two sides have together, in the order of their places: what one has set and the other has not seen, and of all else what both
-/// have, since either may have deleted it.
+/// The combination of two sides, sorted: overrides that one side has set and the other has not seen, and otherwise only
+/// overrides that both have, because either side may have deleted the rest.
 pub(super) fn joined(one: &Side<'_>, other: &Side<'_>, now: Micros) -> Vec<SetOverride> {
     let numbers = [one.version, other.version].map(|version| numbers(version).unwrap_or_default());
     let common = common(&numbers[0], &numbers[1]);
@@ -210,19 +211,19 @@ mod tests {
         assert_eq!(of(&[1], &[2, 1]), Relation::Earlier);
         assert_eq!(of(&[], &[2, 1]), Relation::Earlier);
         assert_eq!(of(&[7, 6], &[]), Relation::Later);
-        // Two changes of the same version, whichever clock was ahead.
+        // Two changes of the same version, in any order of their clocks.
         assert_eq!(of(&[4, 2, 1], &[3, 2, 1]), Relation::Forked);
         assert_eq!(of(&[3, 2, 1], &[4, 2, 1]), Relation::Forked);
         // A change of an empty store.
         assert_eq!(of(&[9], &[8, 7, 6, 5]), Relation::Forked);
         assert_eq!(of(&[9], &[2, 1]), Relation::Forked);
         assert_eq!(of(&[1], &[3, 2]), Relation::Forked);
-        // A store that is back where it was long ago.
+        // A store that went back to an old version.
         assert_eq!(of(&[2, 1], &[8, 7, 6, 5]), Relation::Earlier);
-        // Too far apart to tell.
+        // Too far apart to be compared.
         assert_eq!(of(&[9, 8, 7, 6], &[4, 3, 2, 1]), Relation::Later);
         assert_eq!(of(&[4, 3, 2, 1], &[9, 8, 7, 6]), Relation::Earlier);
-        // What weir does not make.
+        // Texts that weir does not write.
         for strange in ["7", "strange", "x000000000000001", "00000000000000012"] {
             assert_eq!(relation(strange, &version(&[2, 1])), Relation::Later, "{strange}");
             assert_eq!(relation(&version(&[2, 1]), strange), Relation::Later, "{strange}");

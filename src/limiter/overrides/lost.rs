@@ -12,7 +12,7 @@ use weir_store::{Reply, StatesRead, Undo};
 use super::tests::{HOUR, Hand, START, one, policies, requests};
 use super::*;
 
-/// The way of one process to the store that all share. Its writes wait for their turn.
+/// One process's access to the shared store. Its writes wait until the test permits them.
 struct Way {
     store: Arc<Memory>,
     arrived: Semaphore,
@@ -64,7 +64,7 @@ impl Store for Way {
     }
 }
 
-/// A process with a clock of its own.
+/// A process with its own clock.
 #[derive(Clone)]
 struct Process {
     clock: Arc<Hand>,
@@ -72,7 +72,7 @@ struct Process {
     table: Arc<OverrideTable>,
 }
 
-/// Turns for writes of which the order does not matter.
+/// Permits for writes whose order does not matter.
 const MANY: usize = 10_000;
 
 impl Process {
@@ -104,7 +104,7 @@ impl Process {
         self.table.look().await.unwrap()
     }
 
-    /// Who has an override, and the hits of it that decisions see.
+    /// The users with an override, and the hits that decisions use.
     fn sees(&self) -> Vec<(String, u32)> {
         let known = self.table.known().overrides;
         let users = known.iter().map(|one| one.set.entries[0].1.to_string());
@@ -121,12 +121,12 @@ async fn stored(store: &Memory) -> StoredOverrides {
     stored.unwrap_or_default()
 }
 
-/// What a store has that has lost everything.
+/// The content of a store that has lost everything.
 fn empty() -> StoredOverrides {
     StoredOverrides { text: Some(String::new()), ..StoredOverrides::default() }
 }
 
-/// The store has this again, in place of what it has: a failover, or a restart.
+/// Replaces the store's content, as a failover or a restart does.
 async fn lose(store: &Memory, to: &StoredOverrides) {
     let has = stored(store).await.version;
     assert!(store.write_overrides(&has, to, Instant::now()).get().await.unwrap());
@@ -136,7 +136,7 @@ fn users(all: &[(&str, u32)]) -> Vec<(String, u32)> {
     all.iter().map(|(user, requests)| ((*user).to_owned(), *requests)).collect()
 }
 
-/// After a look of all, all have this, and further looks change nothing.
+/// Asserts that all processes have all overrides after each has read once, and that further reads change nothing.
 async fn agree(store: &Memory, processes: &[&Process], all: &[(&str, u32)]) {
     for process in processes {
         process.look().await;
@@ -152,7 +152,7 @@ async fn agree(store: &Memory, processes: &[&Process], all: &[(&str, u32)]) {
 
 #[tokio::test]
 async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
-    // What the store has after the loss, who writes first, and whether the second one knows the last change.
+    // The store's content after the loss, which process writes first, and whether the second one has the last change.
     for case in 0..8 {
         let (is_empty, is_swapped, knows_all) = (case & 1 > 0, case & 2 > 0, case & 4 > 0);
         let store = store();
@@ -167,7 +167,7 @@ async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
         let newest = stored(&store).await;
         lose(&store, &if is_empty { empty() } else { saved }).await;
 
-        // Both have read what is left before either writes.
+        // Both have read the remaining content before either writes.
         for process in [&new, &old] {
             process.way.arrived.forget_permits(MANY);
             process.way.turns.forget_permits(MANY);
@@ -195,7 +195,7 @@ async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
         let all = [("ann", 50), ("bob", 60), ("eve", 70)];
         agree(&store, &[&old, &new, &old], &all[..if knows_all { 2 } else { 3 }]).await;
         assert_eq!(stored(&store).await, newest, "case {case}");
-        // A process that knows less overwrites no other, and is overwritten.
+        // A process with fewer changes overwrites no other, and is overwritten.
         let written = [&new, &old].map(|process| process.way.written.load(Relaxed));
         let expected = match (is_swapped, knows_all) {
             (false, _) => [1, 0],
@@ -208,7 +208,7 @@ async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
 
 #[tokio::test]
 async fn a_change_after_a_loss_does_not_hide_what_another_process_still_knows() {
-    // The clock of who changes something after the loss is ahead, or behind.
+    // The clock of the process that changes something after the loss is ahead, or behind.
     for late in [9, 0] {
         let store = store();
         let (one, other) = (Process::on(&store), Process::on(&store));
@@ -217,7 +217,7 @@ async fn a_change_after_a_loss_does_not_hide_what_another_process_still_knows() 
         let saved = stored(&store).await;
         one.set(5, "bob", 60).await;
         lose(&store, &saved).await;
-        // It does not see that something is missing.
+        // It does not see the loss.
         other.set(late, "eve", 70).await;
         let seen = one.look().await;
         assert!(seen.is_restored && seen.is_changed, "{seen:?}");
@@ -274,7 +274,7 @@ async fn one_that_has_missed_many_changes_brings_none_of_them_back() {
     agree(&store, &[&one, &other], &[("ann", 50), ("eve", 50)]).await;
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -293,7 +293,8 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
         let processes: Vec<Process> = (0..3).map(|_| Process::on(&store)).collect();
         let mut expected = BTreeMap::new();
         for round in 0..6 {
-            // Each process changes something once between two looks of all, and the store loses some of that meanwhile, or all.
+            // Each process changes something once between two reads of all. The store loses some of the changes, or
+            // all.
             let mut states = vec![empty(), stored(&store).await];
             let loss = dice.roll(4);
             for (turn, process) in (0..).zip(&processes) {
@@ -302,12 +303,12 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
                     lose(&store, &states[usize::try_from(to).unwrap()]).await;
                 }
                 let (user, requests) = (format!("u{round}{turn}"), 11 + u32::try_from(dice.roll(80)).unwrap());
-                // Clocks differ by more than what passes between two changes.
+                // The clocks differ by more than the time between two changes.
                 let at = 100_000 * round + dice.roll(500_000);
                 process.set(at, &user, requests).await;
                 expected.insert(user, requests);
                 let changed = stored(&store).await;
-                // Two processes with slow clocks took the same number, of a thousand.
+                // Two processes with slow clocks used the same number, out of a thousand.
                 if states.iter().any(|state| state.version.get(..16) == changed.version.get(..16)) {
                     cut_short += 1;
                     continue 'histories;

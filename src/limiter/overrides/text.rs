@@ -1,6 +1,6 @@
-//! Overrides as the text that a store keeps: a line of JSON each.
+//! Overrides as the text in the store: one line of JSON each.
 //!
-//! What is read may come from anybody who can write to the store: a line that is not exactly what weir writes is skipped.
+//! Any program with access to the store can write the text. So a line that is not exactly as weir writes it is skipped.
 
 use serde::{Deserialize, Serialize};
 use weir_engine::overrides::{Numbers, OVERRIDES_MAX, Override};
@@ -13,7 +13,7 @@ use super::{BY_BYTES_MAX, REASON_BYTES_MAX, SetOverride};
 const LINE_BYTES_MAX: usize = 8 * 1_024;
 /// The most entries of a descriptor.
 const ENTRIES_MAX: usize = 64;
-/// The last instant that a clock of weir's can have. [tm-1]
+/// The last instant of weir's clock. [tm-1]
 const INSTANT_MAX: Micros = 1 << 52;
 
 /// A line.
@@ -38,13 +38,13 @@ struct LimitNumbers {
     burst: Option<u32>,
 }
 
-/// What was read of a text.
+/// The result of reading a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) overrides: Vec<SetOverride>,
-    /// Lines that are no override, or one too many.
+    /// Invalid lines, and lines above the maximum.
     pub(super) skipped: usize,
-    /// Why, for the first of them.
+    /// The reason for the first of them.
     pub(super) reason: Option<String>,
 }
 
@@ -77,8 +77,9 @@ fn read_line(line: &str) -> Result<SetOverride, String> {
     if line.len() > LINE_BYTES_MAX {
         return Err(format!("more than {LINE_BYTES_MAX} bytes"));
     }
-    // Without its text: serde quotes what it read.
-    let line: Line = serde_json::from_str(line).map_err(|error| format!("no override, column {}", error.column()))?;
+    // Without the error's own text, because serde quotes its input.
+    let line: Line =
+        serde_json::from_str(line).map_err(|error| format!("not an override, column {}", error.column()))?;
     let numbers = line.limits.into_iter().map(|limit| {
         let LimitNumbers { name, requests, window_us, burst } = limit;
         let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
@@ -114,7 +115,7 @@ pub(super) fn write<'o>(overrides: impl IntoIterator<Item = &'o SetOverride>) ->
     text
 }
 
-/// Whether an override fits into a line, so that it can be read back.
+/// Whether an override can be written as a line and read again.
 ///
 /// # Errors
 /// When it does not.
@@ -139,14 +140,13 @@ fn line(one: &SetOverride) -> String {
         by: by.clone(),
         reason: reason.clone(),
     };
-    // Texts and numbers can always be written.
+    // Texts and numbers can always be serialised.
     serde_json::to_string(&line).unwrap_or_default()
 }
 
-/// A text that a store may keep.
+/// Reads a text that a store may have.
 ///
-/// # Panics
-/// When a line is neither read nor skipped, or when what was read is not written so that it is read again.
+/// # Panics When a line is neither read nor skipped, or when writing and reading it again changes it.
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let first = read(&text);

@@ -49,7 +49,7 @@ fn of_file(key: &str) -> Option<(Value, &'static str)> {
             "What happens to requests when the store does not answer. Without it, the setting of that name",
         ),
         "allow_warnings" => {
-            (allowed_warnings(), "Warnings about the file and its domain that are no mistakes, each with the reason")
+            (allowed_warnings(), "Warnings about the file and its domain that are not mistakes, each with the reason")
         }
         "descriptors" => {
             (list(&reference("descriptor")), "What is limited, by the first entry of a request's descriptor")
@@ -121,7 +121,7 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
         "metadata" => (json!({ "type": "object" }), "Metadata for responses to requests that pass"),
         "rows" => (reference("rows"), "Each descriptor of this rule can have a row, with a plan or numbers of its own"),
         "allow_warnings" => {
-            (allowed_warnings(), "Warnings about this descriptor that are no mistakes, each with the reason")
+            (allowed_warnings(), "Warnings about this descriptor that are not mistakes, each with the reason")
         }
         "descriptors" => (list(&reference("descriptor")), "Rules for the next entry of the request's descriptor"),
         _ => return None,

@@ -54,13 +54,14 @@ fn of_file_or_case(key: &str) -> Option<Described> {
         "policies" => (reference("policies"), "A path below the directory of the file, or texts by names of files"),
         "domain" => (text(), "The domain of requests that have none of their own"),
         "settings" => (reference("settings"), "Settings that answers depend on"),
+        "rows" => (text(), "The path of a file of rows below the directory of the file, or its lines after a |"),
         _ => return None,
     })
 }
 
 fn step_schema(kind: &Kind) -> Value {
     let mut schema = mapping(kind, |key| of_step(key).or_else(|| of_request(key)));
-    let actions = ["ask", "wait", "at", "swap"].map(|key| json!({ "required": [key] }));
+    let actions = ["ask", "wait", "at", "swap", "rows"].map(|key| json!({ "required": [key] }));
     schema["oneOf"] = actions.into();
     schema
 }
@@ -90,6 +91,7 @@ fn of_step(key: &str) -> Option<Described> {
         "wait" => (length(), "How much time passes"),
         "at" => (instant(), "The instant to which the clock goes on"),
         "swap" => (reference("policies"), "Policies that are put in force"),
+        "rows" => (text(), "Rows that are set: the path of their file, or its lines after a |"),
         "state" => {
             (or_default(words(&["kept", "forgotten"]), "kept"), "What becomes of states when policies are swapped")
         }

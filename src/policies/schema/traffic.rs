@@ -44,6 +44,7 @@ fn of_file(key: &str) -> Option<Described> {
         "seed" => (or_default(number(0, u32::MAX.into()), 0), "What all random numbers follow from"),
         "domain" => (text(), "The domain of requests that have none of their own"),
         "settings" => (reference("settings"), "Settings that answers depend on"),
+        "rows" => (text(), "The path of a file of rows below the directory of the file, or its lines after a |"),
         "sources" => (bounded_list(&reference("source"), 1, SOURCES_MAX), "Where requests come from"),
         "access_log" => (reference("access_log"), "A log of JSON lines, and what its fields mean"),
         _ => return None,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
@@ -9,7 +10,7 @@ use weir_text::yaml::{NodeId, Value};
 use super::keys::{CASE, FILE};
 use super::settings::Given;
 use super::step::Clock;
-use super::{ASKS_MAX, CASES_MAX, Case, Policies, Position, STEPS_MAX};
+use super::{ASKS_MAX, CASES_MAX, Case, GivenRows, Policies, Position, ROWS_MAX, STEPS_MAX};
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -21,6 +22,7 @@ pub(super) struct Defaults<'a> {
     policies: Policies,
     domain: Option<String>,
     settings: Given,
+    rows: Option<Arc<GivenRows>>,
 }
 
 impl FileReader<'_> {
@@ -37,6 +39,7 @@ impl FileReader<'_> {
             policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
             domain: self.default_domain(&fields),
             settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
+            rows: self.given_rows(&fields, directory, ROWS_MAX).unwrap_or_default(),
         };
         let Ok(items) = self.list(&fields, "cases") else { return Vec::new() };
         let items = items.unwrap_or_default();
@@ -84,6 +87,7 @@ impl FileReader<'_> {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
+        let rows = self.given_rows(&fields, defaults.directory, ROWS_MAX);
         let clock = self.clock_of(&fields);
         let items = self.list(&fields, "steps")?.unwrap_or_default();
         if items.len() > STEPS_MAX {
@@ -114,6 +118,7 @@ impl FileReader<'_> {
             position: fields.at,
             policies: policies?.unwrap_or_else(|| defaults.policies.clone()),
             settings: settings?,
+            rows: rows?.or_else(|| defaults.rows.clone()),
             steps,
             asks,
         })

@@ -5,12 +5,12 @@ use crate::keys::{Kind, kind};
 /// Every kind of mapping, from the outermost to the innermost.
 pub const KINDS: [&Kind; 7] = [&FILE, &CASE, &STEP, &DESCRIPTOR, &ENTRY, &EXPECT, &STATUS];
 
-pub(super) const FILE: Kind = kind! { "a file of tests": policies domain settings cases };
+pub(super) const FILE: Kind = kind! { "a file of tests": policies domain settings rows cases };
 
-pub(super) const CASE: Kind = kind! { "a case": name policies domain settings at steps };
+pub(super) const CASE: Kind = kind! { "a case": name policies domain settings rows at steps };
 
 pub(super) const STEP: Kind = kind! { "a step":
-    ask domain hits refund look limit times callers every for lasts used expect wait at swap state
+    ask domain hits refund look limit times callers every for lasts used expect wait at swap rows state
 };
 
 pub(crate) const DESCRIPTOR: Kind = kind! { "a descriptor": descriptor entries hits refund look limit };

@@ -8,7 +8,7 @@ use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{OF_ASK, STEP};
 use super::values::micros;
-use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
+use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, ROWS_MAX, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, Position};
@@ -16,7 +16,7 @@ use crate::{NAME_BYTES_MAX, Position};
 /// The placeholder for the number of the caller in keys and values.
 pub const CALLER: &str = "<n>";
 /// The kinds of steps. A step has exactly one of these keys.
-const ACTIONS: [&str; 4] = ["ask", "wait", "at", "swap"];
+const ACTIONS: [&str; 5] = ["ask", "wait", "at", "swap", "rows"];
 
 /// The progress of a case.
 pub(super) struct Clock {
@@ -47,6 +47,10 @@ impl FileReader<'_> {
         let action = match action {
             "ask" => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
             "swap" => self.swap(&fields, directory)?,
+            "rows" => match self.given_rows(&fields, directory, ROWS_MAX)? {
+                Some(rows) => Action::Rows(rows),
+                None => return Err(self.report_value(&fields, "rows", "rows without a path and lines".to_owned())),
+            },
             wait_or_at => {
                 self.advance(&fields, wait_or_at, clock)?;
                 Action::Wait

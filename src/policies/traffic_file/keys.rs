@@ -7,7 +7,7 @@ use crate::test_file::keys::{DESCRIPTOR, ENTRY};
 pub const KINDS: [&Kind; 6] = [&FILE, &SOURCE, &DAILY, &ACCESS_LOG, &DESCRIPTOR, &ENTRY];
 
 pub(super) const FILE: Kind = kind! { "a file of traffic":
-    duration start seed domain settings sources access_log
+    duration start seed domain settings rows sources access_log
 };
 
 pub(super) const SOURCE: Kind = kind! { "a source":

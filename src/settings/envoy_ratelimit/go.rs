@@ -4,7 +4,7 @@
 //! Not here: what a variable means (envoy_ratelimit.rs).
 
 weir_engine::named! {
-    /// How the text of a variable is read.
+    /// The type of a variable's text.
     pub enum Type {
         /// As written.
         Text = "string",
@@ -26,8 +26,7 @@ weir_engine::named! {
 impl Type {
     /// Checks a text.
     ///
-    /// # Errors
-    /// The form that the text must have. The message does not quote the text.
+    /// # Errors The required form. The message does not quote the text.
     pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
         match self {
             Self::Text | Self::List => Ok(()),
@@ -40,7 +39,7 @@ impl Type {
     }
 }
 
-/// A whole number: decimal, or with the prefix `0x`, `0o`, `0` or `0b`. An underscore may stand between digits and
+/// A whole number: decimal, or with the prefix `0x`, `0o`, `0` or `0b`. Underscores are allowed between digits and
 /// after the prefix.
 pub(super) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes().first()? {
@@ -56,7 +55,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
         _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
         _ => (10, &lower[..]),
     };
-    // An underscore may follow the prefix as it may follow a digit.
+    // After the prefix an underscore is allowed, as after a digit.
     let is_prefixed = base != 10;
     let misplaced = digits.ends_with('_')
         || digits.contains("__")
@@ -145,17 +144,17 @@ pub(super) fn nanoseconds(text: &str) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// The digits at the beginning, and what follows.
+/// The leading digits, and the rest.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// The parts of a list; a blank text has none.
+/// The parts of a list. A blank text has none.
 pub(super) fn list(text: &str) -> Vec<&str> {
     if text.trim().is_empty() { Vec::new() } else { text.split(',').collect() }
 }
 
-/// The pairs of a map; a blank text has none. A value may hold a colon, a key may not.
+/// The pairs of a map. A blank text has none. A value may contain a colon; a key may not.
 pub(super) fn pairs(text: &str) -> Option<Vec<(&str, &str)>> {
     list(text).into_iter().map(|pair| pair.split_once(':')).collect()
 }

@@ -10,7 +10,7 @@ use crate::KEY_PREFIX_BYTES_MAX;
 
 /// The most connections of one core: the bound of `redis.pool_size`.
 const POOL_MAX: i64 = 64;
-/// A key prefix that is too long becomes so many of its bytes and a hash.
+/// A longer key prefix is replaced by this many of its bytes and a hash.
 const PREFIX_BYTES_KEPT: usize = 31;
 /// The length of that hash, in bytes.
 const PREFIX_HASH_BYTES: usize = 16;
@@ -75,7 +75,8 @@ pub(super) fn map(mapping: &mut Mapping<'_>) {
     key_prefix(mapping);
     pool(mapping);
     if mapping.ours.contains("redis.url") {
-        // Parts of two addresses do not make one: if weir's own settings name the Redis, the variables have no effect.
+        // Parts of two addresses cannot be combined: if weir's own settings name the Redis, the variables have no
+        // effect.
         mapping.put(&[], "store", "redis");
         return;
     }
@@ -226,7 +227,7 @@ fn key_prefix(mapping: &mut Mapping<'_>) {
         prefix.truncate(PREFIX_BYTES_KEPT);
         prefix.push('~');
         for byte in &hash[..PREFIX_HASH_BYTES] {
-            // Writing to a text does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(prefix, "{byte:02x}");
         }
     }

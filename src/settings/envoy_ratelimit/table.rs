@@ -14,24 +14,24 @@ pub struct Variable {
     pub kind: Type,
     /// Its default in envoyproxy/ratelimit; empty for an empty text, list or map.
     pub default: &'static str,
-    /// What it sets in weir.
+    /// The settings that it affects.
     pub effect: Effect,
-    /// What weir does with it, in one or two sentences.
+    /// How weir uses it, in one or two sentences.
     pub about: &'static str,
 }
 
-/// What a variable sets.
+/// The effect of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This setting, by itself.
+    /// Sets this setting alone.
     Is(&'static str, Form),
-    /// These settings, together with other variables. The code is in envoy_ratelimit.rs.
+    /// Sets these settings, together with other variables. The code is in envoy_ratelimit.rs.
     Part(&'static [&'static str]),
-    /// Nothing: weir does not use it. A log line gives the reason, from `about`.
+    /// None: weir does not use it. A log line gives the reason, from `about`.
     Nothing,
 }
 
-/// How the value of a variable becomes the text of a setting.
+/// How the value of a variable is converted to the text of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The same text. An empty one leaves the setting at its default.
@@ -47,13 +47,13 @@ pub enum Form {
 }
 
 impl Variable {
-    /// The row of a name, if there is one.
+    /// The row with this name, if any.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         VARIABLES.iter().find(|variable| variable.name == name)
     }
 
-    /// The settings that it contributes to.
+    /// The settings that it affects.
     #[must_use]
     pub fn settings(&self) -> Vec<&'static str> {
         match self.effect {
@@ -66,7 +66,7 @@ impl Variable {
 
 /// The settings made from the address and login of the first Redis.
 const REDIS: &[&str] = &["store", "redis.url", "redis.topology", "redis.sentinel.master"];
-/// The same for the second Redis.
+/// The settings made from the address and login of the second Redis.
 const PER_SECOND: &[&str] = &["redis.per_second.url", "redis.per_second.topology", "redis.per_second.sentinel.master"];
 /// The sink of statistics.
 const STATSD: &[&str] = &["statsd.address", "statsd.format"];
@@ -246,7 +246,7 @@ variables! {
     REDIS_PIPELINE_LIMIT: Integer = "0", Nothing;
     /// weir always asks all nodes of a cluster at the same time.
     REDIS_CLUSTER_PIPELINE_PARALLELISM: Integer = "1", Nothing;
-    /// Limits per second have a Redis of their own.
+    /// Limits per second have their own Redis.
     REDIS_PERSECOND: Bool = "false", Part(PER_SECOND);
     /// As REDIS_SOCKET_TYPE.
     REDIS_PERSECOND_SOCKET_TYPE: Text = "unix", Part(&["redis.per_second.url"]);
@@ -284,7 +284,7 @@ variables! {
     REDIS_STARTUP_INITIAL_INTERVAL: Duration = "1s", Nothing;
     /// weir asks Redis every 100 ms at the start, and every second after `redis.ready_after`.
     REDIS_STARTUP_MAX_INTERVAL: Duration = "30s", Nothing;
-    /// weir ends with an error where Redis has not answered so long after the start. 0 waits for ever.
+    /// weir ends with an error if Redis has not answered by this time after the start. 0 waits forever.
     REDIS_STARTUP_MAX_ELAPSED_TIME: Duration = "0", Is("redis.start_within", Form::Duration);
     /// weir has no Memcached backend.
     MEMCACHE_HOST_PORT: List = "", Nothing;
@@ -304,7 +304,7 @@ variables! {
     MEMCACHE_TLS_CACERT: Text = "", Nothing;
     /// weir has no Memcached backend.
     MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION: Bool = "false", Nothing;
-    /// Every answer is OK. Limits are charged and counted all the same.
+    /// Every answer is OK. Limits are still charged and counted.
     SHADOW_MODE: Bool = "false", Is("shadow_mode", Form::Switch);
     /// Every rule is in quota mode.
     QUOTA_MODE: Bool = "false", Is("quota_mode", Form::Switch);

@@ -1,5 +1,5 @@
-//! Which xDS server sends the policies and how weir connects to it, from envoyproxy/ratelimit's forms: a target of gRPC,
-//! `k=v` pairs, and a factor for random pauses.
+//! The xDS server of policies and the connection to it, from the variables of envoyproxy/ratelimit: a gRPC target,
+//! `k=v` pairs, and a jitter factor for pauses.
 //!
 //! Not here: the source of the policies (envoy_ratelimit.rs), and the settings (settings/xds.rs).
 
@@ -31,7 +31,7 @@ pub(super) fn map(mapping: &mut Mapping<'_>) {
     }
 }
 
-/// A target of gRPC as `HOST:PORT`. Any other text stays as it is, and the setting refuses it.
+/// A gRPC target as `HOST:PORT`. Any other text is unchanged, and the setting refuses it.
 fn server(target: &str) -> String {
     let place = ["dns:///", "passthrough:///", "dns:"].iter().find_map(|scheme| target.strip_prefix(scheme));
     let place = place.unwrap_or(target);
@@ -103,10 +103,10 @@ fn pauses(mapping: &mut Mapping<'_>) {
     if let (Some(first), Some(most)) = (first, most)
         && most < first
     {
-        let text = format!("is less than {FIRST}: weir takes {} for both", spell(first));
+        let text = format!("is less than {FIRST}: weir uses {} for both", spell(first));
         mapping.note(MOST, text);
     }
-    // If only one of the two is given, weir's default for the other one may contradict it.
+    // If only one of the two is set, weir's default of the other may contradict it.
     match (first, most) {
         (None, None) => {}
         (Some(first), most) => {
@@ -128,7 +128,7 @@ fn pauses(mapping: &mut Mapping<'_>) {
     }
 }
 
-/// A duration that is set, moved into the bounds of its setting.
+/// A duration, if set, clamped to the bounds of its setting.
 fn length(mapping: &mut Mapping<'_>, variable: &'static str, setting: &'static str) -> Option<Duration> {
     let text = mapping.given.get(variable)?.clone();
     let text = mapping.formed(variable, setting, Form::Duration, &text)?;
@@ -145,7 +145,7 @@ fn percent(mapping: &mut Mapping<'_>, variable: &'static str) -> u8 {
     let asked = go::float(mapping.text(variable)).unwrap_or_default();
     let fitting = asked.clamp(0.0, 1.0);
     if !(0.0..=1.0).contains(&asked) {
-        mapping.note(variable, format!("is taken as {fitting}: a pause is at most twice as long by chance"));
+        mapping.note(variable, format!("is used as {fitting}: randomness at most doubles a pause"));
     }
     // Two decimals, without the point.
     let digits = format!("{fitting:.2}").replace('.', "");
@@ -158,7 +158,7 @@ fn message_size(mapping: &mut Mapping<'_>) {
     let Some(text) = mapping.given.get(SIZE).cloned() else { return };
     if mapping.integer(SIZE) <= 0 {
         // Other texts were refused before.
-        return mapping.note(SIZE, format!("{text} leaves weir's own bound in force"));
+        return mapping.note(SIZE, format!("{text} keeps weir's own bound"));
     }
     if let Some(bytes) = mapping.formed(SIZE, SETTING, Form::Integer, &text) {
         mapping.put(&[SIZE], SETTING, &bytes);

@@ -1,6 +1,6 @@
-//! One alert: what it has to say, its id, and its line of the log.
+//! One alert: its content, its id, and its log line.
 //!
-//! Not here: who makes alerts (alerts.rs), and their form for a webhook (message.rs).
+//! Not here: what makes alerts (alerts.rs), and their form for a webhook (message.rs).
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::limited::Values;
 
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;
-/// The begin of the bytes that are hashed to an id. A change of those bytes needs a new version.
+/// The beginning of the bytes that are hashed to an id. A change of those bytes needs a new version.
 const ID_VERSION: &[u8] = b"weir alert 1";
 
 /// A key has used a share of its limit.
@@ -24,11 +24,11 @@ pub struct Alert {
     pub domain: Box<str>,
     /// The path of the rule.
     pub rule: Box<str>,
-    /// The name of the limit, or its id where it has none.
+    /// The name of the limit. Its id if it has none.
     pub limit: Box<str>,
     /// `enforced`, `shadow` or `quota`.
     pub role: &'static str,
-    /// Keys and values. Values are shown as the settings say.
+    /// Keys and values. The settings determine how values are printed.
     pub entries: Vec<(String, String)>,
     /// The entries as one text.
     pub descriptor: String,
@@ -40,14 +40,14 @@ pub struct Alert {
     pub used: Hits,
     /// When the window began.
     pub window_start: Micros,
-    /// When it ends.
+    /// When the window ends.
     pub window_end: Micros,
     /// When the share was crossed, by the clock of the store.
     pub at: Micros,
 }
 
 impl Alert {
-    /// The alert about a crossing. `values` says how values of the descriptor are shown.
+    /// The alert of a crossing. `values` determines how values of the descriptor are printed.
     pub(super) fn new(id: &[u8; 32], rule: &Rule, crossed: &Crossed<'_>, values: Values) -> Self {
         let limit = crossed.charge.limit;
         let descriptor = values.descriptor(crossed.charge.key);
@@ -68,7 +68,7 @@ impl Alert {
         }
     }
 
-    /// Logs it.
+    /// Logs the alert.
     pub(super) fn log(&self) {
         let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
         let (window_start, window_end) = (time(self.window_start), time(self.window_end));
@@ -87,7 +87,7 @@ impl Alert {
 /// The identity of a crossing: the rule, the key of the state, the limit's hits, the window and the share. [al-3]
 pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
     let mut hash = Sha256::new();
-    // Each text has its length before it, so that different lists of texts are different bytes.
+    // Each text follows its length, so that different lists of texts give different bytes.
     for text in [ID_VERSION, rule.as_bytes(), crossed.charge.key.as_bytes()] {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);

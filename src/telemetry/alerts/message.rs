@@ -9,7 +9,7 @@ use super::alert::{Alert, time};
 /// The type of the event.
 const TYPE: &str = "weir.limit.share_crossed";
 
-/// The body. The same bytes each time.
+/// The body. The same bytes for each attempt.
 pub(super) fn body(alert: &Alert) -> String {
     let entries: Vec<Value> = alert.entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
     let Alert { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = alert;

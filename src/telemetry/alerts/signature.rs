@@ -1,5 +1,5 @@
-//! The signature of a webhook's message, and the secret that makes it, as Standard Webhooks has them: HMAC-SHA256 over
-//! `id.timestamp.body`, in Base64 behind `v1,`; the secret is `whsec_` and Base64.
+//! The signature of a webhook's message and its secret, in the format of Standard Webhooks: HMAC-SHA256 over
+//! `id.timestamp.body`, in Base64 after `v1,`; the secret is `whsec_` followed by Base64.
 
 use std::fmt;
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-/// The begin of a secret.
+/// The beginning of a secret.
 const PREFIX: &[u8] = b"whsec_";
 /// The shortest secret, decoded, in bytes.
 pub const SECRET_BYTES_MIN: usize = 24;
@@ -23,10 +23,9 @@ const FILE_BYTES_MAX: u64 = 4_096;
 pub struct Secret(hmac::Key);
 
 impl Secret {
-    /// The secret of a file, without the blanks around it.
+    /// The secret in a file, without surrounding blanks.
     ///
-    /// # Errors
-    /// With the reason, which quotes nothing of the file.
+    /// # Errors With the reason, which quotes nothing from the file.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut text = Vec::new();
         let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -39,11 +38,10 @@ impl Secret {
 
     /// A secret in the format of the file.
     ///
-    /// # Errors
-    /// With the reason, which quotes nothing of the text.
+    /// # Errors With the reason, which quotes nothing from the text.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let encoded = text.trim_ascii().strip_prefix(PREFIX).ok_or("a secret begins with whsec_")?;
-        let secret = STANDARD.decode(encoded).map_err(|_| "what follows whsec_ is no Base64")?;
+        let secret = STANDARD.decode(encoded).map_err(|_| "the part after whsec_ is not Base64")?;
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
             let bytes = secret.len();
             return Err(format!("a secret of {bytes} bytes: from {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}, decoded"));
@@ -84,7 +82,7 @@ mod tests {
     fn an_invalid_secret_is_refused_and_not_quoted() {
         for (text, reason) in [
             ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret begins with whsec_"),
-            ("whsec_not*base64", "what follows whsec_ is no Base64"),
+            ("whsec_not*base64", "the part after whsec_ is not Base64"),
             ("whsec_c2hvcnQ=", "a secret of 5 bytes: from 24 to 64, decoded"),
         ] {
             assert_eq!(Secret::parse(text.as_bytes()).unwrap_err(), reason);

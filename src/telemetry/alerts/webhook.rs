@@ -1,9 +1,9 @@
-//! Delivers alerts to a webhook, each as one POST that is signed as Standard Webhooks has it.
+//! Delivers alerts to a webhook, each as one signed POST of Standard Webhooks.
 //!
-//! Alerts wait in a bounded queue, and a few are delivered at a time. Any answer but 2xx is a failure, and so is no answer in time:
-//! the alert is sent again after a pause, with the same id, until its attempts or its time are used up. Alerts that pause delay no
-//! others. Each attempt has its own connection, follows no redirect and reads no body of an answer.
-//! Not here: what the message says (message.rs), and its signature (signature.rs).
+//! Alerts wait in a bounded queue, and a few are delivered at a time. Any answer except 2xx is a failure, and so is no
+//! answer in time: the alert is sent again after a pause, with the same id, until its attempts or its time are used up.
+//! A pausing alert does not delay others. Each attempt has its own connection, follows no redirect and reads no body of
+//! an answer. Not here: the content of the message (message.rs), and its signature (signature.rs).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ use crate::complaint::Complaint;
 
 /// How many alerts are sent at a time.
 pub const DELIVERIES_MAX: usize = 4;
-/// How long weir delivers waiting alerts when it ends.
+/// How long weir delivers waiting alerts during shutdown.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The largest head of an answer, in bytes, including each 100 Continue before it.
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
@@ -43,15 +43,15 @@ const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The shortest time between two log lines about a webhook that takes nothing.
+/// The shortest time between two log lines about a webhook that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where alerts are delivered, and how.
 #[derive(Debug)]
 pub struct Options {
-    /// The URL, `http` or `https`. It can have a secret, so only its host is logged.
+    /// The URL, `http` or `https`. It can contain a secret, so only its host is logged.
     pub url: Uri,
-    /// The file of the secret. It is read for each attempt, so that it can be replaced.
+    /// The file of the secret. Each attempt reads it, so you can replace it.
     pub secret_file: PathBuf,
     /// TLS, for a URL with `https`.
     pub tls: Option<Arc<Tls>>,
@@ -59,20 +59,20 @@ pub struct Options {
     pub timeout: Duration,
     /// The most attempts for one alert.
     pub attempts: u32,
-    /// How long after its first attempt an alert is sent again.
+    /// For how long after its first attempt an alert is sent again.
     pub retry_for: Duration,
-    /// How many alerts can wait to be sent, and how many to be sent again.
+    /// How many alerts can wait to be sent, and how many can wait for another attempt.
     pub queue: usize,
 }
 
 /// The counts of alerts.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// Alerts that the webhook has taken.
+    /// Alerts that the webhook accepted.
     pub delivered: AtomicU64,
-    /// Alerts that were given up: attempts or time were used up, too many paused, or weir ended.
+    /// Alerts that were given up: attempts or time were used up, too many were pausing, or weir ended.
     pub given_up: AtomicU64,
-    /// Alerts for which there was no room in the queue.
+    /// Alerts that did not fit into the queue.
     pub dropped: AtomicU64,
     /// Attempts that failed.
     pub failed: AtomicU64,
@@ -80,7 +80,7 @@ pub struct Deliveries {
     pub waiting: AtomicU64,
 }
 
-/// Takes alerts for the webhook. After it is dropped, the webhook delivers waiting alerts for a bounded time.
+/// Receives alerts for the webhook. After it is dropped, the webhook delivers waiting alerts for a bounded time.
 #[derive(Debug)]
 pub struct Outbox {
     sender: mpsc::Sender<Alert>,
@@ -90,14 +90,14 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Puts an alert into the queue, or drops it if there is no room. Never waits.
+    /// Puts an alert into the queue. Drops it if the queue is full. Never waits.
     pub(super) fn put(&self, alert: Alert) {
         self.deliveries.waiting.fetch_add(1, Relaxed);
         if let Err(error) = self.sender.try_send(alert) {
             self.deliveries.waiting.fetch_sub(1, Relaxed);
             self.deliveries.dropped.fetch_add(1, Relaxed);
             let id = error.into_inner().id;
-            tracing::warn!(id, "an alert is not sent: too many wait for the webhook");
+            tracing::warn!(id, "alert not sent: too many alerts are waiting for the webhook");
         }
     }
 }
@@ -112,7 +112,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// A webhook and its outbox. `secret` is the current one of the file.
+    /// A webhook and its outbox. `secret` is the current content of the file.
     ///
     /// # Panics
     /// With a queue of 0.
@@ -135,7 +135,7 @@ impl Webhook {
         self.sender.deliveries.clone()
     }
 
-    /// Delivers alerts until the outbox is dropped, and then those that wait, for at most [`DRAIN_MAX`].
+    /// Delivers alerts until the outbox is dropped, and then the waiting ones, for at most [`DRAIN_MAX`].
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -161,7 +161,7 @@ impl Webhook {
                         is_ending = true;
                         paused.end();
                     }
-                    // New alerts come before those that have failed.
+                    // New alerts have priority over failed ones.
                     alert = queue.recv(), if is_more && has_room => match alert {
                         Some(alert) => under_way.push(sender.send(&options, Delivery::new(&alert))),
                         None => is_more = false,
@@ -181,7 +181,7 @@ impl Webhook {
             () = out_of_time => {
                 let lost = sender.deliveries.waiting.swap(0, Relaxed);
                 sender.deliveries.given_up.fetch_add(lost, Relaxed);
-                tracing::warn!(lost, "weir ends before the webhook has taken all alerts");
+                tracing::warn!(lost, "shutdown ended before the webhook accepted all alerts");
             }
         }
         Ok(())
@@ -193,7 +193,7 @@ async fn closed(mut is_open: watch::Receiver<()>) {
     while is_open.changed().await.is_ok() {}
 }
 
-/// An alert on its way.
+/// An alert that is being delivered.
 #[derive(Debug)]
 struct Delivery {
     id: String,
@@ -209,14 +209,14 @@ impl Delivery {
     }
 }
 
-/// The alerts that wait to be sent again.
+/// The alerts that wait for another attempt.
 #[derive(Debug)]
 struct Paused {
-    /// By the time at which they are due, then by their order.
+    /// By due time, then by order.
     waiting: BTreeMap<(Instant, u64), Delivery>,
     put: u64,
     max: usize,
-    /// Whether weir ends: then all are due.
+    /// Whether weir is shutting down: then all are due.
     is_ending: bool,
 }
 
@@ -229,7 +229,7 @@ impl Paused {
         self.waiting.is_empty()
     }
 
-    /// Adds an alert. If there is no room, returns the alert whose first attempt was earliest.
+    /// Adds an alert. If there is no space, returns the alert whose first attempt was earliest.
     fn put(&mut self, due: Instant, delivery: Delivery) -> Option<Delivery> {
         self.put += 1;
         self.waiting.insert((due, self.put), delivery);
@@ -244,7 +244,7 @@ impl Paused {
         self.is_ending = true;
     }
 
-    /// Waits for the next alert to be due. Call it while there is one.
+    /// Waits until the next alert is due. Call it only while there is one.
     async fn next(&mut self) -> Delivery {
         let Some(first) = self.waiting.first_entry() else { return std::future::pending().await };
         if !self.is_ending {
@@ -257,13 +257,13 @@ impl Paused {
 #[derive(Debug)]
 struct Sender {
     deliveries: Arc<Deliveries>,
-    /// The last secret that could be read.
+    /// The last readable secret.
     secret: Mutex<Secret>,
     complaint: Mutex<Complaint>,
 }
 
 impl Sender {
-    /// Sends an alert once, within the time for it.
+    /// Sends an alert once, within its timeout.
     async fn send(&self, options: &Options, mut delivery: Delivery) -> (Delivery, Result<(), String>) {
         delivery.attempts += 1;
         let result = match timeout(options.timeout, self.attempt(options, &delivery.id, &delivery.body)).await {
@@ -290,7 +290,7 @@ impl Sender {
         self.failed(options, &reason);
         let pause = pause(delivery.attempts);
         let is_over = delivery.attempts >= options.attempts || delivery.started.elapsed() + pause > options.retry_for;
-        // When weir ends, each alert has one more attempt, without a pause.
+        // During shutdown, each alert has one more attempt, without a pause.
         if is_over || is_ending {
             self.give_up(&delivery);
             return None;
@@ -303,7 +303,7 @@ impl Sender {
         self.deliveries.waiting.fetch_sub(1, Relaxed);
         self.deliveries.given_up.fetch_add(1, Relaxed);
         let after = started.elapsed();
-        tracing::warn!(id, attempts, ?after, "an alert is given up: the webhook does not take it");
+        tracing::warn!(id, attempts, ?after, "alert given up: the webhook does not accept it");
     }
 
     /// Sends one alert once.
@@ -342,14 +342,14 @@ impl Sender {
         if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}")) }
     }
 
-    /// The secret of the file, or the last good one.
+    /// The secret in the file, or the last good one.
     async fn secret(&self, options: &Options) -> Secret {
         let path = options.secret_file.clone();
         match on_own_thread(move || Secret::read(&path)).await {
             Ok(secret) => *self.secret.lock() = secret,
             Err(reason) => {
                 let file = options.secret_file.display();
-                tracing::warn!(%file, reason, "the secret of the webhook cannot be read; the last one stays in force");
+                tracing::warn!(%file, reason, "the secret of the webhook cannot be read; the last one stays in use");
             }
         }
         self.secret.lock().clone()
@@ -359,18 +359,19 @@ impl Sender {
         self.deliveries.failed.fetch_add(1, Relaxed);
         if let Some(failed) = self.complaint.lock().failed(1) {
             let host = options.url.host().unwrap_or_default();
-            tracing::warn!(host, failed, reason, "the webhook does not take alerts");
+            tracing::warn!(host, failed, reason, "the webhook does not accept alerts");
         }
     }
 
     fn succeeded(&self) {
         if let Some(failed) = self.complaint.lock().ended() {
-            tracing::info!(failed, "the webhook takes alerts again");
+            tracing::info!(failed, "the webhook accepts alerts again");
         }
     }
 }
 
-/// The pause after so many failures of one alert. Up to half of it is left out at random, so that replicas are not in step.
+/// The pause after this many failures of one alert. Up to half of it is cut at random, so that replicas do not retry at
+/// the same time.
 fn pause(failures: u32) -> Duration {
     jittered(doubled(PAUSE_FIRST, failures - 1, PAUSE_MAX))
 }
@@ -389,7 +390,7 @@ mod tests {
             started: begun + Duration::from_secs(number.into()),
             attempts: 1,
         };
-        // All are due; the later an alert came, the longer it has been.
+        // All are due. A later alert has waited longer.
         let due = |number: u32| begun - Duration::from_millis(number.into());
         for number in 0..10 {
             let given_up = paused.put(due(number), delivery(number));

@@ -10,9 +10,9 @@ use weir_engine::{Limit, Role};
 
 use super::sketch::Sketch;
 
-/// The minutes that are remembered, including the current one.
+/// The stored minutes, including the current one.
 pub const MINUTES_MAX: usize = 5;
-/// The most limits that one core remembers for one minute. If more are over, the one with the fewest denials is forgotten.
+/// The most limits that one core stores for one minute. If more are over, the one with the fewest denials is dropped.
 pub const LIMITS_MAX: usize = 64;
 /// The length of a step of a history, in milliseconds.
 pub const STEP_MS: u64 = 5_000;
@@ -20,7 +20,7 @@ pub const STEP_MS: u64 = 5_000;
 pub const STEPS: usize = 12;
 /// The rule and the limit of limits that came with a request.
 const OVERRIDE: &str = "(request)";
-/// The longest key that is kept, in bytes: a whole tag.
+/// The longest stored key, in bytes: a whole tag.
 const KEY_BYTES_MAX: usize = key::VERSION.len() + key::TAG_BYTES_MAX + 2;
 
 const MINUTE_MS: u64 = 60_000;
@@ -78,9 +78,9 @@ struct Minute {
     /// The number of the minute since the Unix epoch.
     number: u64,
     len: usize,
-    /// The limits behind `len` are unused. Their buffers are kept.
+    /// The limits after `len` are unused. Their buffers are reused.
     limits: Vec<Denials>,
-    /// Denials of limits that were forgotten.
+    /// Denials of limits that were dropped.
     left_out: u64,
 }
 
@@ -98,7 +98,7 @@ impl Recorder {
         let hash = self.hasher.hash_one(text);
         let number = now_ms / MINUTE_MS;
         let minute = &mut self.minutes[(number % MINUTES_MAX as u64) as usize];
-        // If the clock steps back, this forgets a later minute.
+        // If the clock steps back, this drops a later minute.
         if minute.number != number {
             (minute.number, minute.len, minute.left_out) = (number, 0, 0);
         }
@@ -107,15 +107,15 @@ impl Recorder {
         denials.count += 1;
         let step = &mut denials.steps[(now_ms % MINUTE_MS / STEP_MS) as usize];
         *step = step.saturating_add(1);
-        denials.keys.add(hash, text, now_ms);
+        denials.keys.add(hash, text, charged.row, now_ms);
     }
 
-    /// The denials of the limit at this position, in the minute of this number; none behind the last.
+    /// The denials of the limit at this position, in the minute with this number. None after the last limit.
     pub(super) fn denials(&self, number: u64, at: usize) -> Option<Denials> {
         self.minute(number).filter(|minute| at < minute.len).and_then(|minute| minute.limits.get(at)).cloned()
     }
 
-    /// Denials of limits that were forgotten, in the minute of this number.
+    /// Denials of dropped limits, in the minute with this number.
     pub(super) fn left_out(&self, number: u64) -> u64 {
         self.minute(number).map_or(0, |minute| minute.left_out)
     }

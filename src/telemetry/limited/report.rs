@@ -1,11 +1,12 @@
 //! The denials of all cores and several minutes: for each limit the keys with most denials.
 //!
-//! The count of a key lies between two bounds: a sketch can have counted other keys under its name, or can have dropped the key.
-//! Not here: how values are shown (values.rs), and JSON (http).
+//! The count of a key is between two bounds: a sketch may have counted other keys under its name, or may have dropped
+//! the key. Not here: how values are printed (values.rs), and JSON (http).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use weir_engine::Role;
+use weir_engine::{Role, RowTerms};
 
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
@@ -15,10 +16,10 @@ pub const REPORTED_KEYS_MAX: usize = 128;
 /// The most limits of a report.
 pub const REPORTED_LIMITS_MAX: usize = 256;
 
-/// Who was limited in the last minutes.
+/// The denied keys of the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When the report was made, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// The minutes that it covers, including the current one.
     pub minutes: usize,
@@ -56,10 +57,12 @@ pub struct KeyReport {
     pub at_least: u64,
     /// The upper bound of its denials.
     pub at_most: u64,
-    /// Its first denial that is remembered, in milliseconds since the Unix epoch.
+    /// Its first stored denial, in milliseconds since the Unix epoch.
     pub first_ms: u64,
     /// Its last denial.
     pub last_ms: u64,
+    /// The row that counted at its last denial; none for the default plan and rules without rows.
+    pub row: Option<Arc<RowTerms>>,
 }
 
 /// Makes a report.
@@ -138,7 +141,8 @@ impl Parts {
     }
 }
 
-/// The keys of all sketches. If a sketch lacks a key, the upper bound includes what the sketch can have missed.
+/// The keys of all sketches. If a sketch lacks a key, the upper bound includes the denials that the sketch may have
+/// missed.
 fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
     let missed: u64 = sketches.iter().map(|sketch| u64::from(sketch.missed_max())).sum();
     let mut keys: HashMap<&str, KeyReport> = HashMap::new();
@@ -151,11 +155,14 @@ fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
                 at_most: missed,
                 first_ms: counted.first_ms,
                 last_ms: counted.last_ms,
+                row: counted.row.clone(),
             });
             key.at_least += u64::from(counted.count - counted.error);
             key.at_most += u64::from(counted.count) - missed_here;
             key.first_ms = key.first_ms.min(counted.first_ms);
-            key.last_ms = key.last_ms.max(counted.last_ms);
+            if counted.last_ms > key.last_ms {
+                (key.last_ms, key.row) = (counted.last_ms, counted.row.clone());
+            }
         }
     }
     let mut keys: Vec<KeyReport> = keys.into_values().collect();

@@ -1,7 +1,11 @@
-//! The keys that occur most in a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
+//! The most frequent keys of a stream, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi, 2005).
 //!
 //! A sketch of m keys over N occurrences has every key that occurs more than N/m times. No count is too low, and none is more than
 //! N/m too high. Not here: the sketches of each minute, limit and core (recorder.rs).
+
+use std::sync::Arc;
+
+use weir_engine::RowTerms;
 
 /// The most keys of one sketch.
 pub const KEYS_MAX: usize = 32;
@@ -10,24 +14,26 @@ pub const KEYS_MAX: usize = 32;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) key: String,
-    /// Occurrences, at most `error` too many.
+    /// Occurrences. Too high by at most `error`.
     pub(super) count: u32,
-    /// The count of another key, whose place this key took.
+    /// The count of the key that this key replaced.
     pub(super) error: u32,
-    /// Its first occurrence since it took its place, in milliseconds since the Unix epoch.
+    /// Its first occurrence since then, in milliseconds since the Unix epoch.
     pub(super) first_ms: u64,
     /// Its last occurrence.
     pub(super) last_ms: u64,
+    /// The row that counted at its last occurrence.
+    pub(super) row: Option<Arc<RowTerms>>,
 }
 
-/// The keys that occur most.
+/// The most frequent keys.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     /// In the order of `keys`. Separate, so that a search reads few cache lines.
     hashes: [u64; KEYS_MAX],
     counts: [u32; KEYS_MAX],
     len: usize,
-    /// The keys behind `len` are unused. Their buffers are kept.
+    /// The keys after `len` are unused. Their buffers are reused.
     keys: Vec<Counted>,
 }
 
@@ -39,7 +45,7 @@ impl Default for Sketch {
 
 impl Sketch {
     /// Counts one occurrence of a key, whose hash is `hash`.
-    pub(super) fn add(&mut self, hash: u64, key: &str, now_ms: u64) {
+    pub(super) fn add(&mut self, hash: u64, key: &str, row: Option<&Arc<RowTerms>>, now_ms: u64) {
         let same = |at: &usize| self.hashes[*at] == hash && self.keys[*at].key == key;
         let (at, count, error) = match (0..self.len).find(same) {
             Some(at) => (at, self.counts[at], None),
@@ -64,9 +70,10 @@ impl Sketch {
             (counted.error, counted.first_ms) = (error, now_ms);
         }
         (counted.count, counted.last_ms) = (self.counts[at], now_ms);
+        counted.row = row.cloned();
     }
 
-    /// The most occurrences that a key outside of the sketch can have.
+    /// The most occurrences of a key outside of the sketch.
     pub(super) fn missed_max(&self) -> u32 {
         if self.len < KEYS_MAX { 0 } else { self.counts[self.least()] }
     }
@@ -76,7 +83,7 @@ impl Sketch {
         &self.keys[..self.len]
     }
 
-    /// Forgets all keys. Their buffers are kept.
+    /// Removes all keys. Their buffers are reused.
     pub(super) const fn clear(&mut self) {
         self.len = 0;
     }
@@ -109,7 +116,7 @@ mod tests {
     }
 
     fn add(sketch: &mut Sketch, key: &str, now_ms: u64) {
-        sketch.add(hash(key), key, now_ms);
+        sketch.add(hash(key), key, None, now_ms);
     }
 
     #[test]
@@ -118,8 +125,14 @@ mod tests {
         for (now, key) in ["ann", "bob", "ann", "ann"].into_iter().enumerate() {
             add(&mut sketch, key, now as u64);
         }
-        let counted =
-            |key: &str, count, first_ms, last_ms| Counted { key: key.into(), count, error: 0, first_ms, last_ms };
+        let counted = |key: &str, count, first_ms, last_ms| Counted {
+            key: key.into(),
+            count,
+            error: 0,
+            first_ms,
+            last_ms,
+            row: None,
+        };
         assert_eq!(sketch.keys(), [counted("ann", 3, 0, 3), counted("bob", 1, 1, 1)]);
         assert_eq!(sketch.missed_max(), 0);
         sketch.clear();
@@ -131,8 +144,8 @@ mod tests {
     #[test]
     fn keys_of_one_hash_are_told_apart() {
         let mut sketch = Sketch::default();
-        sketch.add(7, "ann", 0);
-        sketch.add(7, "bob", 0);
+        sketch.add(7, "ann", None, 0);
+        sketch.add(7, "bob", None, 0);
         assert_eq!(sketch.keys().len(), 2);
     }
 

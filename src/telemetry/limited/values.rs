@@ -1,4 +1,4 @@
-//! How the values of descriptors are shown to operators: as they are, as a hash, or not at all.
+//! How values of descriptors are printed for operators: in plain text, as a hash, or hidden.
 
 use std::fmt::Write as _;
 
@@ -6,34 +6,35 @@ use sha2::{Digest as _, Sha256};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::key::{self, ParsedValue};
 
-/// Bytes of SHA-256 that stand for a value.
+/// Bytes of SHA-256 in the hash of a value.
 const HASH_BYTES: usize = 8;
 
 weir_engine::named! {
-    /// How values of requests are shown.
+    /// How values of requests are printed.
     #[derive(Default)]
     pub enum Values {
-        /// As they are.
+        /// In plain text.
         #[default]
         Shown = "shown",
         /// The first 16 hex digits of their SHA-256.
         Hashed = "hashed",
-        /// Not at all.
+        /// Hidden.
         Hidden = "hidden",
     }
 }
 
-/// A descriptor that is shown.
+/// A descriptor for printing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
-    /// Keys and values. A value is shown as [`Values`] says, or is the wildcard or name that the state has in its place.
+    /// Keys and values. [`Values`] determines how a value is printed. A wildcard or name of a shared state is always
+    /// plain.
     pub entries: Vec<(String, String)>,
-    /// Whether the end was cut, because the descriptor is too long.
+    /// Whether the end is missing, because the descriptor is too long.
     pub is_cut: bool,
 }
 
 impl Values {
-    /// The descriptor of a key; without entries if the text is no key.
+    /// The descriptor of a key. Without entries if the text is not a key.
     #[must_use]
     pub fn descriptor(self, key: &str) -> ShownDescriptor {
         let Some(read) = key::parse(key) else {
@@ -41,7 +42,7 @@ impl Values {
         };
         let entries = read.entries.into_iter().map(|(key, value)| match value {
             ParsedValue::Text(text) => (key, self.value(text)),
-            // A name comes from the policy, and not from a caller.
+            // A name comes from the policy, not from a caller.
             ParsedValue::Name(name) => (key, name),
         });
         ShownDescriptor { entries: entries.collect(), is_cut: read.is_hashed }

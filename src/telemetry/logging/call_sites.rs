@@ -1,7 +1,7 @@
-//! A bound on how often one line of code logs.
+//! A maximum for the lines that one call site logs.
 //!
-//! A peer that makes a dependency warn for each of its frames must not fill a disk. Each call site may write [`LINES_MAX`] lines in
-//! a period. The rest is counted and not written. A task elsewhere logs the counts.
+//! A peer that makes a dependency warn for each of its frames must not fill a disk. Each call site may write
+//! [`LINES_MAX`] lines in a period. Further lines are counted and not written. A task logs the counts.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::OnceLock;
@@ -17,19 +17,19 @@ use tracing_subscriber::layer::Context;
 pub const LINES_MAX: u64 = 100;
 /// The length of a period. The first begins with the process.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// The most call sites that have their own counts. Further ones share one count.
+/// The most call sites with their own counts. Further ones share one count.
 const CALL_SITES_MAX: usize = 1_024;
-/// How many slots of the table are tried for one call site.
+/// The most slots of the table that are tried for one call site.
 const PROBES_MAX: usize = 16;
 /// The name of the call sites that share a count.
 const OTHERS: &str = "others";
 
-/// How often each call site has logged in this period. Never locks: an event can come from any thread.
+/// The number of lines of each call site in this period. Never locks: an event can come from any thread.
 pub(super) struct CallSites {
     started: Instant,
     sites: Box<[Site]>,
     others: Site,
-    /// All lines that were dropped since the start.
+    /// All dropped lines since the start.
     dropped: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ struct Site {
     name: OnceLock<Box<str>>,
     /// The period in the upper half, and its number of lines in the lower half.
     lines: AtomicU64,
-    /// Lines that were dropped since the last call of [`CallSites::take_dropped`].
+    /// Dropped lines since the last call of [`CallSites::take_dropped`].
     dropped: AtomicU64,
 }
 
@@ -50,12 +50,12 @@ impl CallSites {
         Self { started, sites, others: Site::default(), dropped: AtomicU64::new(0) }
     }
 
-    /// All lines that were dropped since the start.
+    /// All dropped lines since the start.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// The call sites that lost lines since the last call, and how many.
+    /// The call sites with dropped lines since the last call, and their numbers.
     pub(super) fn take_dropped(&self) -> Vec<(&str, u64)> {
         let mut taken = Vec::new();
         for site in self.sites.iter().chain([&self.others]) {
@@ -90,7 +90,7 @@ impl CallSites {
 
     fn site(&self, key: u64, name: impl FnOnce() -> Box<str>) -> &Site {
         let key = key.max(1);
-        // The low bits of a hash are as good as any.
+        // Any bits of the hash could select the slot; these are its low bits.
         let [low, high, ..] = key.to_le_bytes();
         let start = usize::from(u16::from_le_bytes([low, high])) % CALL_SITES_MAX;
         for at in (start..start + PROBES_MAX).map(|at| at % CALL_SITES_MAX) {
@@ -108,7 +108,7 @@ impl CallSites {
     }
 }
 
-/// Drops the lines of a call site past its bound.
+/// Drops the lines of a call site above its maximum.
 pub(super) struct Limit(pub(super) std::sync::Arc<CallSites>);
 
 impl<S: Subscriber> Layer<S> for Limit {

@@ -1,4 +1,4 @@
-//! The fields of a line of text. Their values can come from callers, files and peers.
+//! Formats the fields of a text line. Their values can come from callers, files and peers.
 
 use std::fmt::{self, Debug};
 

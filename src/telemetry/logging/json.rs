@@ -1,7 +1,7 @@
-//! Lines of JSON on their way to the log.
+//! Escapes lines of JSON for the log.
 //!
-//! The formatter escapes what JSON demands. This file escapes the other characters that a terminal would obey: C1 controls,
-//! bidirectional marks, line separators. A reader of the JSON gets the same text.
+//! The formatter escapes what JSON requires. This file escapes the other characters that control a terminal: C1
+//! controls, bidirectional marks, line separators. A reader of the JSON gets the same text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for JsonLines<W> {
     }
 }
 
-/// Each call gets one line: the formatter writes an event at once.
+/// Each call gets one line, because the formatter writes an event in one call.
 impl<W: Write> Write for JsonLines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut text = escaped(&String::from_utf8_lossy(line));
@@ -52,7 +52,7 @@ impl<W: Write> Write for JsonLines<W> {
     }
 }
 
-/// A line of JSON with printable characters only. A character past U+FFFF becomes a pair of surrogates.
+/// A line of JSON with printable characters only. A character above U+FFFF becomes a surrogate pair.
 fn escaped(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for c in line.chars() {

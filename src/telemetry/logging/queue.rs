@@ -1,9 +1,9 @@
-//! The queue in front of the log's target, and the thread that writes.
+//! The queue before the log's target, and the thread that writes.
 //!
-//! A target can be slow, full, closed or stuck: a pipe that no process reads, a full disk. Only the thread here waits for it.
-//! Callers put a whole line into a bounded queue and go on. A line that does not fit is dropped and counted. An error of the
-//! target is only counted: there is no other place to report it. The writer of tracing-appender has no bound on bytes, counts no
-//! failed writes, and opens no file again.
+//! A target can be slow, full, closed or blocked: a pipe that no process reads, a full disk. Only the thread here waits
+//! for it. Callers put a whole line into a bounded queue and continue. A line that does not fit is dropped and counted.
+//! An error of the target is only counted, because there is no other place to report it. The writer of tracing-appender
+//! has no bound on bytes, does not count failed writes, and does not open a file again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The most lines that wait for the target.
 pub const LINES_MAX: usize = 8_192;
-/// The most bytes in those lines together.
+/// The most bytes in those lines in total.
 pub const BYTES_MAX: usize = 4 << 20;
 /// The longest line in bytes. A longer one is cut.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -48,7 +48,7 @@ pub(super) struct Queue {
 enum Item {
     /// A line with its end.
     Line(Box<[u8]>),
-    /// A panic of another thread. The hook formats no event, because that can panic too.
+    /// A panic of another thread. The hook does not format an event, because that can panic too.
     Panic { thread: Box<str>, text: Box<str> },
     /// An order to open the file again.
     Reopen,
@@ -66,11 +66,11 @@ impl Item {
 
 struct Shared {
     lost: &'static Lost,
-    /// Bytes of the items that are in the queue or being written.
+    /// The bytes of the items in the queue or being written.
     bytes: AtomicUsize,
     /// The number of those items.
     items: AtomicUsize,
-    /// Whether to open the file again. Set also if the queue had no room for the item.
+    /// Whether to open the file again. Set even if the item did not fit into the queue.
     reopen: AtomicBool,
     /// Locked by a thread that waits for `emptied`.
     waiting: Mutex<()>,
@@ -80,20 +80,20 @@ struct Shared {
 /// Where lines go.
 pub(super) struct Target {
     file: File,
-    /// The path to open again; none for standard error.
+    /// The path to open again. None for standard error.
     path: Option<PathBuf>,
-    /// Whether the last line was written in part.
+    /// Whether the last line was written only in part.
     is_torn: bool,
 }
 
 impl Target {
-    /// Standard error, by its own descriptor: a write that blocks would keep the lock of [`io::stderr`].
+    /// Standard error, with its own descriptor: a write that blocks would hold the lock of [`io::stderr`].
     pub(super) fn stderr() -> io::Result<Self> {
         let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         Ok(Self { file, path: None, is_torn: false })
     }
 
-    /// A file, which is created or continued.
+    /// A file, which is created or appended to.
     pub(super) fn file(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open(path)?, path: Some(path.to_owned()), is_torn: false })
     }
@@ -134,7 +134,7 @@ fn open(path: &Path) -> io::Result<File> {
         options.append(true).create(true);
         options
     };
-    // A named pipe without a reader is an error here and would block below.
+    // Without a reader, opening a named pipe fails here; below it would block.
     let _has_reader = match std::fs::metadata(path) {
         Ok(metadata) if metadata.file_type().is_fifo() => Some(options().custom_flags(libc::O_NONBLOCK).open(path)?),
         _ => None,
@@ -143,10 +143,9 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Queue {
-    /// Starts the thread, which lives as long as a clone of the queue.
+    /// Starts the thread. It ends when all clones of the queue are dropped.
     ///
-    /// # Errors
-    /// When the system gives no thread.
+    /// # Errors When the system cannot start a thread.
     pub(super) fn start(target: Target, lost: &'static Lost) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let shared = Arc::new(Shared {
@@ -162,7 +161,7 @@ impl Queue {
         Ok(Self { sender, shared })
     }
 
-    /// Takes a line with its line feed, or drops and counts it. Never waits.
+    /// Queues a line with its line feed. Drops and counts it if the queue is full. Never waits.
     pub(super) fn line(&self, line: &[u8]) {
         let line: Box<[u8]> = if line.len() > LINE_BYTES_MAX {
             // Cuts between two characters of UTF-8.
@@ -174,7 +173,7 @@ impl Queue {
         self.send(Item::Line(line));
     }
 
-    /// Takes the text of a panic. Never waits.
+    /// Queues the text of a panic. Never waits.
     pub(super) fn panic(&self, thread: &str, text: &str) {
         let text = &text[..text.floor_char_boundary(LINE_BYTES_MAX)];
         self.send(Item::Panic { thread: thread.into(), text: text.into() });
@@ -198,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// Waits until every item so far is written, for at most `timeout`. Returns whether it is.
+    /// Waits until every item so far is written, for at most `timeout`. Returns whether it succeeded.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;
         let mut waiting = self.shared.waiting.lock();
@@ -220,7 +219,7 @@ impl Shared {
     }
 }
 
-/// Writes until all senders are dropped. A panic costs one item and not the thread.
+/// Writes until all senders are dropped. A panic loses one item, but the thread continues.
 fn run(mut target: Target, receiver: &Receiver<Item>, shared: &Shared) {
     while let Ok(item) = receiver.recv() {
         let bytes = item.bytes();
@@ -261,7 +260,7 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// Each call gets one line: the formatter writes an event at once.
+/// Each call gets one line, because the formatter writes an event in one call.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.line(line);
@@ -279,14 +278,14 @@ mod tests {
 
     use super::*;
 
-    /// Generous: a busy machine is no failure.
+    /// Long, so that a busy machine does not fail the test.
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn lost() -> &'static Lost {
         Box::leak(Box::default())
     }
 
-    /// A queue whose target is a pipe, and the pipe's end to read from.
+    /// A queue whose target is a pipe, and the reading end of the pipe.
     fn piped(lost: &'static Lost) -> (Queue, io::PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
         let target = Target { file: File::from(std::os::fd::OwnedFd::from(writer)), path: None, is_torn: false };
@@ -311,14 +310,14 @@ mod tests {
         let lost = lost();
         let (queue, reader) = piped(lost);
         let line = [b"x".repeat(1_023), b"\n".to_vec()].concat();
-        // Far more than the pipe and the queue hold.
+        // Many more lines than fit into the pipe and the queue.
         for _ in 0..4 * LINES_MAX {
             queue.line(&line);
         }
         assert!(queue.shared.bytes.load(Relaxed) <= BYTES_MAX + line.len());
         assert!(lost.full.load(Relaxed) > 0);
         assert!(!queue.flush(Duration::from_millis(1)), "nobody reads");
-        // Once the pipe is read, the queue is written, and the thread ends with the last queue.
+        // When the pipe is read, the queue is written, and the thread ends with the last queue.
         let reading = std::thread::spawn(move || {
             let mut text = Vec::new();
             BufReader::new(reader).read_to_end(&mut text).map(|_| text.len() / 1_024)
@@ -396,7 +395,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&rotated).unwrap(), "before\none\ntwo\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
 
-        // Where it cannot be opened the old one stays.
+        // If the new file cannot be opened, the old one stays in use.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         queue.reopen();

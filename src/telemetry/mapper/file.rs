@@ -1,7 +1,7 @@
 //! Reads a mapping file in statsd_exporter's format.
 //!
-//! Keys that are not known are ignored, as statsd_exporter ignores them. `ttl` has no effect: the series of weir are
-//! bounded without it. Not here: what a mapping does (mapper.rs).
+//! Unknown keys are ignored, as in statsd_exporter. `ttl` has no effect: the series of weir are bounded without it. Not
+//! here: the effect of a mapping (mapper.rs).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{
     glob, regex,
 };
 
-/// The most values in one file, also with aliases written out.
+/// The most values in one file, including expanded aliases.
 const VALUES_MAX: u32 = 200_000;
 const YAML: Options = Options {
     is_compatible: false,
@@ -88,11 +88,11 @@ fn mapping(node: Node<'_>, defaults: &Defaults) -> Result<Mapping, Fault> {
     };
     let text = pattern.text()?;
     let pattern = if is_regex(node)?.unwrap_or(defaults.is_regex) {
-        regex(text).map_err(|reason| pattern.error(format!("match: {text:?} is no regular expression: {reason}")))?
+        regex(text).map_err(|reason| pattern.error(format!("match: {text:?} is not a regular expression: {reason}")))?
     } else {
         if text.split('.').any(|part| part.is_empty() || (part.contains('*') && part != "*")) {
             return Err(pattern.error(format!(
-                "match: {text:?} is no glob: parts between dots, each a text or a *; for all else match_type: regex"
+                "match: {text:?} is not a glob: parts between dots, each a text or a *; for other patterns use match_type: regex"
             )));
         }
         glob(text)
@@ -125,7 +125,7 @@ fn target(node: Node<'_>, defaults: &Defaults) -> Result<Target, Fault> {
     Ok(Target::Metric { name: text.into(), labels, help, scale, times: times(node, defaults)? })
 }
 
-/// How times are counted; a mapping of other statistics has this too and does not use it.
+/// How times are counted. A mapping of other statistics has this too and does not use it.
 fn times(node: Node<'_>, defaults: &Defaults) -> Result<ObserverKind, Fault> {
     let is_histogram = is_histogram(node)?.unwrap_or(defaults.is_histogram);
     let (unused, used) = if is_histogram { ("summary", "histogram") } else { ("histogram", "summary") };
@@ -133,7 +133,7 @@ fn times(node: Node<'_>, defaults: &Defaults) -> Result<ObserverKind, Fault> {
     if let Some(options) = node.get(&format!("{unused}_options"))?.filter(|_| own_type) {
         return Err(options.error(format!("{unused}_options in a mapping whose observer_type is {used}")));
     }
-    // Read also where they have no use, so that a mistake in them is found.
+    // Read even if unused, so that mistakes in them are found.
     let (buckets, quantiles) = (buckets(node)?, quantiles(node)?);
     if is_histogram {
         return Ok(ObserverKind::Histogram(buckets.unwrap_or_else(|| defaults.buckets.clone())));
@@ -204,11 +204,11 @@ fn max_age(node: Node<'_>) -> Result<Option<Duration>, Fault> {
     let Some(options) = node.get("summary_options")? else { return Ok(None) };
     let Some(age) = options.get("max_age")? else { return Ok(None) };
     let text = age.text()?;
-    let age = duration(text).ok_or_else(|| age.error(format!("max_age: {text:?} is no duration, such as 10m")))?;
+    let age = duration(text).ok_or_else(|| age.error(format!("max_age: {text:?} is not a duration such as 10m")))?;
     Ok(Some(age).filter(|age| !age.is_zero()))
 }
 
-/// A duration as Go writes it, in whole numbers: `10m`, `1h30m`.
+/// A duration in Go's syntax, in whole numbers: `10m`, `1h30m`.
 fn duration(text: &str) -> Option<Duration> {
     let mut sum = Duration::ZERO;
     let mut rest = text;
@@ -231,7 +231,7 @@ fn duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then_some(sum)
 }
 
-/// Whether a metric, or a label, can have this name; that of a metric may have references such as `$1`.
+/// Whether a metric or a label can have this name. A metric's may have references such as `$1`.
 fn is_name(text: &str, with_references: bool) -> bool {
     let is_first = |c: char| c.is_ascii_alphabetic() || c == '_' || (with_references && c == '$');
     let is_later = |c: char| is_first(c) || c.is_ascii_digit() || (with_references && matches!(c, '{' | '}' | ':'));
@@ -251,7 +251,7 @@ impl<'d> Node<'d> {
         self.error(format!("{what} is expected, not {}", self.value().describe()))
     }
 
-    /// The value of a key; none if the key is absent or null.
+    /// The value of a key. None if the key is absent or null.
     fn get(self, key: &str) -> Result<Option<Self>, Fault> {
         let found = self.map()?.into_iter().find(|(name, _)| *name == key).map(|(_, node)| node);
         Ok(found.filter(|node| !node.value().is_null()))
@@ -269,7 +269,7 @@ impl<'d> Node<'d> {
             let key = Self { id: key, ..self };
             let name = key.text()?;
             if !known.insert(name) {
-                return Err(key.error(format!("the key {} is there twice", quoted(name))));
+                return Err(key.error(format!("the key {} appears twice", quoted(name))));
             }
             map.push((name, Self { id, ..self }));
         }
@@ -294,7 +294,7 @@ impl<'d> Node<'d> {
     fn number(self) -> Result<f64, Fault> {
         let text = self.text()?;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-        number.ok_or_else(|| self.error(format!("{} is no number", quoted(text))))
+        number.ok_or_else(|| self.error(format!("{} is not a number", quoted(text))))
     }
 
     /// One of these words.
@@ -305,7 +305,7 @@ impl<'d> Node<'d> {
             return Ok(Some(text));
         }
         let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
-        Err(node.error(format!("{key}: {} is none of {}", quoted(text), words.join(", "))))
+        Err(node.error(format!("{key}: {} is not one of {}", quoted(text), words.join(", "))))
     }
 
     fn switch(self, key: &str) -> Result<bool, Fault> {
@@ -329,24 +329,27 @@ mod tests {
             ("mappings: 7", "1: a list is expected, not \"7\""),
             ("mappings:\n- name: a", "2: a mapping without match"),
             ("mappings:\n- match: a.b", "2: a mapping without name"),
-            ("mappings:\n- {match: 'a*.b', name: a}", "2: match: \"a*.b\" is no glob"),
-            ("mappings:\n- {match: 'a..b', name: a}", "2: match: \"a..b\" is no glob"),
-            ("mappings:\n-\n  match: '('\n  match_type: regex\n  name: a", "3: match: \"(\" is no regular expression"),
+            ("mappings:\n- {match: 'a*.b', name: a}", "2: match: \"a*.b\" is not a glob"),
+            ("mappings:\n- {match: 'a..b', name: a}", "2: match: \"a..b\" is not a glob"),
+            (
+                "mappings:\n-\n  match: '('\n  match_type: regex\n  name: a",
+                "3: match: \"(\" is not a regular expression",
+            ),
             ("mappings:\n- {match: a.b, name: 9a}", "2: name: \"9a\" cannot be the name of a metric"),
             ("mappings:\n- match: a.b\n  name: a\n  labels:\n    a-b: c", "5: labels: \"a-b\" cannot be"),
             (
                 "mappings:\n- {match: a.b, name: a, match_type: exact}",
-                "2: match_type: \"exact\" is none of glob, regex",
+                "2: match_type: \"exact\" is not one of glob, regex",
             ),
-            ("mappings:\n- {match: a.b, name: a, action: keep}", "2: action: \"keep\" is none of map, drop"),
-            ("mappings:\n- {match: a.b, name: a, scale: x}", "2: \"x\" is no number"),
+            ("mappings:\n- {match: a.b, name: a, action: keep}", "2: action: \"keep\" is not one of map, drop"),
+            ("mappings:\n- {match: a.b, name: a, scale: x}", "2: \"x\" is not a number"),
             ("mappings:\n- {match: a.b, name: a, buckets: [2, 1]}", "2: buckets that do not ascend"),
-            ("defaults:\n  observer_type: gauge", "2: observer_type: \"gauge\" is none of histogram, summary"),
+            ("defaults:\n  observer_type: gauge", "2: observer_type: \"gauge\" is not one of histogram, summary"),
             (
                 "mappings:\n- match: a.b\n  name: a\n  observer_type: histogram\n  summary_options: {max_age: 1m}",
                 "5: summary_options in a mapping whose observer_type is histogram",
             ),
-            ("mappings:\n- {match: a, match: b, name: c}", "2: the key \"match\" is there twice"),
+            ("mappings:\n- {match: a, match: b, name: c}", "2: the key \"match\" appears twice"),
             ("mappings: [\n", "2: not valid YAML: "),
             ("{}\n---\n{}", "2: a second document"),
         ] {

@@ -16,13 +16,13 @@ use super::table::ALERTS;
 /// A share of a limit.
 type Share = (Arc<Labels>, u8);
 
-/// The counters of all shares of the policies in force.
+/// The counters of all shares in force.
 pub(super) type AlertCounts = Listed<Share, Arc<AtomicU64>>;
 
-/// The counters of one limit, each with its share; none for most limits.
+/// The counters of one limit, each with its share. Empty for most limits.
 pub(super) type LimitAlerts = Box<[(u8, Arc<AtomicU64>)]>;
 
-/// Looks up the counters of a load. A share that is in force already keeps its counter.
+/// Looks up the counters of a load. A share that is already in force keeps its counter.
 pub(super) struct AlertLoad {
     before: Arc<[(Share, Arc<AtomicU64>)]>,
     counts: BTreeMap<Share, Arc<AtomicU64>>,
@@ -44,7 +44,7 @@ impl AlertLoad {
         self.counts.entry(share).or_insert_with(|| known.unwrap_or_default()).clone()
     }
 
-    /// Puts the counters in place, and forgets those of other shares.
+    /// Applies the counters, and removes those of other shares.
     pub(super) fn end(self, counts: &AlertCounts) {
         counts.replace(self.counts.into_iter().collect());
     }

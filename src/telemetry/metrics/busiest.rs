@@ -1,7 +1,7 @@
-//! The limits with most hits since the last look, and how requests ended meanwhile.
+//! The limits with most hits since the last read, and the results of requests since then.
 //!
-//! Each look compares the counters with those of the last one, so it costs nothing between looks. All callers share one look.
-//! Not here: which keys were denied (limited.rs).
+//! Each read compares the counters with those of the last read, so it costs nothing in between. All callers share one
+//! read. Not here: which keys were denied (limited.rs).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -15,17 +15,17 @@ use super::labels::Labels;
 use super::rules::{Labelled, Rules};
 use crate::counts::Values;
 
-/// A look is repeated to callers until it is this old.
+/// Callers get the last result until it is this old.
 pub const LOOK_AGE: Duration = Duration::from_secs(1);
-/// An older look is not compared with: the difference would not be a current rate.
+/// An older result is not used for a comparison, because the difference would not be a current rate.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
-/// The most limits of one look.
+/// The most limits of one result.
 pub const BUSIEST_MAX: usize = 64;
 
-/// What happened between two looks.
+/// The events between two reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Busiest {
-    /// The time between them, in milliseconds; 0 if there was no look to compare with.
+    /// The time between them, in milliseconds; 0 if there was no earlier read.
     pub interval_ms: u64,
     /// Requests that passed.
     pub ok: u64,
@@ -33,8 +33,8 @@ pub struct Busiest {
     pub over_limit: u64,
     /// Requests that failed because a store failed.
     pub store_failed: u64,
-    /// The limits with most hits, and those with most hits above the limit: at most [`BUSIEST_MAX`] of each, in the order of their
-    /// hits.
+    /// The limits with most hits, and the limits with most hits above the limit: at most [`BUSIEST_MAX`] of each, in
+    /// the order of their hits.
     pub limits: Vec<BusyLimit>,
 }
 
@@ -46,7 +46,7 @@ impl Busiest {
     }
 }
 
-/// What happened to one limit between two looks.
+/// The events of one limit between two reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyLimit {
     /// The domain.
@@ -55,13 +55,13 @@ pub struct BusyLimit {
     pub rule: Box<str>,
     /// The name of the limit, or its id.
     pub limit: Box<str>,
-    /// Hits asked of it.
+    /// Requested hits.
     pub hits: u64,
-    /// Hits above it.
+    /// Hits above the limit.
     pub over: u64,
 }
 
-/// The last look.
+/// The last read.
 #[derive(Default)]
 pub(super) struct Looks(Mutex<Option<Look>>);
 
@@ -78,7 +78,7 @@ struct Look {
 }
 
 impl Looks {
-    /// What happened since the last look. It takes milliseconds for 10,000 limits.
+    /// The events since the last read. It takes milliseconds for 10,000 limits.
     pub(super) fn look(&self, rules: &Rules, domains: &Domains, now: Instant) -> Arc<Busiest> {
         let mut last = self.0.lock();
         if let Some(look) = last.as_ref().filter(|look| now.saturating_duration_since(look.at) < LOOK_AGE) {

@@ -1,7 +1,7 @@
-//! Requests by the domains of the policies in force, and descriptors that met no rule.
+//! Requests by the domains in force, and descriptors that met no rule.
 //!
-//! Each runtime adds to a lane of its own, so that cores that serve the same domain do not slow each other. Not here: requests of
-//! unknown domains (latency.rs counts them by result).
+//! Each runtime adds to its own lane, so that cores that serve the same domain do not slow each other down. Not here:
+//! requests of unknown domains (latency.rs counts them by result).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use super::table::{REQUESTS_TOTAL, UNMATCHED};
 
 /// The label `domain` of unknown domains, and of requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
-/// If there are more runtimes, some share lanes. A domain takes 64 bytes for each lane.
+/// If there are more runtimes, some share lanes. A domain uses 64 bytes for each lane.
 const LANES_MAX: usize = 16;
 
 /// The counters of one domain that one runtime writes.
@@ -74,12 +74,12 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// No domain yet, for so many runtimes.
+    /// No domain yet, for this many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
         Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
 
-    /// Returns the counters of all these domains, by id, and forgets those of other domains. One load at a time.
+    /// Returns the counters of all these domains, by id, and removes those of other domains. One load at a time.
     pub(super) fn load(&self, policies: &PolicySet) -> Box<[Arc<DomainCounts>]> {
         let before = self.named.entries();
         let mut domains: Vec<_> = policies.domains().collect();
@@ -134,7 +134,7 @@ pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl S
 
 /// Shows the descriptors that met no rule.
 pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
-    // A policy may have the name that stands for unknown domains. Each series is shown once.
+    // A policy may have the name that represents unknown domains. Each series is shown once.
     let mut is_taken = false;
     let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
         Some((domain, counts)) => {

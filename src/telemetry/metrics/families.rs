@@ -1,7 +1,7 @@
 //! Metric families as the writers of the text formats and of OTLP receive them: one series after the other.
 //!
-//! A `Source` makes its families little by little, so that a scrape of many series never has a copy of all of them.
-//! Not here: what is counted (the other files), and how families are written out (text.rs).
+//! A `Source` makes its families in small steps, so that a scrape of many series never needs a copy of all of them. Not
+//! here: what is counted (the other files), and how families are written (text.rs).
 
 use std::time::SystemTime;
 
@@ -10,14 +10,14 @@ use weir_engine::observer::TraceIds;
 pub use super::table::FamilyKind;
 use super::table::Row;
 
-/// The head of a family, which comes before its series.
+/// The head of a family, before its series.
 #[derive(Clone, Copy, Debug)]
 pub struct Family<'a> {
     /// The name. A counter's ends with `_total`.
     pub name: &'a str,
     /// What it counts.
     pub help: &'a str,
-    /// How its numbers behave.
+    /// How its numbers change.
     pub kind: FamilyKind,
 }
 
@@ -69,7 +69,7 @@ pub struct Exemplar {
     pub ids: TraceIds,
     /// What was observed.
     pub value: f64,
-    /// When.
+    /// The time of the observation.
     pub at: SystemTime,
 }
 
@@ -86,13 +86,13 @@ pub struct Summary {
 
 /// Receives all families, each followed by its series.
 pub trait Visitor {
-    /// A family begins.
+    /// Begins a family.
     fn family(&mut self, family: Family<'_>);
-    /// A series of the family that began last. Labels are in alphabetical order.
+    /// Adds a series to the current family. Labels are in alphabetical order.
     fn series(&mut self, labels: &[(&str, &str)], value: Value<'_>);
 }
 
-/// Makes families little by little.
+/// Makes families in small steps.
 pub(super) trait Source: Send {
     /// Shows a bounded number of further series. Returns false if none is left.
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;

@@ -1,4 +1,4 @@
-//! Times, and failures by result. Each runtime writes its own numbers, and readers add them up.
+//! Times, and failures by result. Each runtime writes its own numbers, and readers sum them.
 //!
 //! Not here: what is measured (metrics.rs).
 
@@ -15,10 +15,10 @@ use super::families::{Bucket, Exemplar, Histogram};
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
-/// How many of the last times each runtime keeps for StatsD.
+/// How many of the latest times each runtime stores for StatsD.
 const TIMES_KEPT: usize = 1024;
 
-/// The protocol by which a request comes.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// ShouldRateLimit.
@@ -29,7 +29,7 @@ pub enum Protocol {
 
 /// Latencies of all runtimes.
 pub(super) struct Latencies {
-    /// The upper bounds that are counted, in nanoseconds, ascending: [`BUCKETS_US`], and those of mapped metrics.
+    /// The upper bounds, in nanoseconds, ascending: [`BUCKETS_US`], and those of mapped metrics.
     bounds_ns: Arc<[u64]>,
     keeps_times: bool,
     recorders: Mutex<Vec<Arc<Recorder>>>,
@@ -37,7 +37,7 @@ pub(super) struct Latencies {
     exemplars: Mutex<[Option<Exemplar>; BUCKETS_US.len() + 1]>,
 }
 
-/// What one runtime has measured.
+/// The measurements of one runtime.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Recorder {
@@ -47,7 +47,7 @@ pub(super) struct Recorder {
     sum_ns: AtomicU64,
     /// By result. Results of known domains are counted in domains.rs.
     failures: [AtomicU64; DecisionResult::ALL.len()],
-    /// Requests that could not be read. They count as invalid too.
+    /// Requests that could not be read. They also count as invalid.
     unreadable: AtomicU64,
     times: Option<Times>,
 }
@@ -64,7 +64,7 @@ struct Times {
 #[derive(Debug, Default)]
 pub(crate) struct TimesSeen(Vec<u64>);
 
-/// Times of several runtimes together.
+/// The sum of the times of several runtimes.
 #[derive(Clone, Debug)]
 pub(super) struct Distribution {
     bounds_ns: Arc<[u64]>,
@@ -75,7 +75,7 @@ pub(super) struct Distribution {
 }
 
 impl Distribution {
-    /// How many there were.
+    /// The number of times.
     pub(super) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -96,7 +96,7 @@ impl Distribution {
         }
     }
 
-    /// The bound of the bucket with the `rank`-th time, from 1; none if there are fewer.
+    /// The bound of the bucket with the `rank`-th time, from 1. None if there are fewer.
     pub(super) fn bound_of(&self, rank: u64) -> Option<u64> {
         let mut count = 0;
         for (bucket, bound_ns) in self.buckets.iter().zip(self.bounds_ns.iter().chain(self.bounds_ns.last())) {
@@ -150,7 +150,7 @@ impl Times {
 }
 
 impl Latencies {
-    /// Nothing recorded yet. `bounds_ns` are counted beside [`BUCKETS_US`].
+    /// Starts with no times. `bounds_ns` are counted in addition to [`BUCKETS_US`].
     pub(super) fn new(bounds_ns: &[u64], keeps_times: bool) -> Self {
         let mut all: Vec<u64> = BUCKETS_US.iter().map(|us| us * 1_000).chain(bounds_ns.iter().copied()).collect();
         all.sort_unstable();
@@ -172,12 +172,12 @@ impl Latencies {
         recorder
     }
 
-    /// How many decisions ended with this result, which is neither `Ok` nor `OverLimit`.
+    /// How many decisions had this result, which is neither `Ok` nor `OverLimit`.
     pub(super) fn failures(&self, result: DecisionResult) -> u64 {
         self.recorders.lock().iter().map(|recorder| recorder.failures[result as usize].load(Relaxed)).sum()
     }
 
-    /// Keeps a recorded observation as the exemplar of its bucket.
+    /// Stores a sampled observation as the exemplar of its bucket.
     pub(super) fn sampled(&self, took: Duration, ids: TraceIds) {
         let bucket = BUCKETS_US.partition_point(|us| Duration::from_micros(*us) < took);
         let exemplar = Exemplar { ids, value: took.as_secs_f64(), at: SystemTime::now() };
@@ -189,14 +189,14 @@ impl Latencies {
         self.recorders.lock().iter().map(|recorder| recorder.unreadable.load(Relaxed)).sum()
     }
 
-    /// How many requests came by this protocol and could be read.
+    /// How many requests used this protocol and could be read.
     pub(super) fn requests(&self, protocol: Protocol) -> u64 {
         let recorders = self.recorders.lock();
         let of_protocol = recorders.iter().filter(|recorder| recorder.protocol == protocol);
         of_protocol.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
-    /// The times of the requests that came by these protocols.
+    /// The times of the requests with these protocols.
     pub(super) fn distribution(&self, protocols: &[Protocol]) -> Distribution {
         let mut buckets = vec![0; self.bounds_ns.len() + 1];
         let mut sum_ns = 0_u64;

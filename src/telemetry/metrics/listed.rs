@@ -1,6 +1,6 @@
-//! Entries in order, which are replaced whole and read little by little.
+//! Ordered entries, which are replaced as a whole and read in small steps.
 //!
-//! A reader keeps its position and no copy: a slow scrape does not keep entries that were replaced.
+//! A reader stores its position and no copy: a slow scrape does not keep replaced entries alive.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::families::{Source, Visitor};
 use super::table::row;
 
-/// How many entries are shown at a time.
+/// How many entries one step reads.
 const BATCH: usize = 64;
 
 /// Entries in the order of their keys.
@@ -46,23 +46,23 @@ impl<K, V> Default for Listed<K, V> {
 }
 
 impl<K: Ord + Clone, V> Listed<K, V> {
-    /// The entries now.
+    /// The current entries.
     pub(super) fn entries(&self) -> Arc<[(K, V)]> {
         self.current.lock().entries.clone()
     }
 
-    /// Replaces all entries. The new ones are in the order of their keys, without duplicates.
+    /// Replaces all entries. The new ones must be in the order of their keys, without duplicates.
     pub(super) fn replace(&self, entries: Arc<[(K, V)]>) {
         let mut current = self.current.lock();
         current.generation += 1;
         let before = std::mem::replace(&mut current.entries, entries);
-        // Freed after the lock is released: many entries take a while.
+        // Freed after the lock is released, because many entries take time.
         drop(current);
         drop(before);
     }
 
-    /// Shows at most `max` entries after this cursor, and moves it. Returns false when none is left. If entries were replaced,
-    /// the reader goes on after the key that it saw last.
+    /// Shows at most `max` entries after this cursor, and advances it. Returns false when none is left. If entries were
+    /// replaced, the reader continues after its last key.
     pub(super) fn next(&self, cursor: &mut Cursor<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
         let current = self.current.lock();
         let (generation, entries) = (current.generation, current.entries.clone());
@@ -88,7 +88,7 @@ pub(super) struct ListedFamily<K, V, S> {
     name: &'static str,
     list: Arc<Listed<K, V>>,
     cursor: Cursor<K>,
-    /// Shows the series of an entry, and at the end, without an entry, what comes after all entries.
+    /// Shows the series of an entry. At the end, without an entry, shows what follows all entries.
     show: S,
     has_begun: bool,
     has_ended: bool,

@@ -1,4 +1,4 @@
-//! The statistics of envoyproxy/ratelimit as metrics of Prometheus, by a mapper.
+//! The statistics of envoyproxy/ratelimit as metrics of Prometheus, using a mapper.
 //!
 //! Not here: which statistic becomes which metric (mapper.rs), and the numbers (statistics.rs, latency.rs).
 
@@ -15,15 +15,15 @@ use super::table::row;
 use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
 use crate::statistics::{Kind, Statistics};
 
-/// The one statistic that is times.
+/// The only statistic that is a time.
 pub(crate) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
-/// How many names are remembered with what they become.
+/// How many names are stored with their metrics.
 const REMEMBERED_MAX: usize = 100_000;
-/// The time that a summary covers has this many parts. The oldest part goes when a new one begins.
+/// The period of a summary has this many parts. The oldest part is dropped when a new one begins.
 const AGE_PARTS: u32 = 5;
-/// Bounds at which times are counted for a summary: each is so many percent above the one before.
+/// The bounds for the times of a summary: each is this percentage above the one before.
 const SUMMARY_STEP_PERCENT: u64 = 5;
-/// The first and the last of them, in nanoseconds.
+/// The first and the last bound, in nanoseconds.
 const SUMMARY_BOUNDS_NS: (u64, u64) = (10_000, 10_000_000_000);
 
 /// The help of a metric whose mapping has none.
@@ -37,14 +37,14 @@ pub(super) struct MappedStatistics {
     statistics: Arc<Statistics>,
     requests: Arc<Latencies>,
     remembered: Mutex<HashMap<Box<str>, Mapped>>,
-    /// Earlier times for a summary, oldest first: [`AGE_PARTS`] of them, and one that is too old.
+    /// Earlier times for a summary, oldest first: [`AGE_PARTS`] of them, and one that has expired.
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
-/// How many series are shown at a time.
+/// How many series one step shows.
 const BATCH: usize = 64;
 
-/// The metrics of one name, while they are added up.
+/// The metrics of one name, while they are summed.
 struct Sums {
     kind: FamilyKind,
     help: String,
@@ -126,7 +126,7 @@ pub(super) fn response_time_bounds(mapper: &Mapper) -> Vec<u64> {
     }
 }
 
-/// A bound of a metric as a time: metrics are `scale` times a time in milliseconds.
+/// A bound of a metric as a time. A metric is a time in milliseconds, multiplied by `scale`.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_possible_truncation,
@@ -134,7 +134,7 @@ pub(super) fn response_time_bounds(mapper: &Mapper) -> Vec<u64> {
     reason = "bounds are floats in mapping files; one that no time reaches is the largest, one below 0 is 0"
 )]
 fn nanoseconds(bound: f64, scale: f64) -> u64 {
-    // Rounded, since 0.005 / 0.001 is a little more than 5.
+    // Rounded, because 0.005 / 0.001 is slightly more than 5.
     (bound / scale * 1_000_000.0).round() as u64
 }
 
@@ -149,8 +149,8 @@ impl MappedStatistics {
         Self { mapper, statistics, requests, remembered: Mutex::default(), earlier: Mutex::default() }
     }
 
-    /// All metrics, except those with the name of one of weir's if these are shown too. As with envoyproxy/ratelimit, a counter that
-    /// is 0 is not shown.
+    /// All metrics. If weir's own metrics are shown too, without those that have the same name. As in
+    /// envoyproxy/ratelimit, a counter of 0 is not shown.
     pub(super) fn families(&self, now: Instant, weir_names: bool) -> MappedFamilies {
         let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         self.statistics.visit(|name, kind, value| {
@@ -163,7 +163,7 @@ impl MappedStatistics {
             MappedFamily { name, help, kind, series }
         });
         let mut families: Vec<MappedFamily> = shown.collect();
-        // A metric has one type: if a mapping gives the same name to times and to numbers, the numbers stay.
+        // A metric has one type: if a mapping gives the same name to times and to numbers, the numbers are used.
         families.extend(self.times(now).filter(|times| families.iter().all(|other| other.name != times.name)));
         families.retain(|family| {
             let is_taken = row(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
@@ -206,7 +206,7 @@ impl MappedStatistics {
         mapped
     }
 
-    /// The response times, once there are any.
+    /// The response times, if there are any.
     fn times(&self, now: Instant) -> Option<MappedFamily> {
         let times = self.requests.distribution(&[Protocol::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =
@@ -249,7 +249,7 @@ impl MappedStatistics {
         if earlier.back().is_none_or(is_due) {
             earlier.push_back((now, times.clone()));
         }
-        // The period begins with the newest one that is old enough, or with the first.
+        // The period begins with the newest distribution that is old enough, or with the first.
         while earlier.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= max_age) {
             earlier.pop_front();
         }

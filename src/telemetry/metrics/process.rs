@@ -1,17 +1,18 @@
-//! The figures of the system about this process: CPU time, memory, file descriptors, threads. Read from /proc on demand.
+//! The numbers of the system about this process: CPU time, memory, file descriptors, threads. Read from /proc on
+//! demand.
 //!
-//! A crate for this would bring procfs and its four dependencies, for the seven numbers below. A number that cannot be read is
-//! left out: all of them on a system without /proc.
+//! A crate for this would add procfs and its four dependencies for seven numbers. A number that cannot be read is left
+//! out: all of them on a system without /proc.
 
 use std::fs;
 
 use super::families::{Source, Value, Visitor};
 use super::table::row;
 
-/// Ticks in a second, as /proc counts them: part of Linux' interface, whatever the kernel's own clock.
+/// Ticks in a second, as in /proc: part of Linux' interface, for any kernel clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The figures of /proc about this process.
+/// The texts of /proc about this process.
 #[derive(Debug, Default)]
 struct Texts {
     stat: String,
@@ -21,7 +22,7 @@ struct Texts {
     open_files: Option<usize>,
 }
 
-/// The numbers of this process, once.
+/// The numbers of this process, read once.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     was_shown: bool,
@@ -38,7 +39,7 @@ impl Source for Process {
             status: read("/proc/self/status"),
             limits: read("/proc/self/limits"),
             system: read("/proc/stat"),
-            // The directory is open itself while it is counted.
+            // The directory itself is open during the count.
             open_files: fs::read_dir("/proc/self/fd").ok().map(|files| files.count().saturating_sub(1)),
         };
         for (name, value) in texts.numbers() {
@@ -74,7 +75,7 @@ impl Texts {
     }
 }
 
-/// The number that follows a word at the beginning of a line.
+/// The number after a word at the beginning of a line.
 fn number_after(text: &str, word: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(word))?;
     rest.split_whitespace().next()?.parse().ok().filter(|number: &f64| number.is_finite())

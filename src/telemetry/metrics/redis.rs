@@ -1,13 +1,13 @@
-//! The metrics of Redis beside those of decisions: circuit breakers and dials.
+//! The metrics of Redis except those of decisions: circuit breakers and dials.
 //!
-//! Labels are addresses from the settings or the map of a cluster, and kinds of failure: a small fixed set. Not here: when
-//! something has happened (app), and the numbers that others keep ([`Metrics::gauge`]).
+//! Labels are addresses from the settings or the map of a cluster, and kinds of failure: a small fixed set. Not here:
+//! when the events happen (app), and numbers that are stored elsewhere ([`Metrics::gauge`]).
 
 use super::Metrics;
 use super::families::FamilyKind;
 use super::registry::Numbers;
 
-/// The metrics of all servers, shared by all runtimes. A healthy decision touches none of them.
+/// The metrics of all servers, shared by all runtimes. A healthy decision uses none of them.
 pub struct RedisMetrics {
     open: Numbers,
     opened: Numbers,
@@ -15,7 +15,7 @@ pub struct RedisMetrics {
 }
 
 impl Metrics {
-    /// Adds the metrics of Redis. Failures of these kinds are shown as 0 until there is one.
+    /// Adds the metrics of Redis. Failures of these kinds are shown as 0 at first.
     pub fn redis(&self, kinds: impl IntoIterator<Item = &'static str>) -> RedisMetrics {
         for kind in kinds {
             self.store_errors.of(kind);
@@ -36,7 +36,7 @@ impl RedisMetrics {
         self.opened.of(address);
     }
 
-    /// Shows this server no more.
+    /// Removes the series of this server.
     pub fn server_gone(&self, address: &str) {
         self.open.remove(address);
         self.opened.remove(address);

@@ -1,6 +1,6 @@
-//! The numbers of weir's own metrics, but for those of single limits and domains: some dozen families with few series each.
+//! The numbers of weir's own metrics, except those of limits and domains: a few dozen families with few series each.
 //!
-//! A mistake in a name or a label is a mistake in weir, so it panics at the start. Not here: names, labels and help (table.rs).
+//! A wrong name or label is a mistake in weir, so it panics at the start. Not here: names, labels and help (table.rs).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::families::{FamilyKind, Source, Value, Visitor};
 use super::table::{Row, row};
 
-/// A number that is counted here.
+/// A number that is stored here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Number(Arc<AtomicU64>);
 
@@ -30,13 +30,13 @@ impl Number {
         self.0.fetch_add(more, Relaxed);
     }
 
-    /// Takes one away, unless it is 0.
+    /// Subtracts one, unless it is 0.
     pub(super) fn take_one(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |number| number.checked_sub(1));
     }
 }
 
-/// Reads a number that may be kept elsewhere.
+/// Reads a number that may be stored elsewhere.
 type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The series of one metric, by the values of its labels.
@@ -50,10 +50,10 @@ struct Family {
 pub(super) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
 
 impl Registry {
-    /// Adds a series, whose number `read` returns.
+    /// Adds a series with the number of `read`.
     ///
-    /// # Panics
-    /// The table has no metric of this name and kind, or it has other labels. The series is there already.
+    /// # Panics When the table has no metric of this name and kind, when it has other labels, or when the series
+    /// exists.
     pub(super) fn add(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)], read: Read) {
         let row = row(name).filter(|row| row.kind == kind);
         let row = row.unwrap_or_else(|| panic!("src/telemetry/metrics/table.rs has no {} {name}", kind.name()));
@@ -64,7 +64,7 @@ impl Registry {
         assert!(family.series.insert(values, read).is_none(), "{name} {labels:?} is there already");
     }
 
-    /// Adds a series that is counted here.
+    /// Adds a series whose number is stored here.
     pub(super) fn number(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)]) -> Number {
         let number = Number::default();
         let read = number.clone();
@@ -72,7 +72,7 @@ impl Registry {
         number
     }
 
-    /// Removes a series, if it is there.
+    /// Removes a series, if it exists.
     fn remove(&self, name: &str, value: &str) {
         if let Some(family) = self.0.lock().get_mut(name) {
             family.series.retain(|values, _| *values != [value]);
@@ -80,7 +80,7 @@ impl Registry {
     }
 }
 
-/// Numbers by one label, whose values become known while weir runs.
+/// Numbers by one label, whose values become known at runtime.
 pub(super) struct Numbers {
     registry: Arc<Registry>,
     kind: FamilyKind,
@@ -94,7 +94,7 @@ impl Numbers {
         Self { registry: registry.clone(), kind, name, label, known: RwLock::default() }
     }
 
-    /// The number for this value of the label. It is shown from the first call on, and begins at 0.
+    /// The number for this value of the label. It is shown from the first call on, starting at 0.
     pub(super) fn of(&self, value: &str) -> Number {
         if let Some(number) = self.known.read().get(value) {
             return number.clone();
@@ -103,7 +103,7 @@ impl Numbers {
         self.known.write().entry(value.into()).or_insert_with(new).clone()
     }
 
-    /// Shows the number for this value no more.
+    /// Removes the number for this value.
     pub(super) fn remove(&self, value: &str) {
         let mut known = self.known.write();
         if known.remove(value).is_some() {
@@ -115,7 +115,7 @@ impl Numbers {
 /// Shows all metrics of the registry, one after the other.
 pub(super) struct Registered {
     registry: Arc<Registry>,
-    /// The name of the metric that was shown last; empty before the first.
+    /// The name of the last metric shown. Empty before the first.
     last: &'static str,
 }
 

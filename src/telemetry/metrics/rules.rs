@@ -1,7 +1,7 @@
-//! The counters of all limits of the policies in force, by domain, rule and limit.
+//! The counters of all limits in force, by domain, rule and limit.
 //!
-//! The counters that a charge adds to are looked up when policies load. Not here: what a charge adds (counts.rs), and the names of
-//! envoyproxy/ratelimit (statistics.rs), which share these counters if the name is fixed.
+//! The counters of a charge are looked up when policies load. Not here: what a charge adds (counts.rs), and the names
+//! of envoyproxy/ratelimit (statistics.rs), which share these counters if the name is fixed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::alerts::Alerts;
 use crate::counts::{Counts, Number, Values, split};
 use crate::statistics::{LimitName, RequestName, Statistics};
 
-/// The labels `rule` and `limit` of limits that came with a request.
+/// The labels `rule` and `limit` of limits of the request.
 const OVERRIDE: &str = "(request)";
 
-/// The metrics of a limit, and which number each is.
+/// The metrics of a limit, and the number for each.
 const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_hits_total", |values| values.hits),
     ("weir_within_limit_hits_total", |values| values.within),
@@ -32,8 +32,8 @@ const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_shadow_hits_total", |values| values.shadow),
 ];
 
-/// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets new
-/// counters: the old counts stay with the old name.
+/// The counters of one limit, and their fixed name among the statistics. A limit whose name changes gets new counters:
+/// the old counts stay with the old name.
 #[derive(Clone)]
 pub(super) struct Labelled {
     counts: Arc<Counts>,
@@ -46,7 +46,7 @@ impl Labelled {
     }
 }
 
-/// The counters of all limits of the policies in force.
+/// The counters of all limits in force.
 pub(super) struct Rules {
     counts: Arc<Listed<Arc<Labels>, Labelled>>,
     alert_counts: Arc<AlertCounts>,
@@ -64,12 +64,12 @@ impl Rules {
         self.alert_counts.clone()
     }
 
-    /// All limits now, in the order of their labels.
+    /// The current limits, in the order of their labels.
     pub(super) fn entries(&self) -> Arc<[(Arc<Labels>, Labelled)]> {
         self.counts.entries()
     }
 
-    /// Returns the counters of all these rules, and forgets those of other rules. One load at a time.
+    /// Returns the counters of all these rules, and removes those of other rules. One load at a time.
     pub(super) fn load(
         &self,
         policies: &PolicySet,
@@ -138,14 +138,14 @@ impl Rules {
 struct LimitTally {
     counts: Arc<Counts>,
     alerts: LimitAlerts,
-    /// Set if requests give the name of the statistics, which then has its own counters.
+    /// Set if requests determine the name of the statistics, which then has its own counters.
     by_request: Option<RequestName>,
 }
 
-/// The counters of the limits that come with requests for one domain.
+/// The counters of limits of the request, for one domain.
 struct Override {
     counts: Arc<Counts>,
-    /// The counters for requests whose name found no room.
+    /// The counters for requests whose name did not fit.
     rest: Arc<Counts>,
 }
 
@@ -214,7 +214,7 @@ pub(super) fn hits_of_limits(rules: &Rules) -> impl Iterator<Item = Box<dyn Sour
             let Some((labels, labelled)) = entry else { return };
             let values = labelled.counts.values();
             let Labels { domain, rule, limit } = &**labels;
-            // Most domains never see a limit in a request.
+            // Most domains never get a limit of the request.
             if **rule != *OVERRIDE || values.hits > 0 {
                 to.series(&[("domain", domain), ("limit", limit), ("rule", rule)], Value::Count(number(&values)));
             }

@@ -1,4 +1,5 @@
-//! Every metric of weir's own: its name, type, labels and unit, and what it counts. docs/metrics.md is made from it.
+//! Every metric of weir's own: its name, type, labels and unit, and what it counts. docs/metrics.md is generated from
+//! it.
 //!
 //! A metric that is not here cannot be registered. Not here: the numbers (the other files, and app), and the metrics of
 //! envoyproxy/ratelimit (mapped.rs).
@@ -10,11 +11,11 @@ use std::fmt::Write as _;
 use self::callers::CALLERS;
 
 weir_engine::named! {
-    /// How the numbers of a family behave.
+    /// How the numbers of a family change.
     pub enum FamilyKind {
-        /// They only grow, and begin at 0 when weir starts.
+        /// They only rise, starting at 0 when weir starts.
         Counter = "counter",
-        /// They go up and down.
+        /// They rise and fall.
         Gauge = "gauge",
         /// Counts of observations at or below bounds.
         Histogram = "histogram",
@@ -28,15 +29,15 @@ weir_engine::named! {
 pub struct Row {
     /// Its name.
     pub name: &'static str,
-    /// How its numbers behave.
+    /// How its numbers change.
     pub kind: FamilyKind,
     /// Its labels, in alphabetical order.
     pub labels: &'static [&'static str],
-    /// What one of it is.
+    /// The unit.
     pub unit: &'static str,
-    /// What it counts, as readers of /metrics see it.
+    /// What it counts, for readers of /metrics.
     pub help: &'static str,
-    /// What docs/metrics.md has beyond that: values of labels, and when to look.
+    /// More for docs/metrics.md: values of labels, and when to look at it.
     pub more: &'static str,
 }
 
@@ -67,7 +68,7 @@ impl Row {
 pub struct Part {
     /// The heading.
     pub title: &'static str,
-    /// When these metrics are there.
+    /// When these metrics exist.
     pub about: &'static str,
     /// The metrics.
     pub rows: &'static [Row],
@@ -115,7 +116,7 @@ const REQUESTS: Part = Part {
         counter(UNMATCHED, &["domain"], "descriptors")
             .help("Descriptors that met no rule, by domain. They are not limited.")
             .more("A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
-                   deliberately without a rule. A descriptor that brings its own limit is not counted. `(unknown)` has the \
+                   deliberately without a rule. A descriptor with a limit of the request is not counted. `(unknown)` has the \
                    descriptors of domains that no policy has."),
         histogram(DECISION_DURATION, &[], "seconds")
             .help("Time from a decoded request to its answer.")
@@ -131,7 +132,7 @@ const LIMITS: Part = Part {
             `metrics.per_rule: off` leaves all of these out.",
     rows: &[
         counter("weir_hits_total", &["domain", "limit", "rule"], "hits")
-            .help("Hits asked of a limit."),
+            .help("Hits that requests asked of a limit."),
         counter("weir_within_limit_hits_total", &["domain", "limit", "rule"], "hits")
             .help("Hits that were charged to a limit and were within it.")
             .more("Hits that a limit would have admitted, but that were not charged because another limit denied the request, \
@@ -152,14 +153,14 @@ const ALERTS_PART: Part = Part {
     about: "Of limits with [`alert_at`](policies.md#alerts). The metrics of the webhook are there if `alerts.webhook_url` is set.",
     rows: &[
         counter(ALERTS, &["domain", "limit", "rule", "share"], "crossings")
-            .help("Times that a key crossed a share of its limit in a window, as this replica saw it.")
+            .help("Crossings of a share of a limit by a key in a window, on this replica.")
             .more("`share` is in percent. The sum over all replicas counts each crossing once, but for the \
                    [cases in which two replicas report it](semantics.md#alerts-al). `metrics.per_rule: off` leaves it out."),
         counter("weir_alerts_dropped_total", &[], "alerts")
             .help("Alerts that were counted and neither logged nor sent, because too many waited.")
-            .more("At most 1,024 wait. Only crossings of very many keys at once get here."),
+            .more("At most 1,024 wait. Only simultaneous crossings of very many keys reach this."),
         counter("weir_alert_webhook_alerts_total", &["result"], "alerts")
-            .help("Alerts for the webhook, by what became of them.")
+            .help("Alerts for the webhook, by result.")
             .more("`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
                    the queue). [Alert on the share of the last two](operations.md#weiralertsundelivered)."),
         counter("weir_alert_webhook_failures_total", &[], "attempts")
@@ -184,46 +185,46 @@ const STORES: Part = Part {
             .more("[Every kind](stores.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
                    for operators."),
         counter("weir_on_error_total", &["action"], "descriptors")
-            .help("Descriptors whose store gave no answer, by what the policies did then.")
+            .help("Descriptors whose store gave no answer, by the applied on_error.")
             .more("`action` is `error`, `allow`, `deny` or `local`. [Alert on their share of the \
                    requests](stores.md#when-redis-is-in-trouble)."),
         counter("weir_undone_total", &["result"], "requests")
-            .help("Requests over several stores or slots that took charges back, by whether that was confirmed in time.")
-            .more("They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: then a \
-                   charge may stand, which can only admit less."),
+            .help("Requests over several stores or slots that took charges back, by confirmation in time.")
+            .more("They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: a \
+                   charge may then remain, which can only admit less."),
         counter("weir_holds_total", &["result"], "holds")
-            .help("Holds, by what became of them.")
+            .help("Holds, by result.")
             .more("`opened`: an admitted request charged its estimate. `settled`: a settle has charged what was used instead. `lost`: a settle \
                    failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
                    settles without a receipt, such as those of denied requests. [Opened less settled](semantics.md#holds-hd) are holds \
                    whose settle has not come."),
         counter("weir_hold_hits_total", &["kind"], "hits")
-            .help("Hits that holds have moved.")
+            .help("Hits that holds charged or gave back.")
             .more("`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
                    `weir_hits_total` has the first and the last."),
         counter("weir_leases_total", &["result"], "calls")
-            .help("Calls to the store that took hits of a hot key ahead, by how they ended.")
+            .help("Calls to the store that charge hits of a hot key ahead, by result.")
             .more("Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
                    gave no answer."),
         counter("weir_lease_hits_total", &["kind"], "hits")
-            .help("Hits that were taken ahead, and what came of them when their lease ended.")
+            .help("Hits that were charged ahead, by their use when the lease ended.")
             .more("`leased` were charged. Of these, `used` admitted requests; `given_back` were taken back by the store; `ended` were left when \
-                   their window ended; `lost` count until the reset though nobody used them, because the store did not confirm to have \
-                   taken them back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
+                   their window ended; `lost` count until the reset although they are unused, because the store did not confirm that they were \
+                   taken back. `lost` makes limits [deny early](operations.md#a-limit-denies-early)."),
         counter("weir_rows_total", &["event"], "rows")
-            .help("Rows, by what happened to them.")
-            .more("`read`: this process did not know the row of a request, and read it with a call more. `asked_again`: a row had changed since it \
+            .help("Rows, by event.")
+            .more("`read`: the row of a request was not in the cache, and was read with one more call. `asked_again`: a row had changed since it \
                    was read, and the decision was made again. `unfit`: no policy has the plan or the limits of the row, and the default \
                    plan counted. `foreign`: the value at a row's key was not written by weir. `written` and `removed`: by this \
                    process, for [operators](rows.md)."),
         gauge("weir_rows_known", &[], "rows")
-            .help("Rows that this process knows, absent ones included.")
+            .help("Rows in the cache of this process, including absent ones.")
             .more("With Redis a [bounded cache](bounds.md); with the memory store all rows."),
         counter("weir_deny_cache_hits_total", &[], "requests")
-            .help("Requests that were denied from the cache of denials, without asking a store.")
+            .help("Requests that the cache of denials denied, without a store call.")
             .more("With a cache of denials only."),
         gauge("weir_deny_cache_entries", &[], "keys")
-            .help("Keys in the cache of denials, those that have ended and were not dropped yet included.")
+            .help("Keys in the cache of denials, including ended ones that were not dropped yet.")
             .more("With a cache of denials only."),
     ],
 };
@@ -261,11 +262,11 @@ const MEMORY: Part = Part {
     about: "With `store: redis` it is the store of `on_error: local`.",
     rows: &[
         gauge("weir_keys", &[], "states")
-            .help("States in the memory store, those that expired and were not dropped yet included."),
+            .help("States in the memory store, including expired ones that were not dropped yet."),
         counter("weir_evictions_total", &[], "states")
             .help("States that still mattered and were dropped because the memory store was full."),
         counter("weir_evicted_hits_total", &[], "hits")
-            .help("Hits in the states that the full memory store dropped: so many more may be admitted.")
+            .help("Hits in the states that the full memory store dropped. As many more may be admitted.")
             .more("[Alert on their share of the requests](operations.md#weirevictslivestate)."),
     ],
 };
@@ -286,10 +287,10 @@ const POLICIES: Part = Part {
             .more("`in_force`, or `unused`: they fit no rule of the policies in force; [alert on \
                    any](operations.md#weiroverridesunused). See [overrides](overrides.md)."),
         gauge("weir_input_refused", &["input"], "0 or 1")
-            .help("Whether weir refuses or cannot read the newest input now, so that the last good one stays in force.")
+            .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
             .more("`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
-                   lines that are no overrides. It is 0 again when the input is mended. [Alert on \
+                   lines that are not overrides. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),
     ],
 };
@@ -320,10 +321,10 @@ const STATISTICS: Part = Part {
     about: "The [statistics](telemetry.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
     rows: &[
         gauge("weir_dynamic_series", &[], "names")
-            .help("Names of statistics that hold values of requests.")
+            .help("Names of statistics with values of requests.")
             .more("At most `metrics.dynamic_series`."),
         counter("weir_dynamic_series_refused_total", &[], "counts")
-            .help("Counts of statistics for which there was no room under the name that the request gave.")
+            .help("Counts of statistics whose name from the request did not fit.")
             .more("Raise `metrics.dynamic_series`, or take `detailed_metric` off a rule."),
         counter("weir_statsd_dropped_lines_total", &[], "lines")
             .help("Lines of statistics that did not reach the StatsD server.")
@@ -341,7 +342,7 @@ const METRICS_EXPORT: Part = Part {
     rows: &[counter("weir_metrics_exports_total", &["result"], "exports")
         .help("Exports of all metrics to the collector, by result.")
         .more(
-            "`ok`, or `failed`: the collector did not take all of it. The next export has the same counts and more. See \
+            "`ok`, or `failed`: the collector did not accept all of it. The next export has the same counts and more. See \
              [metrics by OTLP](telemetry.md#metrics-by-otlp).",
         )],
 };
@@ -351,10 +352,10 @@ const TRACES: Part = Part {
     about: "With `tracing.exporter: otlp` only. Decisions do not wait for a collector.",
     rows: &[
         counter("weir_traces_spans_exported_total", &[], "spans")
-            .help("Spans that the collector took."),
+            .help("Spans that the collector accepted."),
         counter("weir_traces_spans_dropped_total", &["reason"], "spans")
             .help("Spans that were dropped, by reason.")
-            .more("`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
+            .more("`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not accept their batch), \
                    `shutdown`. See [traces](telemetry.md#traces)."),
     ],
 };
@@ -367,9 +368,9 @@ const TAPS: Part = Part {
             .help("Taps that are open now.")
             .more("At most 4."),
         counter("weir_tap_records_total", &[], "records")
-            .help("Requests that a tap wanted and got. Each tap counts for itself."),
+            .help("Requests that matched a tap and were recorded, counted for each tap."),
         counter("weir_tap_lost_records_total", &[], "records")
-            .help("Requests that a tap wanted and did not get.")
+            .help("Requests that matched a tap and were not recorded.")
             .more("There were more than `tap.records_per_second`, the reader is slow, or the request has more than 64 KiB of text."),
     ],
 };
@@ -396,7 +397,7 @@ const PROCESS: Part = Part {
     ],
 };
 
-/// The metric of that name.
+/// The metric with this name.
 #[must_use]
 pub fn row(name: &str) -> Option<&'static Row> {
     const ALL: &[Part] = &PARTS;
@@ -408,7 +409,7 @@ pub fn row(name: &str) -> Option<&'static Row> {
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     for part in &PARTS {
-        // A String takes all that is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(page, "\n## {}\n\n{}\n", part.title, part.about);
         page.push_str("| metric | type | labels | unit | meaning |\n| --- | --- | --- | --- | --- |\n");
         for Row { name, kind, labels, unit, help, more } in part.rows {

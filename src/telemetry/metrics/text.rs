@@ -1,8 +1,8 @@
-//! The text formats of /metrics: that of Prometheus, and OpenMetrics for readers that ask for it.
+//! The text formats of /metrics: Prometheus', and OpenMetrics for readers that request it.
 //!
-//! They differ in the names in the heads of counters, in exemplars, which only OpenMetrics has, and in its end mark. They are
-//! written by hand because prometheus-client writes a whole registry at once, in OpenMetrics only, and has no summaries.
-//! Not here: what is written (the other files), and who reads it (http).
+//! They differ in the names in the heads of counters, in exemplars, which only OpenMetrics has, and in its end mark.
+//! They are written by hand because prometheus-client writes a whole registry at once, supports only OpenMetrics, and
+//! has no summaries. Not here: the families (the other files), and the readers (http).
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use weir_engine::observer::TraceIds;
 
 use super::families::{Exemplar, Family, FamilyKind, Value, Visitor};
 
-/// How metrics are written out.
+/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format 0.0.4.
@@ -21,7 +21,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header prefers; Prometheus' own if it prefers none.
+    /// The format that an `Accept` header prefers. Prometheus' own if it prefers none.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let (mut text, mut open) = (None, None);
@@ -69,36 +69,36 @@ fn thousandths(weight: &str) -> u32 {
     (parse(whole) * 1000 + parse(&decimals)).min(1000)
 }
 
-/// Writes families into a text, which the reader takes piece by piece.
+/// Writes families into a text, which the reader takes in pieces.
 #[derive(Debug)]
 pub struct TextWriter {
     format: Format,
-    /// The name of the series of the family that began last.
+    /// The series name of the current family.
     name: String,
     kind: FamilyKind,
     text: String,
 }
 
 impl TextWriter {
-    /// Nothing written yet.
+    /// Starts empty.
     #[must_use]
     pub fn new(format: Format) -> Self {
         Self { format, name: String::new(), kind: FamilyKind::Gauge, text: String::new() }
     }
 
-    /// How many bytes wait to be taken.
+    /// How many bytes are ready to be taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// Whether nothing waits to be taken.
+    /// Whether nothing is ready to be taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// What was written since the last call.
+    /// The text since the last call.
     #[must_use]
     pub fn take(&mut self) -> String {
         let room = self.text.capacity();
@@ -202,7 +202,7 @@ impl Visitor for TextWriter {
 }
 
 fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    // A String takes all that is written to it.
+    // Writing to a string cannot fail.
     let _ = text.write_fmt(arguments);
 }
 

@@ -1,7 +1,7 @@
-//! Families as messages of OTLP, in requests of a bounded size.
+//! Converts families to messages of OTLP, in requests of a bounded size.
 //!
-//! Names stay those of /metrics, `_total` included. Numbers are cumulative since weir started.
-//! Not here: when they are sent (metrics_export.rs), and to which collector (otlp.rs).
+//! Names are those of /metrics, including `_total`. Numbers are cumulative since weir started. Not here: when they are
+//! sent (metrics_export.rs), and to which collector (otlp.rs).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,10 +16,10 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use crate::metrics::families::{self, Family, FamilyKind, Value, Visitor};
 
-/// How many series make a request full. The step of a [`Cursor`](crate::metrics::Cursor) that fills it may
-/// add some hundred more.
+/// The number of series that makes a request full. The step of a [`Cursor`](crate::metrics::Cursor) that fills it may
+/// add a few hundred more.
 const SERIES_MAX: usize = 2_000;
-/// How many bytes of labels make a request full: gRPC servers take 4 MiB unless their settings differ.
+/// The bytes of labels that make a request full. gRPC servers accept 4 MiB by default.
 const LABEL_BYTES_MAX: usize = 1024 * 1024;
 
 /// Collects families until they are taken as a request.
@@ -30,12 +30,12 @@ pub(super) struct Messages {
     metrics: Vec<Metric>,
     series: usize,
     label_bytes: usize,
-    /// The head of the family that began last, for the next request.
+    /// The head of the current family, for the next request.
     head: Option<Metric>,
 }
 
 impl Messages {
-    /// Nothing collected yet. Counters began at 0 at `started`; all series are of `now`.
+    /// Starts empty. Counters began at 0 at `started`; all series are of `now`.
     pub(super) fn new(resource: Resource, started: SystemTime, now: SystemTime) -> Self {
         Self {
             resource,
@@ -53,7 +53,7 @@ impl Messages {
         self.series >= SERIES_MAX || self.label_bytes >= LABEL_BYTES_MAX
     }
 
-    /// The collected families as a request; none if there are none.
+    /// The collected families as a request. None if there are none.
     pub(super) fn take(&mut self) -> Option<ExportMetricsServiceRequest> {
         self.series = 0;
         self.label_bytes = 0;
@@ -128,7 +128,7 @@ impl Visitor for Messages {
                 histogram.data_points.push(HistogramDataPoint { attributes, ..histogram_point(value, started, now) });
             }
             (Data::Summary(summary), Value::Summary(value)) => {
-                // Without recent observations a quantile has no value, which OTLP cannot express.
+                // Without recent observations a quantile has no value, and OTLP cannot represent that.
                 let quantiles = value.quantiles.iter().filter(|(_, value)| !value.is_nan());
                 let quantiles =
                     quantiles.map(|&(quantile, value)| summary_data_point::ValueAtQuantile { quantile, value });
@@ -142,7 +142,7 @@ impl Visitor for Messages {
                     flags: 0,
                 });
             }
-            // A source shows values of its family's kind.
+            // A source shows only values of its family's kind.
             _ => {}
         }
     }
@@ -186,8 +186,8 @@ fn has_points(metric: &Metric) -> bool {
     }
 }
 
-/// The unit as UCUM writes it, by the end of the name. Empty for numbers of things: readers that make names for Prometheus would
-/// add `_ratio` to a gauge of the unit `1`.
+/// The unit in UCUM, from the end of the name. Empty for numbers of things: readers that make names for Prometheus
+/// would add `_ratio` to a gauge of the unit `1`.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     if name.ends_with("_seconds") {

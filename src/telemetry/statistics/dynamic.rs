@@ -1,4 +1,4 @@
-//! Counters whose names come from requests. Their number is bounded, and a lookup seldom waits for other cores.
+//! Counters whose names come from requests. Their number is bounded, and a lookup rarely waits for other cores.
 //!
 //! Not here: the names (names.rs).
 
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 
 use super::names::NAME_BYTES_MAX;
 
-/// The counters are divided into so many parts, each with its own lock.
+/// The counters are divided into this many parts, each with its own lock.
 const PARTS: usize = 16;
 
-/// Bounds the number of names from requests, of all kinds together.
+/// Limits the number of names from requests, of all kinds in total.
 #[derive(Debug)]
 pub(super) struct Room {
     max: usize,
@@ -26,7 +26,7 @@ impl Room {
         Self { max, taken: AtomicUsize::new(0) }
     }
 
-    /// Takes a place. Returns whether there was one.
+    /// Reserves a place. Returns whether there was one.
     fn take(&self) -> bool {
         self.taken.fetch_update(Relaxed, Relaxed, |taken| (taken < self.max).then_some(taken + 1)).is_ok()
     }
@@ -41,7 +41,7 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Dynamic<V> {
     parts: [Mutex<HashMap<Arc<str>, V>>; PARTS],
-    /// Keyed at random, so that no caller can aim at a part.
+    /// A random seed, so that no caller can target a part.
     hasher: DefaultHashBuilder,
 }
 
@@ -52,7 +52,7 @@ impl<V> Default for Dynamic<V> {
 }
 
 impl<V: Default> Dynamic<V> {
-    /// Counts for this name. Returns whether there was room for it.
+    /// Counts for this name. Returns whether the name fits.
     pub(super) fn count(&self, name: &[u8], room: &Room, count: impl FnOnce(&V)) -> bool {
         let Ok(name) = std::str::from_utf8(name) else { return false };
         if name.len() > NAME_BYTES_MAX {
@@ -72,7 +72,7 @@ impl<V: Default> Dynamic<V> {
         true
     }
 
-    /// Passes every name and its number to `see`. No part is locked while `see` works, so requests can count meanwhile.
+    /// Passes every name and its number to `see`. No part is locked while `see` runs, so requests can count meanwhile.
     pub(super) fn visit<T>(&self, read: impl Fn(&V) -> T, mut see: impl FnMut(&str, T)) {
         for part in &self.parts {
             let all: Vec<(Arc<str>, T)> = part.lock().iter().map(|(name, value)| (name.clone(), read(value))).collect();
@@ -101,7 +101,7 @@ mod tests {
         assert!(!add("c"));
         assert!(add("b"), "a name that is known needs no room");
         let mut seen = Vec::new();
-        // What sees a name may count for it.
+        // `see` may itself count for a name.
         names.visit(
             |count| count.load(Relaxed),
             |name, count| {

@@ -5,10 +5,10 @@
 use smallvec::SmallVec;
 use weir_engine::{Entry, Rule};
 
-/// The longest name that a request can give, in bytes. A longer one counts as a name without room.
+/// The longest name from a request, in bytes. A longer one counts as a name that does not fit.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
 
-/// A name on the request path. It has room for most names, so it seldom allocates.
+/// A name on the request path. Its capacity is enough for most names, so it rarely allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
 /// Makes the names of the counters of one rule.
@@ -46,12 +46,12 @@ impl Naming {
         Self { domain: rule.domain.clone(), levels: levels.collect() }
     }
 
-    /// Whether the name differs from request to request.
+    /// Whether the name depends on the request.
     pub(super) fn is_by_request(&self) -> bool {
         self.levels.contains(&Level::Request)
     }
 
-    /// Writes the name that a request gives to the counters.
+    /// Writes the name for a request's counters.
     pub(super) fn write(&self, entries: &[Entry<'_>], name: &mut Buffer) {
         name.extend_from_slice(self.domain.as_bytes());
         for (i, level) in self.levels.iter().enumerate() {
@@ -66,7 +66,7 @@ impl Naming {
     }
 }
 
-/// The name of a rule's own counters: keys and values as the policy has them.
+/// The name of a rule's own counters, with keys and values of the policy.
 pub(super) fn of_rule(rule: &Rule) -> String {
     let mut name = rule.domain.to_string();
     for level in &rule.levels {
@@ -80,7 +80,7 @@ pub(super) fn of_rule(rule: &Rule) -> String {
     cleaned(name)
 }
 
-/// Writes the name of the counters of a limit that came with a request.
+/// Writes the name of the counters of a limit of the request.
 pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
     name.extend_from_slice(domain.as_bytes());
     for entry in entries {
@@ -106,8 +106,8 @@ pub(super) fn cleaned(name: String) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Replaces the separators of StatsD lines, the dots of IPv4 addresses, which would look like levels, and control characters,
-/// which would end the line.
+/// Replaces the separators of StatsD lines; the dots of IPv4 addresses, which would look like levels; and control
+/// characters, which would end the line.
 fn clean(name: &mut [u8]) {
     for byte in name.iter_mut() {
         if matches!(byte, b':' | b'|') || byte.is_ascii_control() {
@@ -126,7 +126,7 @@ fn clean(name: &mut [u8]) {
     }
 }
 
-/// The length of the IPv4 address that the text begins with: four numbers of one to three digits.
+/// The length of the IPv4 address at the beginning of the text: four numbers of one to three digits.
 fn address_at(text: &[u8]) -> Option<usize> {
     let mut length = 0;
     for number in 0..4 {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The names of the last level: by a request with these values, and by the policy.
+    /// The names of the last level: for a request with these values, and for the policy.
     fn named(levels: Vec<NodeSpec>, values: &[&str]) -> (String, String) {
         let keys: Vec<String> = levels.iter().map(|level| level.key.clone()).collect();
         let mut below = Vec::new();

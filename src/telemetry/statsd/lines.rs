@@ -19,30 +19,30 @@ pub enum Format {
     DogStatsd,
 }
 
-/// Replaces the name of a statistic by another name and tags, for DogStatsD.
+/// Replaces the name of a statistic with another name and tags, for DogStatsD.
 #[derive(Debug)]
 pub struct Mogrifier {
     /// Matches names, and captures parts of them.
     pub pattern: Regex,
-    /// The new name; `$1` is a part, `$0` the whole.
+    /// The new name. `$1` is a captured part, `$0` the whole.
     pub name: String,
-    /// Tags and their values, which can have `$1` and `$0` too.
+    /// Tags and their values, which can also contain `$1` and `$0`.
     pub tags: Vec<(String, String)>,
 }
 
-/// Lines that go to the server in one piece.
+/// Lines that are sent to the server in one piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) text: String,
     pub(super) lines: u64,
 }
 
-/// Makes lines. Remembers the counters of the last lines.
+/// Makes lines. Stores the counters of the last lines.
 pub(super) struct Lines {
     format: Format,
     tags: Vec<(String, String)>,
     mogrifiers: Vec<Mogrifier>,
-    /// The value of each counter when its line was made last.
+    /// The value of each counter in its last line.
     made: HashMap<Box<str>, u64>,
     times: TimesSeen,
 }
@@ -96,7 +96,7 @@ impl Lines {
     }
 }
 
-/// The sample rate behind a time that stands for several; empty if all times are sent.
+/// The sample rate after a time that represents several. Empty if all times are sent.
 #[expect(clippy::float_arithmetic, reason = "the rate is a decimal number in the line")]
 fn sample_rate(sent: usize, came: u64) -> String {
     if sent as u64 == came { String::new() } else { format!("|@{:.6}", sent as f64 / came as f64) }
@@ -108,7 +108,7 @@ fn line(format: Format, tags: &[(String, String)], mogrifiers: &[Mogrifier], nam
         Format::Statsd => {
             line.push_str(name);
             for (key, tag) in tags {
-                // Writing to a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(line, ".__{key}={tag}");
             }
             let _ = write!(line, ":{value}");
@@ -132,7 +132,7 @@ fn line(format: Format, tags: &[(String, String)], mogrifiers: &[Mogrifier], nam
     line
 }
 
-/// Replaces `$0`, `$1` and so on by the parts of a match. A part that is missing is empty.
+/// Replaces `$0`, `$1` and so on with the parts of a match. A missing part is empty.
 fn fill(template: &str, captures: &regex::Captures<'_>) -> String {
     let mut text = String::new();
     let mut rest = template;

@@ -1,10 +1,10 @@
-//! The bound on records of all taps together in a second.
+//! The bound on records of all taps in a second, in total.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// A request counts as one more record for each so many bytes.
+/// A request counts as one more record for each of this many bytes.
 const BYTES_PER_RECORD: usize = 1_024;
 
 /// The time for which unused places are saved.
@@ -22,7 +22,7 @@ pub(super) struct Budget {
 impl Budget {
     pub(super) fn new(records_per_second: u32) -> Self {
         let step_ns = NANOS_PER_SECOND / u64::from(records_per_second.max(1));
-        // It begins with a whole burst.
+        // It starts with a whole burst.
         let began = Instant::now();
         let began = began.checked_sub(BURST).unwrap_or(began);
         Self { began, step_ns, next_ns: AtomicU64::new(0) }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(taken(0, start + Duration::from_secs(100)), 100, "no more than one second's are saved up");
         // Four places each.
         assert_eq!(taken(3 * BYTES_PER_RECORD, start + Duration::from_secs(101)), 25);
-        // A clock that seems to go back gets nothing, and does no harm.
+        // A clock that seems to go back gets no place, and does no harm.
         assert_eq!(taken(0, start), 0);
         assert_eq!(taken(0, start + Duration::from_secs(102)), 100);
     }

@@ -2,17 +2,17 @@
 
 use weir_engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
 
-/// The words for a verdict in a filter, and in records.
+/// The words for a verdict, in filters and records.
 pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];
 
-/// What a request must have. A part that is not set matches every request.
+/// The conditions of a tap. An unset part matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Its domain.
     pub domain: Option<String>,
-    /// The path of a rule that one of its descriptors met.
+    /// The path of a rule that one of its descriptors matched.
     pub rule: Option<String>,
-    /// Keys and values that one of its descriptors has, all of them and in any order.
+    /// Keys and values of one of its descriptors, all of them and in any order.
     pub entries: Vec<(String, String)>,
     /// One of [`VERDICTS`]. `shadow`: one of its descriptors is over, and shadow mode lets it pass.
     pub verdict: Option<&'static str>,
@@ -37,7 +37,7 @@ impl Filter {
     }
 }
 
-/// The word for how a request was answered.
+/// The word for the result of a request.
 pub(super) const fn word(result: DecisionResult) -> &'static str {
     match result {
         DecisionResult::Ok | DecisionResult::UnknownDomain => "ok",

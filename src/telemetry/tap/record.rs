@@ -14,9 +14,9 @@ use super::values::{Named, TapValues};
 
 /// The version of the format, in the header.
 const VERSION: u32 = 1;
-/// About the bytes of a record without its texts.
+/// The approximate bytes of a record without its texts.
 const RECORD_BYTES: usize = 128;
-/// About the bytes of an entry without its texts.
+/// The approximate bytes of an entry without its texts.
 const ENTRY_BYTES: usize = 32;
 
 /// A copy of one request and its answer.
@@ -37,7 +37,7 @@ struct Descriptor {
     is: AnsweredDescriptor,
 }
 
-/// About the bytes of a record of this request.
+/// The approximate bytes of a record of this request.
 pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
     let of_descriptor = |at: usize| {
         let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
@@ -68,7 +68,7 @@ impl Record {
         self.bytes
     }
 
-    /// Writes its line. Values in policies are shown, others as the settings say.
+    /// Writes its line. Values of policies are printed in plain text, others as `values` determines.
     pub(super) fn write(&self, to: &mut Vec<u8>, values: &TapValues, named: Option<&Named>) {
         let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.operation)).unwrap_or(1);
         let line = Line {
@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// The first line of a tap that begins now.
+/// The first line of a tap that starts now.
 #[must_use]
 pub fn header(sample: u32, values: &TapValues) -> Vec<u8> {
     let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! How a tap shows the values of requests.
+//! How a tap prints the values of requests.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,14 +11,14 @@ use ring::rand::SystemRandom;
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, PolicySet};
 
-/// Bytes of the hash that stand for a hidden value.
+/// Bytes in the hash of a hidden value.
 const HASH_BYTES: usize = 6;
-/// What a hidden value begins with.
+/// The first character of a hidden value.
 const HIDDEN: char = '~';
 
-/// How values are shown.
+/// How values are printed.
 pub struct TapValues {
-    /// The key that hashes values, random in each process; none if values are shown as they are.
+    /// The key for hashes of values, random in each process. None if values are printed in plain text.
     key: Option<hmac::Key>,
 }
 
@@ -27,19 +27,19 @@ impl TapValues {
         Self { key: (!is_shown).then(random_key) }
     }
 
-    /// Whether values are shown as they are.
+    /// Whether values are printed in plain text.
     #[must_use]
     pub const fn is_shown(&self) -> bool {
         self.key.is_none()
     }
 
-    /// The word for it.
+    /// The word for it in answers.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         if self.is_shown() { "shown" } else { "hidden" }
     }
 
-    /// A value as it is shown. Hashes of equal values are equal.
+    /// A value for printing. Equal values have equal hashes.
     pub(super) fn show<'v>(&self, named: Option<&Named>, domain: &str, key: &str, value: &'v str) -> Cow<'v, str> {
         let Some(secret) = &self.key else { return Cow::Borrowed(value) };
         if named.is_some_and(|named| named.has(domain, key, value)) {
@@ -58,7 +58,7 @@ impl TapValues {
 fn random_key() -> hmac::Key {
     match hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()) {
         Ok(key) => key,
-        // The system gives no random bytes, so TLS would not work either. The standard library's are enough here.
+        // The system returns no random bytes, so TLS would not work either. The standard library's are enough here.
         Err(ring::error::Unspecified) => {
             let random = [0_u8; 4].map(|_| RandomState::new().hash_one(()));
             hmac::Key::new(hmac::HMAC_SHA256, &random.map(u64::to_be_bytes).concat())
@@ -66,14 +66,15 @@ fn random_key() -> hmac::Key {
     }
 }
 
-/// The values in policies, which are no secrets of callers: a hash of each, with its key and domain.
+/// The values in policies, which are not callers' secrets: a hash of each, with its key and domain.
 pub struct Named {
     hasher: RandomState,
     hashes: HashSet<u64>,
 }
 
 impl Named {
-    /// The values in these policies. It takes milliseconds for many rules, so call it on a thread that decides nothing.
+    /// The values in these policies. It takes milliseconds for many rules, so call it on a thread that makes no
+    /// decisions.
     #[must_use]
     pub fn of(policies: &PolicySet) -> Self {
         let mut named = Self { hasher: RandomState::new(), hashes: HashSet::new() };

@@ -8,17 +8,17 @@ use weir_engine::observer::TraceIds;
 
 use super::Propagators;
 
-/// The longest `tracestate` that is kept. A longer one is left out, as the specification allows.
+/// The longest `tracestate` that is kept. A longer one is dropped, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
 /// The trace of a request by its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The caller's span, which is the parent of ours.
+    /// The caller's span, the parent of weir's.
     pub(super) ids: Option<TraceIds>,
-    /// The caller's sampling decision; none if it made none.
+    /// The caller's sampling decision. None if it made none.
     pub(super) sampled: Option<bool>,
-    /// Whether they are from `traceparent`.
+    /// Whether the ids are from `traceparent`.
     pub(super) is_w3c: bool,
 }
 
@@ -37,7 +37,7 @@ impl Caller {
     }
 }
 
-/// The first value of each header of a trace context.
+/// The first value of each trace context header.
 #[derive(Default)]
 struct Found<'a> {
     traceparent: Option<&'a [u8]>,
@@ -85,7 +85,7 @@ fn w3c(text: &[u8]) -> Option<Caller> {
     Some(Caller { ids: Some(ids(trace, span)?), sampled: Some(flags & 1 == 1), is_w3c: true })
 }
 
-/// `b3`: trace, span, decision and parent, of which the last two can be missing; or the decision alone.
+/// `b3`: trace, span, decision and parent, of which the last two are optional; or the decision alone.
 fn b3(text: &[u8]) -> Option<Caller> {
     let mut parts = text.split(|byte| *byte == b'-');
     let first = parts.next()?;
@@ -120,7 +120,7 @@ fn decision(text: &[u8]) -> Option<bool> {
     }
 }
 
-/// A trace of 16 or 32 digits, and a span of 16.
+/// A trace of 16 or 32 digits, and a span of 16 digits.
 fn b3_ids(trace: &[u8], span: &[u8]) -> Option<TraceIds> {
     if !matches!(trace.len(), 16 | 32) || span.len() != 16 {
         return None;
@@ -128,7 +128,7 @@ fn b3_ids(trace: &[u8], span: &[u8]) -> Option<TraceIds> {
     ids(number(trace)?, number(span)?)
 }
 
-/// Ids that are valid: neither is zero.
+/// Valid ids: neither is zero.
 fn ids(trace: u128, span: u128) -> Option<TraceIds> {
     let span = u64::try_from(span).ok()?;
     (trace != 0 && span != 0).then_some(TraceIds { trace, span })
@@ -146,7 +146,7 @@ const fn is_lower_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// `tracestate`, the part of the context that belongs to other vendors; empty if it is malformed.
+/// `tracestate`, the part of the context for other vendors. Empty if it is malformed.
 pub(super) fn tracestate(headers: &HeaderMap) -> TraceState {
     let mut members = Vec::new();
     let mut bytes = 0;

@@ -1,7 +1,7 @@
-//! Finished spans on their way to a collector: a bounded queue that no decision waits for, and the task that empties it.
+//! Finished spans for a collector: a bounded queue that no decision waits for, and the task that empties it.
 //!
-//! A span that finds no room is dropped and counted, and so is a batch that the collector does not take. The task takes spans at
-//! intervals and not one by one, so that a decision that queues one wakes no other thread.
+//! A span that does not fit is dropped and counted, and so is a batch that the collector does not accept. The task
+//! takes spans at intervals and not one by one, so a decision that queues a span wakes no other thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::complaint::Complaint;
 
-/// How long the rest of the queue may take when weir ends.
+/// The timeout for sending the rest of the queue during shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// The shortest time between two log lines about a collector that takes nothing.
+/// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Why spans were dropped.
@@ -28,7 +28,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 pub enum Dropped {
     /// The queue was full.
     QueueFull,
-    /// The collector did not take their batch.
+    /// The collector did not accept their batch.
     ExportFailed,
     /// weir ended before they were sent.
     Shutdown,
@@ -37,13 +37,13 @@ pub enum Dropped {
 /// How spans are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Batches {
-    /// The most spans that wait.
+    /// The most waiting spans.
     pub queue: usize,
     /// The most spans of one batch.
     pub batch_max: usize,
-    /// How long spans wait for more.
+    /// How long spans wait for a full batch.
     pub delay: Duration,
-    /// How long one batch may take.
+    /// The timeout of one batch.
     pub export_timeout: Duration,
 }
 
@@ -51,7 +51,7 @@ pub struct Batches {
 #[derive(Debug)]
 pub struct Spans {
     sender: SyncSender<Box<SpanData>>,
-    /// How many wait. A span is counted before it is put in, so that taking it never makes the count negative.
+    /// How many spans wait. A span is counted before it is queued, so that the count never becomes negative.
     waiting: AtomicUsize,
     batch_max: usize,
     /// Notified when a whole batch waits.
@@ -88,20 +88,20 @@ impl Spans {
         (spans, exporting)
     }
 
-    /// Puts a span in, or drops it if there is no room. Never waits.
+    /// Queues a span. Drops it if the queue is full. Never waits.
     pub(super) fn push(&self, span: Box<SpanData>) {
         let waiting = self.waiting.fetch_add(1, Relaxed) + 1;
         if self.sender.try_send(span).is_err() {
             self.waiting.fetch_sub(1, Relaxed);
             self.drop_some(Dropped::QueueFull, 1);
         }
-        // Also if this span found no room: spans that were counted later can have filled the batch.
+        // Even if this span did not fit: spans that were counted later may have filled the batch.
         if waiting == self.batch_max {
             self.full_batch.notify_one();
         }
     }
 
-    /// How many spans the collector has taken.
+    /// How many spans the collector has accepted.
     #[must_use]
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
@@ -119,7 +119,7 @@ impl Spans {
 }
 
 impl<E: SpanExporter> Exporting<E> {
-    /// Sends batches until `stop` ends, then what is left for at most two seconds.
+    /// Sends batches until `stop` ends, then the rest for at most two seconds.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -186,14 +186,14 @@ impl<E: SpanExporter> Exporting<E> {
     fn took(&mut self, count: usize) {
         self.spans.exported.fetch_add(count as u64, Relaxed);
         if let Some(dropped) = self.complaint.ended() {
-            tracing::info!(dropped, "the collector takes spans again");
+            tracing::info!(dropped, "the collector accepts spans again");
         }
     }
 
     fn failed(&mut self, count: usize, reason: &str) {
         self.spans.drop_some(Dropped::ExportFailed, count);
         if let Some(dropped) = self.complaint.failed(count as u64) {
-            tracing::warn!(dropped, reason, "the collector does not take spans");
+            tracing::warn!(dropped, reason, "the collector does not accept spans");
         }
     }
 }
@@ -213,12 +213,12 @@ mod tests {
 
     const BATCHES: Batches =
         Batches { queue: 8, batch_max: 4, delay: Duration::from_millis(5), export_timeout: Duration::from_millis(20) };
-    /// A delay that no test lives to see the end of.
+    /// A delay that no test waits for.
     const NEVER: Duration = Duration::from_secs(3_600);
     /// Longer than anything here takes on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A collector that takes batches, or does not answer.
+    /// A collector that accepts batches, or does not answer.
     #[derive(Clone, Debug, Default)]
     struct Collector {
         batches: Arc<Mutex<Vec<usize>>>,
@@ -292,7 +292,7 @@ mod tests {
         let mut most = 0;
         while !pushing.is_finished() {
             exporting.next_batch();
-            // Those in the queue, and one on its way in.
+            // The spans in the queue, and one that is being queued.
             most = most.max(spans.waiting.load(Relaxed));
         }
         pushing.join().unwrap();

@@ -1,22 +1,22 @@
 //! Which traces are recorded.
 //!
-//! Not here: who the caller is (context.rs).
+//! Not here: the caller's context (context.rs).
 
 /// A ratio of 1.
 const BILLIONTHS: u128 = 1_000_000_000;
-/// The number of values that [`value`] can have.
+/// The number of possible results of [`value`].
 const VALUES: u128 = 1 << 63;
 
-/// Decides by the caller's decision or by the trace's id, so that all services with one ratio keep the same traces.
+/// Decides from the caller's decision or from the trace's id, so that all services with one ratio keep the same traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
-    /// Ids whose value is below it are sampled.
+    /// Ids with a value below it are sampled.
     threshold: u64,
     is_parent_based: bool,
 }
 
 impl Sampler {
-    /// Samples so many billionths of all traces. With `is_parent_based` the caller's decision wins.
+    /// Samples this many billionths of all traces. With `is_parent_based` the caller's decision has priority.
     pub(super) fn new(billionths: u64, is_parent_based: bool) -> Self {
         let threshold = VALUES * u128::from(billionths) / BILLIONTHS;
         Self { threshold: u64::try_from(threshold).unwrap_or(u64::MAX), is_parent_based }
@@ -32,7 +32,7 @@ impl Sampler {
     }
 }
 
-/// The last 63 random bits of an id, which the other implementations of OpenTelemetry use too.
+/// The last 63 random bits of an id. Other implementations of OpenTelemetry use the same bits.
 #[expect(clippy::cast_possible_truncation, reason = "the last eight bytes are meant")]
 const fn value(id: u128) -> u64 {
     (id as u64) >> 1

@@ -14,17 +14,17 @@ use weir_engine::{Entry, OnError, RowTerms, Rule};
 use super::{Ended, Trace};
 use crate::metrics::Protocol;
 
-/// The longest text of an attribute that comes from a caller or a policy, in bytes.
+/// The longest attribute text from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 /// The most members of a list.
 const LIST_MAX: usize = 64;
-/// The most calls to stores of one decision that have a span.
+/// The most store calls of one decision that have a span.
 const CALLS_MAX: usize = 32;
 
 /// The service and the method of gRPC.
 const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What the limiter has reported about a decision so far.
+/// The limiter's reports about a decision so far.
 #[derive(Debug, Default)]
 pub(super) struct DecisionRecord {
     domain: Option<StringValue>,
@@ -112,14 +112,14 @@ impl DecisionRecord {
     }
 }
 
-/// The spans of a trace that ended, the decision's own last.
+/// The spans of a trace that ended, with the decision's own last.
 pub(super) fn spans(trace: &Trace, record: DecisionRecord, ended: Ended, end: SystemTime) -> Vec<SpanData> {
     let mut spans: Vec<SpanData> = record.spans.iter().map(|called| store_span(trace, called)).collect();
     spans.push(decision_span(trace, record, ended, end));
     spans
 }
 
-/// A span with the fields that all spans have. An error becomes its status and its attribute `error.type`.
+/// A span with the common fields. An error sets its status and its attribute `error.type`.
 fn span(
     trace: &Trace,
     span_context: SpanContext,
@@ -247,7 +247,7 @@ fn store_span(trace: &Trace, called: &Called) -> SpanData {
     }
 }
 
-/// The name of a gRPC code that the conventions count as an error of the server.
+/// The name of a gRPC code that the conventions count as a server error.
 const fn grpc_error(code: i32) -> Option<&'static str> {
     match code {
         2 => Some("UNKNOWN"),

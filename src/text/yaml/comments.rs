@@ -1,11 +1,11 @@
-//! The lines of a YAML text that have a comment, which the parser leaves out.
+//! The lines of a YAML text with a comment. The parser does not return comments.
 
 use super::position::Position;
 
-/// A text with a `#` in it that begins no comment.
+/// A text with a `#` that does not begin a comment.
 pub(super) struct Quote {
     pub(super) start: Position,
-    /// How many there are in it.
+    /// The number of such characters in it.
     pub(super) marks: usize,
 }
 
@@ -16,12 +16,12 @@ pub(super) struct Comments(Vec<CommentLine>);
 #[derive(Debug)]
 struct CommentLine {
     number: u32,
-    /// Nothing but the comment stands there.
+    /// Whether the line has only the comment.
     is_alone: bool,
 }
 
 impl Comments {
-    /// Finds them; the quotes are in the order of the text.
+    /// Finds the comments. The quotes are in the order of the text.
     pub(super) fn of(text: &str, quotes: &[Quote]) -> Self {
         let mut finder = Finder { quotes, quoted: 0 };
         let mut lines = Vec::new();
@@ -33,7 +33,7 @@ impl Comments {
         Self(lines)
     }
 
-    /// Whether one of these lines has a comment, or the line above is one.
+    /// Whether one of these lines has a comment, or the line above is a comment.
     pub(super) fn is_beside(&self, first: u32, last: u32) -> bool {
         let from = self.0.partition_point(|line| line.number < first);
         let is_above = |line: &CommentLine| line.number + 1 == first && line.is_alone;
@@ -41,16 +41,16 @@ impl Comments {
     }
 }
 
-/// Goes through a text from its start to its end.
+/// Scans a text from start to end.
 struct Finder<'q> {
-    /// Those that are still to come.
+    /// The quotes that have not begun yet.
     quotes: &'q [Quote],
-    /// How many of the next marks are of quotes that have begun.
+    /// How many of the next marks are in quotes that have begun.
     quoted: usize,
 }
 
 impl Finder<'_> {
-    /// What stands in the line before its comment, if it has one. A comment begins at the start of a line or behind a blank.
+    /// The part of a line before its comment, if it has one. A comment begins at the start of a line or after a blank.
     fn before_comment<'l>(&mut self, line: &'l str, number: u32) -> Option<&'l str> {
         for (at, _) in line.match_indices('#') {
             let column = u32::try_from(line[..at].chars().count() + 1).unwrap_or(u32::MAX);

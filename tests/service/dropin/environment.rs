@@ -412,9 +412,9 @@ fn times_of_redis_are_moved_into_weirs_bounds_and_that_is_told() {
     assert_eq!(timeout("2h"), Duration::from_secs(60));
     assert_eq!(timeout("0"), Duration::from_millis(10));
     let told = notes(&[("REDIS_TIMEOUT", "0")]);
-    assert!(told.contains("REDIS_TIMEOUT 0 leaves weir's own bound in force, which is 10ms"), "{told}");
+    assert!(told.contains("REDIS_TIMEOUT 0 keeps weir's own bound, which is 10ms"), "{told}");
     let told = notes(&[("REDIS_TIMEOUT", "2h")]);
-    assert!(told.contains("REDIS_TIMEOUT 2h is taken as 1m, the nearest that weir can do"), "{told}");
+    assert!(told.contains("REDIS_TIMEOUT 2h is used as 1m, the nearest value that weir supports"), "{told}");
     let start = settings(&[("REDIS_STARTUP_MAX_ELAPSED_TIME", "45s")]).redis.start_within;
     assert_eq!(start, Duration::from_secs(45));
 }
@@ -444,7 +444,7 @@ fn every_number_that_go_reads_is_a_near_limit_ratio() {
         assert_eq!(format!("{:?}", settings(&[("NEAR_LIMIT_RATIO", text)]).near_limit_ratio), expected, "{text}");
     }
     assert_eq!(notes(&[("NEAR_LIMIT_RATIO", "8e-1")]), notes(&[]));
-    assert!(notes(&[("NEAR_LIMIT_RATIO", "1.5")]).contains("NEAR_LIMIT_RATIO 1.5 is taken as 1, the nearest"));
+    assert!(notes(&[("NEAR_LIMIT_RATIO", "1.5")]).contains("NEAR_LIMIT_RATIO 1.5 is used as 1, the nearest"));
     assert!(problems(&[("NEAR_LIMIT_RATIO", "80%")]).contains("NEAR_LIMIT_RATIO"));
 }
 

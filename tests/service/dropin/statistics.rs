@@ -221,7 +221,7 @@ fn a_mapping_file_makes_the_metrics() {
     let bad = file("mappings:\n- match: a.b\n  name: a\n  action: keep\n");
     let (status, text) = start(&bad).finish();
     assert!(!status.success());
-    let expected = format!("metrics.mapper: {}:4:11: action: \"keep\" is none of map, drop", bad.path().display());
+    let expected = format!("metrics.mapper: {}:4:11: action: \"keep\" is not one of map, drop", bad.path().display());
     assert!(text.contains(&expected), "{text}");
 }
 

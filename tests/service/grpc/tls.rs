@@ -138,7 +138,7 @@ fn weir_ask_and_the_client_of_envoyproxy_ratelimit_speak_tls() {
         (
             &*at,
             [&["--tls-ca-file", &theirs], &identity[..]].concat(),
-            "its certificate is signed by no authority that is trusted here",
+            "no trusted authority has signed its certificate",
         ),
         (&*at, vec!["--tls-ca-file", &ours], "if the server wants a certificate, give one with its key"),
         (&*at, vec!["--tls-ca-file", "/no/such/file"], "/no/such/file: "),
@@ -250,7 +250,7 @@ fn a_certificate_is_replaced_under_load_without_a_failed_call() {
     until("the gauge", PATIENCE, || (is_refused() == Some(1)).then_some(()));
     assert_eq!(admitted(&tls(weir.grpc, config(&old, None))), Ok(true));
     let line = |line: &crate::support::process::LogLine| {
-        line.message() == Some("certificate refused, the last good one stays in force")
+        line.message() == Some("certificate refused, the last good one stays in use")
             && line.raw().contains("is not the key of")
     };
     assert!(weir.wait_for_log(0, PATIENCE, line));
@@ -354,9 +354,9 @@ fn weir_does_not_start_with_files_that_cannot_be_used() {
         (&missing, &one.key, None, "missing.pem: cannot be opened"),
         (&one.certificate, &missing, None, "missing.pem: cannot be opened"),
         (&one.certificate, &two.key, None, "two.key: is not the key of"),
-        (&empty, &one.key, None, "empty.pem: holds no certificate in PEM"),
+        (&empty, &one.key, None, "empty.pem: contains no certificate in PEM"),
         (&one.certificate, &one.certificate, None, "one.pem: holds no private key"),
-        (&one.certificate, &one.key, Some(&empty), "empty.pem: holds no certificate in PEM"),
+        (&one.certificate, &one.key, Some(&empty), "empty.pem: contains no certificate in PEM"),
     ] {
         let ca = settings.map(|ca| format!("listen.tls.client_ca_file={}", ca.display()));
         let settings: Vec<&str> = ca.iter().map(String::as_str).collect();

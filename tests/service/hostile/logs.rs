@@ -220,7 +220,7 @@ fn what_one_call_site_drops_is_counted_and_reported() {
         assert_eq!(reset.expect("an answer").status, 200);
         (lost(weir.http, "call_site") > 0).then_some(())
     });
-    let reported = "lines of log dropped: too many of one kind";
+    let reported = "log lines dropped: one call site logs too often";
     let found = weir.wait_for_log(0, 2 * PATIENCE, |line| {
         line.message() == Some(reported)
             && line.field("call_site").is_some_and(|site| site.to_string().contains("weir_http::admin"))

@@ -60,7 +60,7 @@ fn weir_that_waits_for_its_store_is_not_ready() {
 
     weir.terminate();
     assert_eq!(weir.wait_for_exit().code(), Some(0));
-    assert_eq!(manager.next(), ["STOPPING=1", "STATUS=leaves: serves, and health is NOT_SERVING"]);
+    assert_eq!(manager.next(), ["STOPPING=1", "STATUS=stopping: still serves, health is NOT_SERVING"]);
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn a_stop_is_announced_before_weir_leaves() {
     manager.wait_for("READY=1");
 
     weir.terminate();
-    assert_eq!(manager.next(), ["STOPPING=1", "STATUS=leaves: serves, and health is NOT_SERVING"]);
+    assert_eq!(manager.next(), ["STOPPING=1", "STATUS=stopping: still serves, health is NOT_SERVING"]);
     assert!(weir.is_running(), "it serves on for 5 minutes");
     // A second signal ends the pause.
     weir.terminate();
-    assert_eq!(manager.next(), ["STATUS=drains: finishes the requests that are on their way"]);
+    assert_eq!(manager.next(), ["STATUS=draining: finishes requests in flight"]);
     assert_eq!(weir.wait_for_exit().code(), Some(0));
 }
 
@@ -171,7 +171,7 @@ fn weir_that_waits_for_a_control_plane_has_it_in_the_status() {
     let server = format!("policies.xds.server={}", nobody.local_addr().expect("its address"));
     let arguments = ["--set", "policies.source=xds", "--set", &server];
     let process = Process::start(&policies.path(), &arguments, &manager.environment());
-    assert_eq!(manager.next(), ["STATUS=waits for the first policies"]);
+    assert_eq!(manager.next(), ["STATUS=waiting for the first policies"]);
     process.terminate();
     let (status, written) = process.finish();
     assert_eq!(status.code(), Some(0), "{written}");

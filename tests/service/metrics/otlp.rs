@@ -213,9 +213,9 @@ fn the_log_has_one_line_when_exports_begin_to_fail_and_one_when_they_work() {
     let weir = Weir::try_start(&directory.path(), &[] as &[&str], &variables).expect("it starts");
     let lines = |text: &str| weir.count_in_log(|line| line.message() == Some(text));
     until("several exports", PATIENCE, || (collector.requests().len() > 3).then_some(()));
-    assert_eq!(lines("the collector does not take metrics"), 1, "{}", weir.written());
+    assert_eq!(lines("the collector does not accept metrics"), 1, "{}", weir.written());
     collector.does(Does::Take);
-    until("the line", PATIENCE, || (lines("the collector takes metrics again") == 1).then_some(()));
+    until("the line", PATIENCE, || (lines("the collector accepts metrics again") == 1).then_some(()));
     assert!(weir.written().contains("not these"), "the reason: {}", weir.written());
     assert!(rls::Client::connect(weir.grpc).admits("shop", "user", "ann"));
 }

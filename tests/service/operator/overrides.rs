@@ -201,7 +201,7 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
         (r#"{"domain":"shop"}"#, 400, "missing field"),
         (&body("ann", 1).replace("\"reason\"", "\"why\""), 400, "unknown field `why`"),
         (&body("ann", 1).replace("\"for_us\":3600000000,", ""), 400, "either until or for_us"),
-        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "no instant: write"),
+        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "not an instant: write"),
         (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"2001-01-01\""), 400, "not in the future"),
         (&body("ann", 1).replace("86400000000", "1"), 400, "too short"),
         (&body("ann", 1).replace("a launch", " "), 400, "say why"),
@@ -348,7 +348,7 @@ fn a_server_without_redis_decides_by_the_policies_and_says_so() {
     let settings = ["store=redis", &url, "redis.ready_after=100ms", "on_error=local", "redis.timeout=500ms"];
     let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     let weir_server = Weir::start(&policies.path(), &arguments);
-    let warned = "overrides cannot be read yet: the policies alone decide until they are";
+    let warned = "overrides cannot be read yet: only the policies apply";
     assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some(warned)), "{}", weir_server.written());
     let shown = json_at(weir_server.admin, "/readyz")["overrides"].clone();
     assert_eq!(shown["read"], false);
@@ -366,7 +366,7 @@ fn a_server_without_redis_decides_by_the_policies_and_says_so() {
     assert_eq!(redis.command(&["SET", "w1:{weir}overrides", text.trim_end()]).unwrap().trim(), "OK");
     assert_eq!(redis.command(&["SET", "w1:{weir}overrides-version", version.trim_end()]).unwrap().trim(), "OK");
     until("the override", PATIENCE, || (limit_of(weir_server.grpc, "ann") == 7).then_some(()));
-    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("overrides are read again")));
+    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("overrides can be read again")));
     assert_eq!(json_at(weir_server.admin, "/readyz")["overrides"]["read"], true);
     assert_eq!(is_refused(weir_server.http), Some(0));
 }

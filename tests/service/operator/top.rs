@@ -190,7 +190,7 @@ fn a_pipe_gets_lines_of_fields() {
     let limit = of("limit").into_iter().find(|fields| fields[4] == "user").unwrap();
     assert_eq!(limit[2..], ["8", "shop", "user", "per-user", "enforced"]);
     let keys: Vec<_> = of("key").into_iter().map(|fields| (fields[0], fields[1], fields.len(), fields[6])).collect();
-    assert_eq!(keys, [("7", "7", 8, SHOWN), ("1", "1", 8, "user=bob")]);
+    assert_eq!(keys, [("7", "7", 9, SHOWN), ("1", "1", 9, "user=bob")]);
     assert!(text.chars().all(|c| matches!(c, '\n' | '\t') || !c.is_control()), "{text:?}");
 }
 

@@ -42,11 +42,17 @@ fn mistakes_in_steps() {
         ("{wait: 1s, expect: ok}", "6:16: expect has no effect in a step with wait"),
         (
             "{at: noon}",
-            "6:10: at \"noon\": no instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
+            "6:10: at \"noon\": not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25",
         ),
         ("{at: \"2039-01-01T00:00:00Z\"}", "6:10: this instant is past: the clock of a case only goes on"),
         ("{swap: other, state: lost}", "6:26: no state \"lost\": it is one of kept, forgotten"),
         ("{swap: other, expect: ok}", "6:27: expect of a swap can be refused, and nothing else"),
+        ("{rows: [a]}", "6:12: rows must be the path of a file of rows, or its lines after a |"),
+        ("{rows: absent.csv}", "6:12: absent.csv: No such file or directory (os error 2)"),
+        ("{rows: /dev/null}", "6:12: /dev/null: not a regular file"),
+        ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1: column 1: no column plan, and no column limits"),
+        ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2: column 1: no domain"),
+        ("{rows: a, expect: ok}", "6:15: expect means nothing in a step with rows"),
         ("{swap: [a]}", "6:12: swap must be a path, or texts by names of files, not a list"),
     ] {
         assert_eq!(of_steps(steps), expected, "{steps}");

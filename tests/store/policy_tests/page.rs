@@ -5,7 +5,9 @@ use std::fs;
 
 use weir_cli::test::{TestFormat, Tests, Verdict, run};
 use weir_lab::testing::FAILURES_MAX;
-use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX};
+use weir_policies::test_file::{
+    ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, ROWS_MAX, SETTING_NAMES, STEPS_MAX,
+};
 
 use super::{Written, at_root, ran};
 use crate::members::{members, members_of_form};
@@ -45,6 +47,7 @@ fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
         format!("| steps of a case | {} |", number(STEPS_MAX as u64)),
         format!("| requests that all cases of a file send | {} |", number(ASKS_MAX)),
         format!("| callers of a step | {} |", number(CALLERS_MAX.into())),
+        format!("| rows of a case or a step | {} |", number(ROWS_MAX as u64)),
         format!("| failed steps of a case that are shown | {FAILURES_MAX} |"),
     ] {
         assert!(page.contains(&row), "{row}");
@@ -76,7 +79,7 @@ fn the_page_has_each_member_of_the_json() {
 fn the_tutorial_is_what_happens() {
     let page = page();
     let yaml = blocks(&page, "yaml");
-    let [first, policy, second, calendar] = yaml[..] else { panic!("{} examples", yaml.len()) };
+    let [first, policy, second, calendar, rows] = yaml[..] else { panic!("{} examples", yaml.len()) };
     let written = Written::new(&format!("{first}{second}"));
     let shop = written.directory.path().join("shop.yaml");
     fs::write(&shop, policy).expect("a policy");
@@ -92,6 +95,8 @@ fn the_tutorial_is_what_happens() {
     let text = blocks(&page, "text").into_iter().find(|text| text.starts_with("running 2 tests")).expect("the report");
     assert!(text.contains(difference.trim()), "{shown}");
 
-    let (verdict, report) = ran(&Written::new(calendar).tests());
-    assert_eq!(verdict, Verdict::Passed, "{report}");
+    for example in [calendar, rows] {
+        let (verdict, report) = ran(&Written::new(example).tests());
+        assert_eq!(verdict, Verdict::Passed, "{report}");
+    }
 }

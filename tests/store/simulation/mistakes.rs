@@ -124,7 +124,7 @@ fn mistakes_in_files() {
         ),
         (
             format!("duration: 1m\nstart: 2040-03-25T02:30[Europe/Berlin]\ndomain: d\nsources: [{source}]"),
-            "2:8: start \"2040-03-25T02:30[Europe/Berlin]\": 2040-03-25T02:30:00 does not exist in Europe/Berlin, as clocks go \
+            "2:8: start \"2040-03-25T02:30[Europe/Berlin]\": 2040-03-25T02:30:00 does not exist in Europe/Berlin, because clocks go \
              forward: next to it are 2040-03-25T01:59:59[Europe/Berlin] and 2040-03-25T03:00:00[Europe/Berlin]"
                 .into(),
         ),

@@ -161,7 +161,7 @@ fn an_access_log_is_read_by_the_meaning_of_its_fields() {
     assert_eq!((first.message.domain.as_str(), first.message.hits_addend), ("shop", 2));
     assert_eq!(first.message.descriptors[2].hits_addend.as_ref().map(|hits| hits.value), Some(5));
     let (report, _) = written.ran(&written.arguments(path));
-    assert!(report.contains("note: left out: 1 line of the log with the fields of no descriptor\n"), "{report}");
+    assert!(report.contains("note: skipped: 1 line of the log without the fields of any descriptor\n"), "{report}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn the_hits_of_a_request_are_those_of_a_field_of_the_log() {
     assert_eq!(own(1).collect::<Vec<_>>(), [Some(5); 4]);
     let (report, _) = written.ran(&written.arguments(path));
     assert!(
-        report.contains("note: 1 request of the log without a value in usage.total: taken for 1 hit each\n"),
+        report.contains("note: 1 request of the log without a value in usage.total: counted as 1 hit each\n"),
         "{report}"
     );
 }
@@ -202,12 +202,12 @@ fn a_field_of_hits_with_another_value_has_its_place() {
         "domain: shop\naccess_log: {file: access.log, time: at, time_format: unix_s, hits: tokens, ask: user=<user>}\n";
     let path = written.write("log.traffic.yaml", traffic);
     for (value, expected) in [
-        ("\"many\"", "\"many\" is no number of hits: a whole number from 0 to 4294967295"),
-        ("1.5", "\"1.5\" is no number of hits"),
-        ("-1", "\"-1\" is no number of hits"),
-        ("\"+1\"", "\"+1\" is no number of hits"),
-        ("4294967296", "\"4294967296\" is no number of hits"),
-        ("true", "\"true\" is no number of hits"),
+        ("\"many\"", "\"many\" is not a number of hits: a whole number from 0 to 4294967295"),
+        ("1.5", "\"1.5\" is not a number of hits"),
+        ("-1", "\"-1\" is not a number of hits"),
+        ("\"+1\"", "\"+1\" is not a number of hits"),
+        ("4294967296", "\"4294967296\" is not a number of hits"),
+        ("true", "\"true\" is not a number of hits"),
         ("[1]", "a list or an object"),
     ] {
         let log = format!(
@@ -225,7 +225,10 @@ fn a_line_of_a_log_that_cannot_be_used_has_its_place() {
     let traffic = "domain: <host>\naccess_log: {file: access.log, time: at, time_format: unix_ms, ask: user=<user>}\n";
     let path = written.write("log.traffic.yaml", traffic);
     for (line, expected) in [
-        ("{\"at\": \"noon\", \"user\": \"ann\", \"host\": \"shop\"}", "2:1: at: \"noon\" is no number of time_format"),
+        (
+            "{\"at\": \"noon\", \"user\": \"ann\", \"host\": \"shop\"}",
+            "2:1: at: \"noon\" is not a number for time_format",
+        ),
         ("{\"user\": \"ann\", \"host\": \"shop\"}", "2:1: at: no such field, or no value"),
         ("{\"at\": 1, \"user\": [\"ann\"], \"host\": \"shop\"}", "2:1: user: a list or an object"),
         ("{\"at\": 1, \"user\": \"ann\"}", "2:1: the field of the domain has no value"),

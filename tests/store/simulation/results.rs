@@ -99,6 +99,32 @@ fn results_add_up() {
 }
 
 #[test]
+fn rows_give_customers_their_plans_in_all_policies_and_misfits_are_noted() {
+    let written = Written::new();
+    let policy = |plans: &str| {
+        format!(
+            "domain: shop\ndescriptors:\n- {{key: tenant, rows: {{default: free}}, rate_limit: {{rate: 2/h, plans: {{{plans}}}}}}}\n"
+        )
+    };
+    written.write("policies/shop.yaml", &policy("gold: 5/h"));
+    let next = written.write("next.yaml", &policy("gold: 7/h, lead: 1/h"));
+    written.write("customers.csv", "domain,tenant,plan\nshop,acme,gold\nshop,hooli,lead\n");
+    let traffic = "duration: 1s\ndomain: shop\nrows: customers.csv\nsources:\n\
+                   - {ask: tenant=acme, rate: 10/s}\n- {ask: tenant=hooli, rate: 10/s}\n- {ask: tenant=new, rate: 10/s}\n";
+    let mut arguments = arguments(&written, traffic);
+    arguments.policies.push(next);
+    let (_, notes) = written.ran(&arguments);
+    assert_eq!(
+        notes,
+        "weir: policies: 1 row without effect, so the default plan counts, such as customers.csv:3: column 1: the rule has no \
+         plan \"lead\": there is free, gold\n"
+    );
+    let (_, results) = json(&written, &arguments);
+    let passed = [&results["policies"][0]["passed"], &results["policies"][1]["passed"]];
+    assert_eq!(passed, [5 + 2 + 2, 7 + 1 + 2]);
+}
+
+#[test]
 fn the_report_is_for_people() {
     let written = Written::new();
     // A key is written to the terminal, and must not control it.

@@ -14,12 +14,12 @@ use super::Request;
 use super::recorded::LineReader;
 use crate::simulation::message::message;
 
-/// Envoy writes this in place of a missing value.
+/// Envoy's text for a missing value.
 const ABSENT: &str = "-";
 
 /// The reader of a log.
 pub(super) struct Log {
-    /// The members that are needed, and their values in the current line.
+    /// The required members, and their values in the current line.
     members: Vec<String>,
     values: Vec<Option<Value>>,
     time: Field,
@@ -29,7 +29,7 @@ pub(super) struct Log {
     hits: Hits,
     /// Lines without a request.
     empty: u64,
-    /// Requests whose line has no hits in the field for them.
+    /// Requests whose line has no value in the field for hits.
     without_hits: u64,
 }
 
@@ -99,13 +99,13 @@ impl LineReader for Log {
         let mut notes = Vec::new();
         if self.empty > 0 {
             let lines = counted(self.empty, "line");
-            notes.push(format!("left out: {lines} of the log with the fields of no descriptor"));
+            notes.push(format!("skipped: {lines} of the log without the fields of any descriptor"));
         }
         if let Hits::Field(field) = &self.hits
             && self.without_hits > 0
         {
             let requests = counted(self.without_hits, "request");
-            notes.push(format!("{requests} of the log without a value in {}: taken for 1 hit each", field.name));
+            notes.push(format!("{requests} of the log without a value in {}: counted as 1 hit each", field.name));
         }
         notes
     }
@@ -156,12 +156,12 @@ impl Log {
     }
 }
 
-/// The hits of the current line; none if it has no value.
+/// The hits of the current line. None if it has no value.
 fn hits_in(field: &Field, values: &[Option<Value>]) -> Result<Option<u32>, String> {
     let Some(text) = field.text(values)? else { return Ok(None) };
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let hits = text.parse().ok().filter(|_| is_digits);
-    let wrong = || format!("{}: {text:?} is no number of hits: a whole number from 0 to {}", field.name, u32::MAX);
+    let wrong = || format!("{}: {text:?} is not a number of hits: a whole number from 0 to {}", field.name, u32::MAX);
     hits.map(Some).ok_or_else(wrong)
 }
 
@@ -193,7 +193,7 @@ fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, name, after))
 }
 
-/// The text of pieces; none if a field has no value.
+/// The text of pieces. None if a field has no value.
 fn filled(pieces: &[Piece], values: &[Option<Value>]) -> Result<Option<String>, String> {
     let mut text = String::new();
     for piece in pieces {
@@ -236,7 +236,7 @@ impl Field {
             Some(Value::Number(number)) => Ok(Some(number.to_string())),
             Some(Value::Bool(truth)) => Ok(Some(truth.to_string())),
             Some(Value::Array(_) | Value::Object(_)) => {
-                Err(format!("{}: a list or an object, write the way to a text, such as a.b", self.name))
+                Err(format!("{}: a list or an object, write the path to a text, such as a.b", self.name))
             }
         }
     }
@@ -246,15 +246,16 @@ impl Field {
 fn micros(text: &str, format: TimeFormat) -> Result<Micros, String> {
     let digits = match format {
         TimeFormat::Rfc3339 => {
-            let timestamp: Timestamp =
-                text.parse().map_err(|_| "is no time such as 2026-12-01T10:00:00.123Z, see time_format".to_owned())?;
+            let timestamp: Timestamp = text
+                .parse()
+                .map_err(|_| "is not a time such as 2026-12-01T10:00:00.123Z, see time_format".to_owned())?;
             return u64::try_from(timestamp.as_microsecond()).map_err(|_| "is before 1970".to_owned());
         }
         TimeFormat::Seconds => 6,
         TimeFormat::Millis => 3,
         TimeFormat::Micros => 0,
     };
-    decimal(text, digits).ok_or_else(|| "is no number of time_format".to_owned())
+    decimal(text, digits).ok_or_else(|| "is not a number for time_format".to_owned())
 }
 
 /// A decimal number times ten to the power of `digits`, rounded down.
@@ -268,7 +269,7 @@ fn decimal(text: &str, digits: usize) -> Option<u64> {
     format!("{whole}{fraction}").parse().ok()
 }
 
-/// Reads the wanted members of one object, and skips the others.
+/// Reads the required members of one object, and skips the others.
 struct Wanted<'a> {
     members: &'a [String],
     values: &'a mut [Option<Value>],

@@ -1,14 +1,14 @@
 //! The times of the requests of one source.
 //!
-//! A source has its own clock, which stands still in pauses and is slow if the daily curve is low. By that clock, requests
-//! come at the full rate. All times except Poisson's distances are computed in whole numbers, so nothing drifts.
+//! A source has its own clock, which stops in pauses and is slow when the daily curve is low. By that clock, requests
+//! come at the full rate. All times except Poisson intervals are computed in whole numbers, so nothing drifts.
 
 use weir_engine::Micros;
 use weir_policies::traffic_file::{Arrivals, HOURS, Source};
 
 use super::random::Random;
 
-/// Times are computed in nanoseconds, because a rate may be more than one request in a microsecond.
+/// Times are computed in nanoseconds, because a rate may exceed one request per microsecond.
 type Nanos = u64;
 
 const NANOS: Nanos = 1_000;
@@ -28,13 +28,13 @@ pub(super) struct Times {
     count: u64,
     /// The remaining requests of a burst.
     left: u32,
-    /// The source's own clock, since its beginning.
+    /// The source's own clock, since its start.
     own: Nanos,
-    /// The common clock, since the source's beginning.
+    /// The common clock, since the source's start.
     now: Nanos,
-    /// The source's beginning.
+    /// The source's start.
     from: Nanos,
-    /// The source's end, since its beginning.
+    /// The source's end, since its start.
     end: Nanos,
     share: Share,
 }
@@ -94,7 +94,7 @@ impl Times {
         Nanos::try_from(due).unwrap_or(Nanos::MAX)
     }
 
-    /// Advances both clocks until the source's own one shows `due`, or the source ends.
+    /// Advances both clocks until the source's own clock reaches `due`, or the source ends.
     fn advance(&mut self, due: Nanos) {
         let mut missing = due - self.own;
         self.own = due;
@@ -126,7 +126,7 @@ struct Share {
     /// For each minute of the day.
     daily: Option<Box<[u32; MINUTES]>>,
     phases: Option<(Nanos, Nanos)>,
-    /// The source's beginning, since a midnight.
+    /// The source's start, since a midnight.
     since_midnight: Nanos,
 }
 
@@ -135,7 +135,7 @@ impl Share {
         self.daily.is_none() && self.phases.is_none()
     }
 
-    /// The share at an instant since the source's beginning, and when it changes.
+    /// The share at an instant since the source's start, and when it changes.
     fn at(&self, now: Nanos) -> (u64, Nanos) {
         let (mut share, mut until) = (FULL, Nanos::MAX);
         if let Some((on, off)) = self.phases {

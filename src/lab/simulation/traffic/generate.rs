@@ -28,7 +28,7 @@ pub(super) struct Generator {
 struct Sending {
     times: Times,
     random: Random,
-    /// For how long requests last.
+    /// The durations of requests.
     lengths: Random,
     lasts: Option<(Micros, Micros)>,
     keys: u32,
@@ -57,7 +57,7 @@ impl Generator {
         let mut sources = Vec::with_capacity(traffic.sources.len());
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
-            // Three streams: times, keys and lengths of a source do not depend on each other.
+            // Three streams, so that times, keys and lengths of a source do not depend on each other.
             let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));

@@ -17,7 +17,7 @@ pub(super) struct Lines {
     line: Vec<u8>,
     number: u64,
     read: u64,
-    /// Of a regular file.
+    /// The size of a regular file.
     size: Option<u64>,
 }
 

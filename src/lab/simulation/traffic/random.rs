@@ -8,9 +8,9 @@
 
 /// The increment of the state: 2^64 divided by the golden ratio, odd.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// 2^-53: the distance of the floats that [`Random::unit`] gives.
+/// 2^-53: the distance between the floats of [`Random::unit`].
 const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
-/// Terms of the series of the logarithm; the next would be below the last bit.
+/// Terms of the series of the logarithm; the next one would be below the last bit.
 const LN_TERMS: u32 = 12;
 /// Terms of the series of the exponential.
 const EXP_TERMS: u32 = 14;
@@ -33,7 +33,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`, which is 1 or more; all equally likely within 2^-32.
+    /// A number below `end`, which is 1 or more. All are equally likely within 2^-32.
     #[expect(clippy::cast_possible_truncation, reason = "the product of a fraction below 1 and 32 bits")]
     pub(super) fn below(&mut self, end: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u32
@@ -50,7 +50,7 @@ impl Random {
         ((self.bits() >> 11) + 1) as f64 * UNIT
     }
 
-    /// An exponentially distributed number of this mean, rounded.
+    /// An exponentially distributed number with this mean, rounded.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and rounded")]
     pub(super) fn exponential(&mut self, mean: f64) -> u64 {
         (-ln(self.unit()) * mean + 0.5) as u64
@@ -63,15 +63,15 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Numbers from 0, the first ones the most frequent, by the alias method (Walker; Vose 1991): one look-up for each.
+/// Numbers from 0, the first ones the most frequent, by the alias method (Walker; Vose 1991): one lookup for each.
 #[derive(Debug)]
 pub(super) struct Zipf {
-    /// For each number, its own share of its column, of 2^32, and the number that has the rest.
+    /// For each number, its own share of its column, of 2^32, and the number with the rest.
     columns: Box<[(u32, u32)]>,
 }
 
 impl Zipf {
-    /// Number `k` of `count` is as frequent as `(k + 1)` to the power of minus `exponent`.
+    /// Number `k` of `count` has the frequency `(k + 1)` to the power of minus `exponent`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -129,7 +129,7 @@ fn ln(x: f64) -> f64 {
     2.0 * s * sum + f64::from(exponent) * std::f64::consts::LN_2
 }
 
-/// e to a power that is not positive.
+/// e to a power of at most 0.
 #[expect(clippy::cast_possible_truncation, reason = "the exponent is small")]
 fn exp(x: f64) -> f64 {
     if x < EXP_MIN {

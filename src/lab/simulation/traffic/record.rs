@@ -18,7 +18,7 @@ use crate::simulation::message::limit;
 
 /// The version of the format.
 const VERSION: u64 = 1;
-/// The message for a file that is no record.
+/// The message for a file that is not a record.
 const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
                          traffic (*.traffic.yaml) with access_log";
 /// The path of the whole line. Problems of a member have its path before the message.
@@ -103,7 +103,7 @@ impl LineReader for Tap {
         self.lines += 1;
         let read: RecordLine<'_> = serde_json::from_slice(line).map_err(|error| {
             let (column, message) = explained(line, &error);
-            // If the first line is no header, the file is no record.
+            // If the first line is not a header, the file is not a record.
             (column, if self.lines == 1 { format!("{NO_HEADER} ({message})") } else { message })
         })?;
         if let Some(version) = read.weir_record {
@@ -176,8 +176,7 @@ impl Tap {
 }
 
 impl Descriptor<'_> {
-    /// # Errors
-    /// If a request cannot have so many entries.
+    /// # Errors When a request cannot have that many entries.
     fn message(self) -> Result<RateLimitDescriptor, String> {
         let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
             key: key.0.into_owned(),

@@ -1,7 +1,7 @@
 //! Recorded requests, sorted by time.
 //!
-//! Lines may be slightly out of order: a bounded number of requests waits for earlier ones. A line that comes too late is an
-//! error, because later requests have changed the states already.
+//! Lines may be slightly out of order: a bounded number of requests waits for earlier ones. A line that comes too late
+//! is an error, because later requests have already changed the states.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A reader of lines.
 pub(super) trait LineReader: Send {
-    /// Reads a line; none if it has no request. The error is the column and the message.
+    /// Reads a line. None if it has no request. The error is the column and the message.
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)>;
 
     /// Whether the values of requests are hidden.
@@ -31,7 +31,7 @@ pub(super) trait LineReader: Send {
         false
     }
 
-    /// The problem of an empty file, if that is one.
+    /// Why an empty file is invalid. None if it is valid.
     fn empty(&self) -> Option<&'static str> {
         None
     }
@@ -94,7 +94,7 @@ impl Recorded {
         Ok(Some(&self.current))
     }
 
-    /// Reads until the bound of waiting requests.
+    /// Reads until the maximum of waiting requests.
     fn fill(&mut self) -> Result<(), TrafficError> {
         while !self.at_end && self.waiting.len() < WAITING_MAX && self.waiting_bytes < WAITING_BYTES_MAX {
             if !self.lines.advance()? {

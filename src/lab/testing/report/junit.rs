@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Covered, Problem, Totals, text};
 use crate::testing::{CaseReport, FileReport, Outcome};
 
-/// The whole report. Required coverage is a test case of its own.
+/// The whole report. Required coverage is a separate test case.
 #[must_use]
 pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");

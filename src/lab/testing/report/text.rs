@@ -10,8 +10,7 @@ use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warni
 
 /// Writes the results of one file, and the places of failed cases.
 ///
-/// # Errors
-/// Those of the writer.
+/// # Errors As the writer.
 pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     let plural = if report.cases.len() == 1 { "" } else { "s" };
     writeln!(out, "running {} test{plural} in {}", report.cases.len(), printable(&report.name))?;
@@ -52,7 +51,7 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// The failures of a case, a line for each.
+/// The failures of a case, one line for each.
 #[must_use]
 pub fn details(report: &FileReport, outcome: &Outcome) -> String {
     match outcome {
@@ -100,8 +99,7 @@ pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
 
 /// Writes the rules that no test met.
 ///
-/// # Errors
-/// Those of the writer.
+/// # Errors As the writer.
 pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(of_coverage(covered).as_bytes())
 }

@@ -17,7 +17,7 @@ pub(super) const CALLERS: Part = Part {
             .more("Callers do not read, or do not end their requests, or a store stalls. The log has the address of a caller. \
                    [Alert on their share of the requests](operations.md#weirrefusescallers)."),
         counter("weir_grpc_closed_total", &["reason"], "connections")
-            .help("gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.")
+            .help("gRPC connections that weir closed because of their peer's behaviour, by reason.")
             .more("`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
                    time. `held`: it used too much memory. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
                    rules of HTTP/2. See [what a caller can hold](bounds.md#what-a-caller-can-hold)."),
@@ -42,7 +42,7 @@ pub(super) const CALLERS: Part = Part {
             .help("TLS handshakes of gRPC clients that failed, by reason.")
             .more("`closed`: the client closed the connection. `no_certificate`: it has none. `certificate`: its authority, time or use is \
                    wrong. `name`: it has none of `listen.tls.client_names`. `refused`: the client does not accept weir's \
-                   certificate. `protocol`: it does not speak TLS 1.2 or 1.3. `too_many` and \
+                   certificate. `protocol`: it does not support TLS 1.2 or 1.3. `too_many` and \
                    `too_many_of_peer`: weir gave the oldest unfinished one up, of all clients or of one address; see [what a caller can \
                    hold](bounds.md#what-a-caller-can-hold)."),
         counter("weir_tls_reloads_total", &["result"], "changes")

@@ -1,0 +1,30 @@
+//! Fuzz targets: bodies that set overrides and rows.
+
+use weir_engine::descriptor::{parse_entries, spell_entries};
+
+use super::{overrides, rows};
+
+/// An instant at which bodies come.
+const NOW: u64 = 2_000_000_000_000_000;
+
+/// The body of `PUT /overrides`.
+///
+/// # Panics
+/// When an override without limits or a reason is read, or a descriptor that its own text is not.
+pub fn override_body(data: &[u8]) {
+    let Ok(one) = overrides::wanted(data, "fuzz", NOW) else { return };
+    assert!(!one.set.numbers.is_empty() && !one.reason.is_empty());
+    let entries = parse_entries(&spell_entries(one.set.descriptor())).expect("the text of a descriptor");
+    assert!(
+        entries.iter().map(|(key, value)| (&**key, &**value)).eq(one.set.entries.iter().map(|(k, v)| (&**k, &**v)))
+    );
+}
+
+/// The body of `PUT /rows`, and a line of `POST /rows`.
+///
+/// # Panics
+/// When a row is shown as another row.
+pub fn row_body(data: &[u8]) {
+    let Ok(row) = rows::row_of(data) else { return };
+    assert_eq!(rows::row_of(rows::as_json(&row).to_string().as_bytes()), Ok(row));
+}

@@ -1,0 +1,89 @@
+//! The key `rows` of files of tests and of traffic: the path of a file of rows, or its lines in place.
+//!
+//! Not here: what a line means (row_file.rs), and whether rows fit policies (limiter).
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use weir_engine::rows::Row;
+use weir_text::yaml::Value;
+
+use super::fields::{Fields, Read};
+use super::row_file::RowReader;
+use super::state::{FileReader, Reported};
+use super::{Position, VALUE_BYTES_MAX};
+
+/// The name of rows in place, in messages.
+const IN_PLACE: &str = "rows";
+
+/// Rows of a file of tests or of traffic.
+#[derive(Debug)]
+pub struct GivenRows {
+    /// The place of the key.
+    pub position: Position,
+    /// The path of their file as written, or `rows`.
+    pub name: String,
+    /// The rows with the numbers of their lines.
+    pub rows: Vec<(usize, Row)>,
+}
+
+impl GivenRows {
+    /// A message about the row of this line, with its place.
+    #[must_use]
+    pub fn at(&self, line: usize, message: &str) -> String {
+        format!("{}:{line}: column 1: {message}", self.name)
+    }
+}
+
+impl FileReader<'_> {
+    /// The rows of a mapping, at most `most`. Paths are below `directory`.
+    pub(super) fn given_rows(&mut self, fields: &Fields, directory: &Path, most: usize) -> Read<Arc<GivenRows>> {
+        let Some((at, id)) = fields.get("rows") else { return Ok(None) };
+        let node = self.document.node(id);
+        match &node.value {
+            Value::Scalar { text, .. } if text.contains('\n') => {
+                self.rows_of(at, IN_PLACE.to_owned(), text.as_bytes(), most).map(Some)
+            }
+            Value::Mapping(_) | Value::List(_) => {
+                let message = "rows must be the path of a file of rows, or its lines after a |".to_owned();
+                Err(self.report_value(fields, "rows", message))
+            }
+            _ => {
+                let Some(name) = self.text(fields, "rows", VALUE_BYTES_MAX)? else { return Ok(None) };
+                match open(&directory.join(&name)) {
+                    Ok(file) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
+                    Err(error) => Err(self.report_value(fields, "rows", format!("{name}: {error}"))),
+                }
+            }
+        }
+    }
+
+    /// Reports only the first wrong line, because a wrong column makes all of them wrong.
+    fn rows_of(
+        &mut self,
+        position: Position,
+        name: String,
+        reader: impl BufRead,
+        most: usize,
+    ) -> Result<Arc<GivenRows>, Reported> {
+        let mut given = GivenRows { position, name, rows: Vec::new() };
+        for row in RowReader::new(reader) {
+            match row {
+                Ok(row) if given.rows.len() < most => given.rows.push(row),
+                Ok((line, _)) => return Err(self.report(position, given.at(line, &format!("more than {most} rows")))),
+                Err(error) => return Err(self.report(position, error.in_file(&given.name))),
+            }
+        }
+        Ok(Arc::new(given))
+    }
+}
+
+/// Opens a regular file. A pipe or a device could have no end.
+fn open(path: &Path) -> io::Result<File> {
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    File::open(path)
+}
