@@ -23,11 +23,8 @@ descriptors:
   - {key: user, rate_limit: {name: per-user, requests_per_unit: 10, unit: hour, alert_at: [50]}}
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, unit: hour}}
   - {key: tokens, rate_limit: {requests_per_unit: 1000000, unit: hour, hold: true}}
-<<<<<<< HEAD
   - {key: tenant, rows: {default: free}, rate_limit: {requests_per_unit: 1000000, unit: hour}}
-=======
   - {key: hot, rate_limit: {requests_per_unit: 1000000, unit: hour, lease: 1s}}
->>>>>>> leases
   - {key: flood, rate_limit: {requests_per_unit: 1000, unit: hour}}
 ";
 
