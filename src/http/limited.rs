@@ -202,7 +202,7 @@ fn key_as_json(key: &KeyReport, values: Values) -> Value {
         "denials_max": key.at_most,
         "first_ms": key.first_ms,
         "last_ms": key.last_ms,
-        "row": key.row.as_ref().map(|terms| terms.to_string()),
+        "row": key.row.as_ref().map(ToString::to_string),
     })
 }
 

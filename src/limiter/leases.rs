@@ -1,11 +1,11 @@
-//! Hits of hot keys that this process has taken ahead: the store has charged them, and no request has had them yet. [ls-1]
+//! Keeps the hits of hot keys that this process has taken ahead. The store has charged these hits, but no request has
+//! used them yet. [ls-1]
 //!
-//! One table serves all cores. Keys with leases are spread over small sets with a mutex each, as in the cache of denials:
-//! nothing is awaited while it is held. A key that is not hot never comes to the sets.
-//! A lease is left in three ways: requests take its hits, its end takes what is left out of the table, or a reset drops it. What
-//! was taken and is not admitted goes back to the same lease, by its number, or nowhere. So no hit is admitted and given
-//! back.
-//! Not here: the calls to the store (ahead.rs).
+//! One table serves all cores. Keys with leases are spread over small sets with a mutex each, as in the cache of
+//! denials. Code that holds a mutex never awaits. Keys that are not hot have no entry. A lease loses hits in three
+//! ways: requests take them, the end of the lease removes the rest, or a reset drops the lease. Hits that a request
+//! took and did not use go back to the same lease, found by its number, or are lost. So weir never both admits and
+//! gives back a hit. Calls to the store are in ahead.rs.
 
 mod asks;
 #[path = "../store/sync.rs"]
@@ -32,14 +32,14 @@ use self::sync::{Mutex, MutexGuard};
 /// The sets, and how many keys one holds at most.
 const SETS: usize = 256;
 const SET_KEYS_MAX: usize = 8;
-/// The most keys that have leases at one time. Past it a hot key is asked for at the store.
+/// The most keys that have leases at one time. Requests for further hot keys go to the store.
 pub const LEASED_KEYS_MAX: usize = SETS * SET_KEYS_MAX;
-/// The most leases of one key that have hits left: the one in use, and the one after it.
+/// The most leases of one key with remaining hits: the current lease and the next one.
 const LEASES_OF_KEY_MAX: usize = 2;
-/// The next hits are taken ahead when at most this part of the last ones is left, so that no request waits for them.
+/// weir takes the next hits ahead when at most this part of the last hits remains, so that no request has to wait.
 const LOW_WATER: Hits = 4;
 
-/// The machine's time since its start, while it was suspended too: a lease ends for a machine that sleeps. [ls-3]
+/// The time since the machine started, including suspension. A lease also ends while the machine sleeps. [ls-3]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -47,23 +47,24 @@ impl Clock for BootClock {
     fn now(&self) -> Micros {
         #[cfg(target_os = "linux")]
         let clock = ClockId::Boottime;
-        // Those of other systems go on while the machine sleeps.
+        // On other systems the monotonic clock also runs during suspension.
         #[cfg(not(target_os = "linux"))]
         let clock = ClockId::Monotonic;
         let now = clock_gettime(clock);
-        // Neither part of that clock is ever negative.
+        // This clock never has negative parts.
         now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
     }
 }
 
-/// The leases of a process, shared by all of its limiters. Without memory until the first request for a limit with a lease.
+/// The leases of a process, shared by all its limiters. They need no memory until the first request for a limit with a
+/// lease.
 pub struct Leases {
     clock: Arc<dyn Clock>,
-    /// Keyed at random, so that no caller can aim at a set.
+    /// Keyed at random, so that callers cannot fill one set on purpose.
     hasher: DefaultHashBuilder,
     table: OnceLock<Table>,
     generations: AtomicU64,
-    /// The process ends, and gives back what it holds. Each lease listens.
+    /// True during shutdown. Each lease watches it, and gives back its remaining hits.
     ends: watch::Sender<bool>,
 }
 
@@ -72,23 +73,23 @@ struct Table {
     sets: Box<[Mutex<Vec<Entry>>]>,
 }
 
-/// A key that has leases, is to get one, or had some.
+/// A key that has, had or soon gets leases.
 struct Entry {
     key: Box<str>,
     hash: u64,
-    /// Oldest first. Of those, at most [`LEASES_OF_KEY_MAX`] have hits left.
+    /// Oldest first. At most [`LEASES_OF_KEY_MAX`] of them have remaining hits.
     leases: SmallVec<[Held; LEASES_OF_KEY_MAX]>,
-    /// The call on its way that takes hits ahead.
+    /// The pending call that takes hits ahead.
     asking: Option<Asking>,
-    /// What the store had left in its last answer.
+    /// The remaining hits in the store's last answer.
     remaining: Hits,
 }
 
-/// A call on its way that takes hits ahead.
+/// A pending call that takes hits ahead.
 struct Asking {
-    /// Its hits, without those that requests wait for.
+    /// The hits of the call that no waiting request has claimed.
     unclaimed: Hits,
-    /// Dropped at the end of the call, which those who wait see.
+    /// Dropped at the end of the call, which wakes the waiting requests.
     end: CallEnd,
 }
 
@@ -98,23 +99,23 @@ type CallEnd = watch::Sender<()>;
 struct Held {
     generation: u64,
     granted: Granted,
-    /// The hits that no request has taken yet.
+    /// The hits that no request has taken.
     left: Hits,
-    /// A request has found that it has ended.
+    /// A request has found that the lease has ended.
     is_late: bool,
 }
 
 /// What the store granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
-    /// The hits of the limit, by which the store decided.
+    /// The limit's hits at the time of the charge.
     pub(super) requests: Hits,
     /// The proof of the charge.
     pub(super) receipt: Receipt,
-    /// What the charge left behind, and the store's clock then.
+    /// The state after the charge, and the store's clock at that time.
     pub(super) state: Observed,
     pub(super) now: Micros,
-    /// When the answer arrived, and from when on nothing is admitted, by the clock of leases.
+    /// By the clock of leases: the arrival of the answer, and the end of the lease.
     pub(super) received: Micros,
     pub(super) until: Micros,
 }
@@ -125,19 +126,19 @@ struct Taken {
     hash: u64,
     generation: u64,
     hits: Hits,
-    /// The hits that are left after these.
+    /// The hits that remain after these.
     left: Hits,
     granted: Granted,
 }
 
-/// The charges of a request whose keys are all hot: their hashes, and the requests for each in the last time of a lease.
+/// The charges of a request whose keys are all hot: the hash of each key, and its requests during the last lease time.
 pub(super) type Hot = SmallVec<[(u64, u32); 2]>;
 
-/// What the leases of this process have for a request.
+/// The result of looking for a request's hits in the leases of this process.
 pub(super) enum Found<T> {
-    /// They admit it.
+    /// The leases admit the request.
     Enough(T),
-    /// Too few, and a call is on its way that takes enough. The channel closes at the end of the call.
+    /// The leases have too few hits, but a pending call takes enough. The channel closes at the end of the call.
     Coming(watch::Receiver<()>),
     TooFew,
 }
@@ -152,15 +153,15 @@ impl<T> Found<T> {
     }
 }
 
-/// The hits to take ahead now, each with the place of its charge in the request.
+/// The hits to take ahead now, each with the index of its charge in the request.
 pub(super) type ToTake = SmallVec<[(usize, Hits); 2]>;
 
-/// Whether hits of this charge can be admitted by a lease.
+/// Whether a lease can admit hits of this charge.
 pub(super) fn is_leasable(charge: &Charge<'_>) -> bool {
     leasable(charge).is_some()
 }
 
-/// Hits of a charge that can be admitted by a lease: consumed, of an enforced limit with a lease. [ls-1]
+/// The hits of a charge that a lease can admit: consumed hits of an enforced limit with a lease. [ls-1]
 fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
     match charge.operation {
         Operation::Consume(hits) if charge.role == Role::Enforced => Some((hits, charge.limit.lease?)),
@@ -168,7 +169,7 @@ fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
     }
 }
 
-/// The leases that a process has now.
+/// The current leases of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTotals {
     /// The keys with a lease.
@@ -186,7 +187,8 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// No leases. The clock counts from any instant, never steps back, and counts while the machine is suspended.
+    /// Makes an empty table. The clock may start anywhere. It must never step back, and must run while the machine is
+    /// suspended.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (hasher, table) = (DefaultHashBuilder::default(), OnceLock::new());
@@ -197,7 +199,7 @@ impl Leases {
         self.clock.now()
     }
 
-    /// The leases that have not ended yet. A lease that is used up may be left out.
+    /// Totals of the leases that have not ended. A lease without remaining hits may be missing.
     pub(super) fn totals(&self) -> LeaseTotals {
         let mut totals = LeaseTotals::default();
         for set in self.table.get().into_iter().flat_map(|table| &table.sets) {
@@ -213,20 +215,20 @@ impl Leases {
         totals
     }
 
-    /// For a lease to listen for the end of the process. None if that has begun.
+    /// Returns the channel that tells a lease about the shutdown. `None` during shutdown.
     pub(super) fn listen(&self) -> Option<watch::Receiver<bool>> {
         let ends = self.ends.subscribe();
         let is_over = *ends.borrow();
         (!is_over).then_some(ends)
     }
 
-    /// Ends all leases now. Returns when all have given back what was left of them.
+    /// Ends all leases. Returns when all have given back their remaining hits.
     pub(super) async fn end_all(&self) {
         self.ends.send_replace(true);
         self.ends.closed().await;
     }
 
-    /// Counts a request for its keys. None if one of them is not hot, or cannot have a lease. [ls-2]
+    /// Counts a request for its keys. Returns `None` if one of them is not hot, or cannot have a lease. [ls-2]
     pub(super) fn count(&self, charges: &[Charge<'_>], now: Instant) -> Option<Hot> {
         let asks = &self.table().asks;
         let mut hot = Hot::new();
@@ -240,13 +242,14 @@ impl Leases {
         (hot.len() == charges.len()).then_some(hot)
     }
 
-    /// Admits a request if each of its limits has a lease with enough hits. The caller takes `to_take` ahead, however this ends. [ls-4]
+    /// Admits a request if each of its limits has a lease with enough hits. In any case the caller must take `to_take`
+    /// ahead. [ls-4]
     pub(super) fn admit(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Found<Decision> {
-        // A lease that has ended is found late once; then the next one of the key is tried.
+        // An ended lease is detected once. The next attempt uses the next lease of the key.
         (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, hot, to_take)).unwrap_or(Found::TooFew)
     }
 
-    /// None if a lease was found late: others may be left.
+    /// Returns `None` if a lease has ended. The key may have another lease.
     fn admit_once(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Option<Found<Decision>> {
         let mut taken = SmallVec::<[Taken; 2]>::new();
         for (place, (charge, &(hash, asks))) in charges.iter().zip(hot).enumerate() {
@@ -269,7 +272,8 @@ impl Leases {
                 }
             }
         }
-        // After the hits were taken: a process that stood still before this instant finds out here. [ls-4]
+        // The clock is read after the hits were taken, so a process that was paused before now detects ended leases.
+        // [ls-4]
         let now = self.clock.now();
         if taken.iter().any(|taken| now >= taken.granted.until) {
             self.put_back(charges, &taken, Some(now));
@@ -282,8 +286,8 @@ impl Leases {
         }))
     }
 
-    /// Puts hits back into the leases that they were taken from, as far as these are still there. With a time, leases that have ended
-    /// by then are not used any more.
+    /// Puts hits back into their leases, if these still exist. With a time, marks the leases that ended before it as
+    /// late.
     fn put_back(&self, charges: &[Charge<'_>], taken: &[Taken], now: Option<Micros>) {
         for (charge, taken) in charges.iter().zip(taken) {
             let mut set = self.lock(taken.hash);
@@ -295,7 +299,7 @@ impl Leases {
         }
     }
 
-    /// Notes what the store has answered for a charge. Returns the hits to take ahead now, if the key is hot. [ls-2]
+    /// Notes the store's answer for a charge. Returns the hits to take ahead now, if the key is hot. [ls-2]
     pub(super) fn answered(&self, charge: &Charge<'_>, outcome: &Outcome, now: Instant) -> Option<Hits> {
         let (hits, lease) = leasable(charge)?;
         let hash = self.hasher.hash_one(charge.key);
@@ -319,27 +323,27 @@ impl Leases {
         Some(ahead)
     }
 
-    /// Ends a call that takes hits ahead, which had this to show. Returns the number of the lease, if there is one now.
+    /// Ends a call that takes hits ahead, and keeps its result. Returns the number of the lease if the call got one.
     pub(super) fn asked(&self, key: &str, remaining: Option<Hits>, granted: Option<Granted>) -> Option<u64> {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let entry = find(&mut set, key, hash)?;
         let asking = entry.asking.take();
         entry.remaining = remaining.unwrap_or(entry.remaining);
-        // Those that are used up have nothing to give back.
+        // Leases without remaining hits have nothing to give back.
         entry.leases.retain(|held| held.left > 0);
         let generation = granted.map(|granted| {
             let generation = self.generations.fetch_add(1, Relaxed);
             entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
             generation
         });
-        // Those who wait are woken without the lock, which they need.
+        // Waiting requests need the lock, so it is released before they wake up.
         drop(set);
         drop(asking);
         generation
     }
 
-    /// Ends a lease. Returns the hits that no request has taken, which none can take any more.
+    /// Ends a lease. Returns its remaining hits, which no request can take any more.
     pub(super) fn end(&self, key: &str, generation: u64) -> Hits {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
@@ -348,7 +352,7 @@ impl Leases {
         at.map_or(0, |at| entry.leases.remove(at).left)
     }
 
-    /// Drops the leases of a key whose state was reset: the store does not have their hits any more.
+    /// Drops the leases of a key whose state was reset, because the store no longer has their hits.
     pub(super) fn forget(&self, key: &str) {
         if self.table.get().is_none() {
             return;
@@ -366,7 +370,7 @@ impl Leases {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Vec<Entry>> {
-        // Other bits than those that choose a count.
+        // These are other bits of the hash than those that choose a count.
         self.table().sets[usize::try_from((hash >> 32) % SETS as u64).unwrap_or_default()].lock()
     }
 }
@@ -376,7 +380,7 @@ fn find<'s>(set: &'s mut [Entry], key: &str, hash: u64) -> Option<&'s mut Entry>
 }
 
 impl Entry {
-    /// Takes hits of the oldest lease that has as many.
+    /// Takes hits from the oldest lease that has enough.
     fn take(&mut self, charge: &Charge<'_>, hash: u64) -> Option<Taken> {
         let hits = charge.operation.asked();
         let held = self.leases.iter_mut().find(|held| held.is_usable(charge.limit) && held.left >= hits)?;
@@ -384,7 +388,7 @@ impl Entry {
         Some(Taken { hash, generation: held.generation, hits, left: held.left, granted: held.granted })
     }
 
-    /// The hits to take ahead now; the caller takes them. None if there are enough, or a call is on its way.
+    /// The hits that the caller must take ahead now. `None` if the leases have enough, or a call is pending.
     fn ahead(&mut self, limit: &Limit, demand: Hits) -> Option<Hits> {
         let newest = self.leases.last().map_or(0, |held| held.granted.receipt.hits);
         let usable = || self.leases.iter().filter(|held| held.left > 0 && held.is_usable(limit));
@@ -398,7 +402,8 @@ impl Entry {
         Some(hits)
     }
 
-    /// Waits for hits, if a call is on its way whose hits are enough for all who wait. Others would wait in vain, and ask the store.
+    /// Waits for the pending call, if it brings enough hits for all waiting requests. Otherwise the request asks the
+    /// store.
     fn wait<T>(&mut self, hits: Hits) -> Found<T> {
         match &mut self.asking {
             Some(asking) if asking.unclaimed >= hits => {
@@ -409,7 +414,8 @@ impl Entry {
         }
     }
 
-    /// It has no lease and gets none. What it knows of the store saves a call when the key is hot again.
+    /// The key has no lease and no pending call. Keeping the store's last answer saves a call when the key becomes hot
+    /// again.
     fn is_unused(&self) -> bool {
         self.asking.is_none() && self.leases.is_empty()
     }
@@ -422,21 +428,23 @@ impl Asking {
 }
 
 impl Held {
-    /// Whether it may be used: it is not known to have ended, and was granted under the same numbers. [ls-5]
+    /// Whether requests can use the lease: it is not late, and the limit's numbers are the same as at the charge.
+    /// [ls-5]
     fn is_usable(&self, limit: &Limit) -> bool {
         !self.is_late && self.granted.requests == limit.requests()
     }
 }
 
 impl Granted {
-    /// The least that the store's clock can be, at an instant of the clock of leases.
+    /// The earliest possible time of the store's clock, at a time of the clock of leases.
     fn at(&self, now: Micros) -> Micros {
         self.now + now.saturating_sub(self.received)
     }
 }
 
 impl Taken {
-    /// The outcome, as if the store had charged the hits now, and those that are left in the lease later. [ls-5]
+    /// The outcome as if the store had charged these hits now, and will charge the remaining hits of the lease later.
+    /// [ls-5]
     fn outcome(&self, charge: &Charge<'_>, now: Micros) -> Outcome {
         let (kind, at) = (charge.limit.kind(), self.granted.at(now));
         let before = kind.without(&self.granted.state, self.left.saturating_add(self.hits), at);
@@ -466,7 +474,7 @@ mod tests {
     use super::*;
 
     const LEFT: Hits = 50_000;
-    /// What a key takes ahead that has just become hot.
+    /// The hits that weir takes ahead for a key that has just become hot.
     const FIRST_AHEAD: Hits = HOT_ASKS - HOT_ASKS / 8;
     const STORE_NOW: Micros = 1_700_000_000_000_000;
 
@@ -489,7 +497,7 @@ mod tests {
         Charge::alone(key, limit, Operation::Consume(hits))
     }
 
-    /// The outcome of a store that has charged hits, and has so many left after them.
+    /// The outcome of a store that charged hits and has `remaining` left.
     fn outcome(limit: &Limit, hits: Hits, remaining: Hits) -> Outcome {
         let kind = limit.kind();
         let nothing = kind.observe(None, hits, None, STORE_NOW);
@@ -522,7 +530,7 @@ mod tests {
             Self { leases: Leases::new(clock.clone()), clock, started: Instant::now() }
         }
 
-        /// What leases have for a request, and the hits that it takes ahead.
+        /// Returns what leases have for a request, and the hits to take ahead.
         fn find(&self, charges: &[Charge<'_>]) -> (Found<Decision>, ToTake) {
             let mut to_take = ToTake::new();
             let Some(hot) = self.leases.count(charges, self.started) else { return (Found::TooFew, to_take) };
@@ -537,7 +545,7 @@ mod tests {
             }
         }
 
-        /// Asks so often for a key that it is hot. Returns the hits to take ahead when the store has answered.
+        /// Sends enough requests for a key to make it hot. Returns the hits to take ahead after the store's answer.
         fn heat(&self, key: &str, limit: &Limit) -> Option<Hits> {
             for _ in 0..HOT_ASKS {
                 assert!(self.admit(&[consume(key, limit, 1)]).is_none(), "no lease yet");
@@ -564,9 +572,9 @@ mod tests {
         }
         assert!(bench.admit(std::slice::from_ref(&charge)).is_none());
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
-        // A call is on its way, so that there is no second one.
+        // A call is pending, so this answer starts no second one.
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
-        // It fails, and the next answer begins another.
+        // The call fails, and the next answer starts another call.
         assert_eq!(bench.leases.asked("k", None, None), None);
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
     }
@@ -579,16 +587,16 @@ mod tests {
         let one = [consume("k", &limit, 1)];
         bench.clock.0.store(10, SeqCst);
         let (Found::Enough(decision), to_take) = bench.find(&one) else { panic!("it has enough") };
-        // As if the store had charged it now, and those that are left later.
+        // The outcome is as if the store had charged the hits now, and will charge the remaining hits later.
         let outcome = &decision.outcomes[0];
         assert_eq!((outcome.remaining_before, outcome.remaining), (LEFT, LEFT - 1));
         assert_eq!((decision.denied, decision.now, outcome.now), (false, STORE_NOW + 10, STORE_NOW + 10));
         assert_eq!(outcome.receipt.map(|receipt| (receipt.hits, receipt.at)), Some((1, STORE_NOW)));
         assert!(to_take.is_empty(), "{to_take:?}");
-        // More than is left goes to the store, and what is left stays.
+        // A request for more hits than the lease has goes to the store. The lease keeps its hits.
         assert!(bench.admit(&[consume("k", &limit, 40)]).is_none());
         assert!(bench.admit(&[consume("k", &limit, 28)]).is_some());
-        // The low water: the next hits are taken ahead, once.
+        // At the low water mark, one request takes the next hits ahead.
         let [first, second] = [(); 2].map(|()| bench.find(&one).1);
         assert!(matches!(*first, [(0, 21..)]), "{first:?}");
         assert!(second.is_empty(), "{second:?}");
@@ -628,13 +636,14 @@ mod tests {
         let lease = bench.grant("k", &limit, ahead, 1_000);
         assert!(waiting.iter().all(|end| end.has_changed().is_err()), "the call has ended");
         assert!(bench.admit(&[consume("k", &limit, ahead)]).is_some());
-        // That request has begun another call, which fails.
+        // That request has started another call, which fails.
         bench.leases.asked("k", None, None);
-        // A key that is hot and has no lease takes hits ahead before it asks, by what the store had left.
+        // A hot key without a lease takes hits ahead before its request asks the store. The store's last answer decides
+        // how many.
         bench.leases.end("k", lease);
         let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
         assert!(matches!((found, &*to_take), (Found::Coming(_), [(0, 1..)])), "{to_take:?}");
-        // The call fails: the next request begins another.
+        // The call fails, and the next request starts another call.
         bench.leases.asked("k", Some(100), None);
         let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
         assert!(matches!(found, Found::TooFew) && to_take.is_empty(), "too little is left to take any ahead");
@@ -731,7 +740,7 @@ mod tests {
                 bench.heat(key, &limit);
             }
             let first = bench.grant("a", &limit, 8, 1_000);
-            // The second key has no lease, so that hits of the first are taken and put back.
+            // The second key has no lease, so hits of the first key are taken and put back.
             let askers: Vec<_> = (0..2)
                 .map(|_| {
                     let (bench, limit) = (bench.clone(), limit.clone());
@@ -743,7 +752,7 @@ mod tests {
                 })
                 .collect();
             let left = bench.leases.end("a", first);
-            // The key may have gone with its lease, and then is hot again.
+            // The key may have lost its entry, and is then hot again.
             let again = bench.leases.answered(&consume("a", &limit, 1), &outcome(&limit, 1, LEFT), bench.started);
             let second = again.map(|_| bench.grant("a", &limit, 16, 1_000));
             askers.into_iter().for_each(|asker| asker.join().unwrap());

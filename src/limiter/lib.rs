@@ -5,14 +5,15 @@
 //! to one store (stores.rs); charging hits ahead (ahead.rs), and taking charges back (reserved.rs); leases (leases.rs)
 //! and known denials (deny_cache.rs); the charges of a request (plan.rs). Beside the stores: counting (count.rs) and
 //! taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs),
-//! calendar windows (calendar.rs), reading and resetting states (inspect.rs, states.rs). Not here: the wire (rls), and
-//! what a decision is (engine).
+//! calendar windows (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs,
+//! states.rs). Not here: the wire (rls), and what a decision is (engine).
 
 mod ahead;
 mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
+pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;
