@@ -123,7 +123,7 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         RowAction::Import(ImportArguments { file, skip, redis, server }) => match redis.settings(std::env::vars_os()) {
             None => import(file, *skip, |pass, rows| by_server(server, pass, &rows), out, notes),
             Some(settings) => into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |table| {
-                import(file, *skip, |pass, rows| table.write(pass, rows), out, notes)
+                import(file, *skip, |pass, rows| Ok(table.write(pass, rows)), out, notes)
             }),
         },
         RowAction::Get(OneArguments { domain, descriptor, server }) => {
@@ -357,17 +357,17 @@ fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), 
 }
 
 impl Direct<'_> {
-    fn write(&self, pass: Pass, rows: Vec<Row>) -> Result<Vec<LineEnd>, Failed> {
+    fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
             RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
             _ => LineEnd::Refused(refused.to_string()),
         };
         if pass == Pass::Check {
             let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);
-            return Ok(rows.iter().map(check).collect());
+            return rows.iter().map(check).collect();
         }
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
         let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
-        Ok(written.map(|written| written.map_or_else(refused, end)).collect())
+        written.map(|written| written.map_or_else(refused, end)).collect()
     }
 }

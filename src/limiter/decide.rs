@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 use weir_engine::observer::{RowEvent, Trace};
 use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
@@ -14,7 +15,7 @@ use weir_engine::{Charge, Decision, Mode};
 use weir_store::{Before, Check, Failure, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::leases;
+use super::leases::{self, Found, Hot, ToTake};
 use super::plan::{Decided, Plan, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
@@ -105,7 +106,7 @@ impl Limiter {
         let mut decided = Decided::default();
         let has_none = charges.is_empty() && plan.rows.is_empty();
         let result = if has_none
-            || (request.is_leasable && self.is_leased(request, &charges, &mut decided))
+            || (request.is_leasable && self.is_leased(request, &charges, &mut decided).await)
             || self.is_known(request, &charges, &mut decided)
         {
             Ok(())
@@ -154,18 +155,65 @@ impl Limiter {
     }
 
     /// Whether leases admit the request. If so, `decided` gets its outcomes. [ls-4]
-    #[cold]
-    fn is_leased<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        let Some(admitted) = self.stores.options.leases.admit(charges, request.started) else { return false };
-        let planned = &request.plan.planned;
-        for ((charge, planned), hits) in charges.iter().zip(planned).zip(admitted.ahead) {
-            if let Some(hits) = hits {
-                self.stores.begin_ahead(self.stores.store_of(charge.limit, planned.is_single), charge, hits);
+    async fn is_leased<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        decided: &mut Decided<'a>,
+    ) -> bool {
+        let Some(hot) = self.stores.options.leases.count(charges, request.started) else { return false };
+        match self.admit_by_leases(request, charges, &hot, decided) {
+            Found::Enough(()) => true,
+            Found::TooFew => false,
+            // A box, because few requests wait.
+            Found::Coming(end) => Box::pin(self.wait_for_hits(request, charges, &hot, end, decided)).await,
+        }
+    }
+
+    /// Waits until a call has charged hits ahead, once for each limit, and admits the request from them. So a burst of requests
+    /// that finds a lease used up makes one call to the store.
+    async fn wait_for_hits<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        hot: &Hot,
+        mut end: watch::Receiver<()>,
+        decided: &mut Decided<'a>,
+    ) -> bool {
+        for _ in charges {
+            // Nothing is sent on the channel: it closes.
+            if tokio::time::timeout_at(request.deadline.into(), end.changed()).await.is_err() {
+                return false;
+            }
+            match self.admit_by_leases(request, charges, hot, decided) {
+                Found::Enough(()) => return true,
+                Found::TooFew => return false,
+                Found::Coming(next) => end = next,
             }
         }
-        let outcomes = admitted.decision.outcomes.into_iter().map(Some);
-        *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
-        true
+        false
+    }
+
+    /// Asks the leases once, and begins to charge the hits ahead that hot keys lack.
+    #[cold]
+    fn admit_by_leases<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        hot: &Hot,
+        decided: &mut Decided<'a>,
+    ) -> Found<()> {
+        let planned = &request.plan.planned;
+        let mut to_take = ToTake::new();
+        let found = self.stores.options.leases.admit(charges, hot, &mut to_take);
+        for (place, hits) in to_take {
+            let charge = &charges[place];
+            self.stores.begin_ahead(self.stores.store_of(charge.limit, planned[place].is_single), charge, hits);
+        }
+        found.map(|decision| {
+            let outcomes = decision.outcomes.into_iter().map(Some);
+            *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
+        })
     }
 
     /// Whether known denials are enough for an answer. `decided` gets all that are known. [dn-1]

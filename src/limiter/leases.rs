@@ -72,17 +72,27 @@ struct Table {
     sets: Box<[Mutex<Vec<Entry>>]>,
 }
 
-/// A key that has leases, or is to get one.
+/// A key that has leases, is to get one, or had some.
 struct Entry {
     key: Box<str>,
     hash: u64,
     /// Oldest first. Of those, at most [`LEASES_OF_KEY_MAX`] have hits left.
     leases: SmallVec<[Held; LEASES_OF_KEY_MAX]>,
-    /// A call is on its way that takes hits ahead.
-    is_asking: bool,
+    /// The call on its way that takes hits ahead.
+    asking: Option<Asking>,
     /// What the store had left in its last answer.
     remaining: Hits,
 }
+
+/// A call on its way that takes hits ahead.
+struct Asking {
+    /// Its hits, without those that requests wait for.
+    unclaimed: Hits,
+    /// Dropped at the end of the call, which those who wait see.
+    end: CallEnd,
+}
+
+type CallEnd = watch::Sender<()>;
 
 /// A lease.
 struct Held {
@@ -118,16 +128,32 @@ struct Taken {
     /// The hits that are left after these.
     left: Hits,
     granted: Granted,
-    /// The hits to take ahead now, so that the next request finds some.
-    ahead: Option<Hits>,
 }
 
-/// What the leases of this process decide about a request.
-pub(super) struct Admitted {
-    pub(super) decision: Decision,
-    /// For each charge the hits to take ahead now.
-    pub(super) ahead: SmallVec<[Option<Hits>; 2]>,
+/// The charges of a request whose keys are all hot: their hashes, and the requests for each in the last time of a lease.
+pub(super) type Hot = SmallVec<[(u64, u32); 2]>;
+
+/// What the leases of this process have for a request.
+pub(super) enum Found<T> {
+    /// They admit it.
+    Enough(T),
+    /// Too few, and a call is on its way that takes enough. The channel closes at the end of the call.
+    Coming(watch::Receiver<()>),
+    TooFew,
 }
+
+impl<T> Found<T> {
+    pub(super) fn map<U>(self, with: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::Enough(found) => Found::Enough(with(found)),
+            Self::Coming(end) => Found::Coming(end),
+            Self::TooFew => Found::TooFew,
+        }
+    }
+}
+
+/// The hits to take ahead now, each with the place of its charge in the request.
+pub(super) type ToTake = SmallVec<[(usize, Hits); 2]>;
 
 /// Whether hits of this charge can be admitted by a lease.
 pub(super) fn is_leasable(charge: &Charge<'_>) -> bool {
@@ -140,6 +166,17 @@ fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
         Operation::Consume(hits) if charge.role == Role::Enforced => Some((hits, charge.limit.lease?)),
         _ => None,
     }
+}
+
+/// The leases that a process has now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTotals {
+    /// The keys with a lease.
+    pub keys: u64,
+    /// The hits that were charged ahead.
+    pub charged: u64,
+    /// How many of these hits requests have used.
+    pub used: u64,
 }
 
 impl Default for Leases {
@@ -160,6 +197,22 @@ impl Leases {
         self.clock.now()
     }
 
+    /// The leases that have not ended yet. A lease that is used up may be left out.
+    pub(super) fn totals(&self) -> LeaseTotals {
+        let mut totals = LeaseTotals::default();
+        for set in self.table.get().into_iter().flat_map(|table| &table.sets) {
+            for entry in set.lock().iter().filter(|entry| !entry.leases.is_empty()) {
+                totals.keys += 1;
+                for held in &entry.leases {
+                    let charged = held.granted.receipt.hits;
+                    totals.charged += u64::from(charged);
+                    totals.used += u64::from(charged.saturating_sub(held.left));
+                }
+            }
+        }
+        totals
+    }
+
     /// For a lease to listen for the end of the process. None if that has begun.
     pub(super) fn listen(&self) -> Option<watch::Receiver<bool>> {
         let ends = self.ends.subscribe();
@@ -173,11 +226,10 @@ impl Leases {
         self.ends.closed().await;
     }
 
-    /// Counts a request for its keys, and admits it if each of its limits has a lease with enough hits. None if the store has to
-    /// be asked. [ls-4]
-    pub(super) fn admit(&self, charges: &[Charge<'_>], now: Instant) -> Option<Admitted> {
+    /// Counts a request for its keys. None if one of them is not hot, or cannot have a lease. [ls-2]
+    pub(super) fn count(&self, charges: &[Charge<'_>], now: Instant) -> Option<Hot> {
         let asks = &self.table().asks;
-        let mut hot = SmallVec::<[(u64, u32); 2]>::new();
+        let mut hot = Hot::new();
         for (charge, (_, lease)) in charges.iter().filter_map(|charge| Some((charge, leasable(charge)?))) {
             let hash = self.hasher.hash_one(charge.key);
             let count = asks.count(hash, lease, now);
@@ -185,22 +237,35 @@ impl Leases {
                 hot.push((hash, count));
             }
         }
-        if hot.len() < charges.len() {
-            return None;
-        }
-        // A lease that has ended is found late once; then the next one of the key is tried.
-        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, &hot)).flatten()
+        (hot.len() == charges.len()).then_some(hot)
     }
 
-    /// None if a lease was found late: others may be left. `Some(None)` if the leases have too few hits.
-    fn admit_once(&self, charges: &[Charge<'_>], hot: &[(u64, u32)]) -> Option<Option<Admitted>> {
+    /// Admits a request if each of its limits has a lease with enough hits. The caller takes `to_take` ahead, however this ends. [ls-4]
+    pub(super) fn admit(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Found<Decision> {
+        // A lease that has ended is found late once; then the next one of the key is tried.
+        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, hot, to_take)).unwrap_or(Found::TooFew)
+    }
+
+    /// None if a lease was found late: others may be left.
+    fn admit_once(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Option<Found<Decision>> {
         let mut taken = SmallVec::<[Taken; 2]>::new();
-        for (charge, &(hash, asks)) in charges.iter().zip(hot) {
-            match self.take(charge, hash, asks) {
-                Some(hits) => taken.push(hits),
-                None => {
+        for (place, (charge, &(hash, asks))) in charges.iter().zip(hot).enumerate() {
+            let mut set = self.lock(hash);
+            let found = match find(&mut set, charge.key, hash) {
+                Some(entry) => {
+                    let hits = entry.take(charge, hash);
+                    let demand = asks.saturating_mul(charge.operation.asked());
+                    to_take.extend(entry.ahead(charge.limit, demand).map(|hits| (place, hits)));
+                    hits.ok_or_else(|| entry.wait(charge.operation.asked()))
+                }
+                None => Err(Found::TooFew),
+            };
+            drop(set);
+            match found {
+                Ok(hits) => taken.push(hits),
+                Err(found) => {
                     self.put_back(charges, &taken, None);
-                    return Some(None);
+                    return Some(found);
                 }
             }
         }
@@ -210,26 +275,11 @@ impl Leases {
             self.put_back(charges, &taken, Some(now));
             return None;
         }
-        Some(Some(Admitted {
-            decision: Decision {
-                denied: false,
-                now: taken.first().map_or(0, |taken| taken.granted.at(now)),
-                outcomes: charges.iter().zip(&taken).map(|(charge, taken)| taken.outcome(charge, now)).collect(),
-            },
-            ahead: taken.iter().map(|taken| taken.ahead).collect(),
+        Some(Found::Enough(Decision {
+            denied: false,
+            now: taken.first().map_or(0, |taken| taken.granted.at(now)),
+            outcomes: charges.iter().zip(&taken).map(|(charge, taken)| taken.outcome(charge, now)).collect(),
         }))
-    }
-
-    /// Takes hits of the oldest lease that has as many.
-    fn take(&self, charge: &Charge<'_>, hash: u64, asks: u32) -> Option<Taken> {
-        let hits = charge.operation.asked();
-        let mut set = self.lock(hash);
-        let entry = find(&mut set, charge.key, hash)?;
-        let held = entry.leases.iter_mut().find(|held| held.is_usable(charge.limit) && held.left >= hits)?;
-        held.left -= hits;
-        let (generation, left, granted) = (held.generation, held.left, held.granted);
-        let ahead = entry.ahead(charge.limit, asks.saturating_mul(hits));
-        Some(Taken { hash, generation, hits, left, granted, ahead })
     }
 
     /// Puts hits back into the leases that they were taken from, as far as these are still there. With a time, leases that have ended
@@ -238,8 +288,6 @@ impl Leases {
         for (charge, taken) in charges.iter().zip(taken) {
             let mut set = self.lock(taken.hash);
             let Some(entry) = find(&mut set, charge.key, taken.hash) else { continue };
-            // Nobody takes them ahead now.
-            entry.is_asking &= taken.ahead.is_none();
             if let Some(held) = entry.leases.iter_mut().find(|held| held.generation == taken.generation) {
                 held.left += taken.hits;
                 held.is_late |= now.is_some_and(|now| now >= held.granted.until);
@@ -263,10 +311,11 @@ impl Leases {
         }
         let ahead = hits_ahead(demand, 0, outcome.remaining, charge.limit.requests())?;
         if set.len() == SET_KEYS_MAX {
-            return None;
+            let unused = set.iter().position(Entry::is_unused)?;
+            set.swap_remove(unused);
         }
-        let (key, remaining) = (charge.key.into(), outcome.remaining);
-        set.push(Entry { key, hash, leases: SmallVec::new(), is_asking: true, remaining });
+        let (key, remaining, asking) = (charge.key.into(), outcome.remaining, Some(Asking::new(ahead)));
+        set.push(Entry { key, hash, leases: SmallVec::new(), asking, remaining });
         Some(ahead)
     }
 
@@ -275,17 +324,19 @@ impl Leases {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let entry = find(&mut set, key, hash)?;
-        entry.is_asking = false;
+        let asking = entry.asking.take();
         entry.remaining = remaining.unwrap_or(entry.remaining);
-        let Some(granted) = granted else {
-            remove_unused(&mut set, hash, key);
-            return None;
-        };
         // Those that are used up have nothing to give back.
         entry.leases.retain(|held| held.left > 0);
-        let generation = self.generations.fetch_add(1, Relaxed);
-        entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
-        Some(generation)
+        let generation = granted.map(|granted| {
+            let generation = self.generations.fetch_add(1, Relaxed);
+            entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
+            generation
+        });
+        // Those who wait are woken without the lock, which they need.
+        drop(set);
+        drop(asking);
+        generation
     }
 
     /// Ends a lease. Returns the hits that no request has taken, which none can take any more.
@@ -294,9 +345,7 @@ impl Leases {
         let mut set = self.lock(hash);
         let Some(entry) = find(&mut set, key, hash) else { return 0 };
         let at = entry.leases.iter().position(|held| held.generation == generation);
-        let left = at.map_or(0, |at| entry.leases.remove(at).left);
-        remove_unused(&mut set, hash, key);
-        left
+        at.map_or(0, |at| entry.leases.remove(at).left)
     }
 
     /// Drops the leases of a key whose state was reset: the store does not have their hits any more.
@@ -308,7 +357,6 @@ impl Leases {
         let mut set = self.lock(hash);
         if let Some(entry) = find(&mut set, key, hash) {
             entry.leases.clear();
-            remove_unused(&mut set, hash, key);
         }
     }
 
@@ -327,24 +375,49 @@ fn find<'s>(set: &'s mut [Entry], key: &str, hash: u64) -> Option<&'s mut Entry>
     set.iter_mut().find(|entry| entry.hash == hash && *entry.key == *key)
 }
 
-/// Removes a key that has no lease and gets none.
-fn remove_unused(set: &mut Vec<Entry>, hash: u64, key: &str) {
-    set.retain(|entry| entry.is_asking || !entry.leases.is_empty() || entry.hash != hash || *entry.key != *key);
-}
-
 impl Entry {
+    /// Takes hits of the oldest lease that has as many.
+    fn take(&mut self, charge: &Charge<'_>, hash: u64) -> Option<Taken> {
+        let hits = charge.operation.asked();
+        let held = self.leases.iter_mut().find(|held| held.is_usable(charge.limit) && held.left >= hits)?;
+        held.left -= hits;
+        Some(Taken { hash, generation: held.generation, hits, left: held.left, granted: held.granted })
+    }
+
     /// The hits to take ahead now; the caller takes them. None if there are enough, or a call is on its way.
     fn ahead(&mut self, limit: &Limit, demand: Hits) -> Option<Hits> {
         let newest = self.leases.last().map_or(0, |held| held.granted.receipt.hits);
         let usable = || self.leases.iter().filter(|held| held.left > 0 && held.is_usable(limit));
         let held = usable().fold(0, |sum: Hits, held| sum.saturating_add(held.left));
         let is_enough = held > newest / LOW_WATER || usable().count() >= LEASES_OF_KEY_MAX;
-        if self.is_asking || (held > 0 && is_enough) {
+        if self.asking.is_some() || (held > 0 && is_enough) {
             return None;
         }
         let hits = hits_ahead(demand, held, self.remaining, limit.requests())?;
-        self.is_asking = true;
+        self.asking = Some(Asking::new(hits));
         Some(hits)
+    }
+
+    /// Waits for hits, if a call is on its way whose hits are enough for all who wait. Others would wait in vain, and ask the store.
+    fn wait<T>(&mut self, hits: Hits) -> Found<T> {
+        match &mut self.asking {
+            Some(asking) if asking.unclaimed >= hits => {
+                asking.unclaimed -= hits;
+                Found::Coming(asking.end.subscribe())
+            }
+            _ => Found::TooFew,
+        }
+    }
+
+    /// It has no lease and gets none. What it knows of the store saves a call when the key is hot again.
+    fn is_unused(&self) -> bool {
+        self.asking.is_none() && self.leases.is_empty()
+    }
+}
+
+impl Asking {
+    fn new(hits: Hits) -> Self {
+        Self { unclaimed: hits, end: watch::Sender::new(()) }
     }
 }
 
@@ -393,6 +466,8 @@ mod tests {
     use super::*;
 
     const LEFT: Hits = 50_000;
+    /// What a key takes ahead that has just become hot.
+    const FIRST_AHEAD: Hits = HOT_ASKS - HOT_ASKS / 8;
     const STORE_NOW: Micros = 1_700_000_000_000_000;
 
     #[derive(Default)]
@@ -447,8 +522,19 @@ mod tests {
             Self { leases: Leases::new(clock.clone()), clock, started: Instant::now() }
         }
 
-        fn admit(&self, charges: &[Charge<'_>]) -> Option<Admitted> {
-            self.leases.admit(charges, self.started)
+        /// What leases have for a request, and the hits that it takes ahead.
+        fn find(&self, charges: &[Charge<'_>]) -> (Found<Decision>, ToTake) {
+            let mut to_take = ToTake::new();
+            let Some(hot) = self.leases.count(charges, self.started) else { return (Found::TooFew, to_take) };
+            (self.leases.admit(charges, &hot, &mut to_take), to_take)
+        }
+
+        /// The decision, if leases admit the request.
+        fn admit(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+            match self.find(charges).0 {
+                Found::Enough(decision) => Some(decision),
+                Found::Coming(_) | Found::TooFew => None,
+            }
         }
 
         /// Asks so often for a key that it is hot. Returns the hits to take ahead when the store has answered.
@@ -477,34 +563,35 @@ mod tests {
             assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
         }
         assert!(bench.admit(std::slice::from_ref(&charge)).is_none());
-        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(HOT_ASKS));
+        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
         // A call is on its way, so that there is no second one.
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
         // It fails, and the next answer begins another.
         assert_eq!(bench.leases.asked("k", None, None), None);
-        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(HOT_ASKS));
+        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
     }
 
     #[test]
     fn hits_of_a_lease_are_admitted_until_it_is_used_up_or_ends() {
         let (bench, limit) = (Bench::new(), limit());
-        assert_eq!(bench.heat("k", &limit), Some(HOT_ASKS));
+        assert_eq!(bench.heat("k", &limit), Some(FIRST_AHEAD));
         bench.grant("k", &limit, 40, 1_000);
         let one = [consume("k", &limit, 1)];
         bench.clock.0.store(10, SeqCst);
-        let Admitted { decision, ahead } = bench.admit(&one).unwrap();
+        let (Found::Enough(decision), to_take) = bench.find(&one) else { panic!("it has enough") };
         // As if the store had charged it now, and those that are left later.
         let outcome = &decision.outcomes[0];
         assert_eq!((outcome.remaining_before, outcome.remaining), (LEFT, LEFT - 1));
         assert_eq!((decision.denied, decision.now, outcome.now), (false, STORE_NOW + 10, STORE_NOW + 10));
         assert_eq!(outcome.receipt.map(|receipt| (receipt.hits, receipt.at)), Some((1, STORE_NOW)));
-        assert_eq!(*ahead, [None]);
+        assert!(to_take.is_empty(), "{to_take:?}");
         // More than is left goes to the store, and what is left stays.
         assert!(bench.admit(&[consume("k", &limit, 40)]).is_none());
         assert!(bench.admit(&[consume("k", &limit, 28)]).is_some());
         // The low water: the next hits are taken ahead, once.
-        let ahead: Vec<Option<Hits>> = (0..2).map(|_| bench.admit(&one).unwrap().ahead[0]).collect();
-        assert!(matches!(*ahead, [Some(26..), None]), "{ahead:?}");
+        let [first, second] = [(); 2].map(|()| bench.find(&one).1);
+        assert!(matches!(*first, [(0, 21..)]), "{first:?}");
+        assert!(second.is_empty(), "{second:?}");
         bench.clock.0.store(999, SeqCst);
         assert!(bench.admit(&one).is_some());
         bench.clock.0.store(1_000, SeqCst);
@@ -526,7 +613,31 @@ mod tests {
         assert_eq!(bench.leases.end("k", lease), 25);
         assert_eq!(bench.leases.end("k", lease), 0);
         assert!(bench.admit(&[consume("k", &limit, 1)]).is_none());
-        assert!(bench.leases.table().sets.iter().all(|set| set.lock().is_empty()), "nothing is kept of it");
+    }
+
+    #[test]
+    fn requests_wait_for_as_many_hits_as_are_on_their_way() {
+        let (bench, limit) = (Bench::new(), limit());
+        let ahead = bench.heat("k", &limit).unwrap();
+        let waiting = [10, ahead - 11, 1].map(|hits| match bench.find(&[consume("k", &limit, hits)]).0 {
+            Found::Coming(end) => end,
+            Found::Enough(_) | Found::TooFew => panic!("{hits} of {ahead} hits are on their way"),
+        });
+        assert!(matches!(bench.find(&[consume("k", &limit, 1)]).0, Found::TooFew), "others wait for all of them");
+        assert!(waiting.iter().all(|end| end.has_changed().is_ok()));
+        let lease = bench.grant("k", &limit, ahead, 1_000);
+        assert!(waiting.iter().all(|end| end.has_changed().is_err()), "the call has ended");
+        assert!(bench.admit(&[consume("k", &limit, ahead)]).is_some());
+        // That request has begun another call, which fails.
+        bench.leases.asked("k", None, None);
+        // A key that is hot and has no lease takes hits ahead before it asks, by what the store had left.
+        bench.leases.end("k", lease);
+        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
+        assert!(matches!((found, &*to_take), (Found::Coming(_), [(0, 1..)])), "{to_take:?}");
+        // The call fails: the next request begins another.
+        bench.leases.asked("k", Some(100), None);
+        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
+        assert!(matches!(found, Found::TooFew) && to_take.is_empty(), "too little is left to take any ahead");
     }
 
     #[test]
@@ -552,7 +663,7 @@ mod tests {
         let [a, b] = [("a", 40), ("b", 10)].map(|(key, hits)| bench.grant(key, &limit, hits, 1_000));
         let both = |hits| [consume("a", &limit, hits), consume("b", &limit, hits)];
         assert!(bench.admit(&both(11)).is_none());
-        assert_eq!(bench.admit(&both(7)).map(|admitted| admitted.decision.outcomes.len()), Some(2));
+        assert_eq!(bench.admit(&both(7)).map(|decision| decision.outcomes.len()), Some(2));
         assert!(bench.admit(&[consume("a", &limit, 1), consume("cold", &limit, 1)]).is_none());
         assert_eq!((bench.leases.end("a", a), bench.leases.end("b", b)), (33, 3));
     }
@@ -563,8 +674,15 @@ mod tests {
         for key in 0..3 * LEASED_KEYS_MAX {
             bench.heat(&key.to_string(), &limit);
         }
-        let kept: usize = bench.leases.table().sets.iter().map(|set| set.lock().len()).sum();
-        assert!((LEASED_KEYS_MAX / 2..=LEASED_KEYS_MAX).contains(&kept), "{kept}");
+        let kept = || bench.leases.table().sets.iter().map(|set| set.lock().len()).sum::<usize>();
+        assert!((LEASED_KEYS_MAX / 2..=LEASED_KEYS_MAX).contains(&kept()), "{}", kept());
+        // Keys without leases make room.
+        for key in 0..3 * LEASED_KEYS_MAX {
+            bench.leases.asked(&key.to_string(), None, None);
+        }
+        let new = (0..LEASED_KEYS_MAX).filter(|key| bench.heat(&format!("new {key}"), &limit).is_some()).count();
+        assert!(new >= LEASED_KEYS_MAX / 2, "{new}");
+        assert!(kept() <= LEASED_KEYS_MAX, "{}", kept());
     }
 
     #[test]
@@ -580,7 +698,7 @@ mod tests {
                         let mut admitted = 0;
                         for hits in [1, 3] {
                             let charge = consume("k", &limit, hits);
-                            if let Some(Admitted { decision, .. }) = bench.admit(&[charge]) {
+                            if let Some(decision) = bench.admit(&[charge]) {
                                 assert!(decision.now < STORE_NOW + 1_000, "it had ended");
                                 admitted += hits;
                             }

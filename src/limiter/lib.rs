@@ -43,7 +43,7 @@ use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
-use self::leases::Leases;
+use self::leases::{LeaseTotals, Leases};
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;
@@ -226,6 +226,12 @@ impl Limiter {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.stores.options.store
+    }
+
+    /// The leases that the process has now.
+    #[must_use]
+    pub fn lease_totals(&self) -> LeaseTotals {
+        self.stores.options.leases.totals()
     }
 
     /// Gives back the unused hits of the process's leases, before the process ends. Takes no longer than a decision

@@ -163,7 +163,7 @@ impl Stores {
             self.gave_back(request, before.given_back, charges, result.is_ok());
         }
         if request.is_leasable && result.is_ok() && !store.is_immediate() {
-            self.take_ahead(store, request, charges, decision);
+            self.take_ahead(store, charges, decision);
         }
         if !store.is_immediate() {
             let error = result.as_ref().err();
@@ -211,15 +211,10 @@ impl Stores {
 
     /// Charges hits ahead for the hot keys, based on the store's answer. [ls-2]
     #[cold]
-    fn take_ahead(
-        &self,
-        store: &Arc<dyn Store>,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'_>],
-        decision: &Decision,
-    ) {
+    fn take_ahead(&self, store: &Arc<dyn Store>, charges: &[Charge<'_>], decision: &Decision) {
+        let now = Instant::now();
         for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
-            if let Some(hits) = self.options.leases.answered(charge, outcome, request.started) {
+            if let Some(hits) = self.options.leases.answered(charge, outcome, now) {
                 self.begin_ahead(store, charge, hits);
             }
         }

@@ -17,7 +17,8 @@ use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer,
 
 use super::sync::{Mutex, MutexGuard};
 use super::{
-    Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+    Before, Clock, Failure, GivenBack, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, Undo,
 };
 
 /// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
@@ -249,6 +250,7 @@ impl Store for Memory {
         "memory"
     }
 
+    /// The process has the rows, and compares them itself. [rw-6]
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -257,6 +259,18 @@ impl Store for Memory {
         _deadline: Instant,
     ) -> Reply<'a, Decision> {
         Reply::Ready(self.decide_now(before.given_back, charges, mode))
+    }
+
+    fn read_rows<'a>(&'a self, _keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Ready(Err(has_no_rows()))
+    }
+
+    fn change_rows<'a>(
+        &'a self,
+        _changes: &'a [(&'a str, RowChange<'a>)],
+        _deadline: Instant,
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+        Reply::Ready(Err(has_no_rows()))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
@@ -325,6 +339,12 @@ impl Store for Memory {
     fn keys(&self) -> Option<u64> {
         Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
+}
+
+/// The rows of a process are not in its store.
+fn has_no_rows() -> StoreError {
+    let message = "the memory store has no rows: its process has them".to_owned();
+    StoreError::NotSent(Failure { kind: "no_rows", message })
 }
 
 /// The locked shards of one decision, by number.

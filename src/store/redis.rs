@@ -45,7 +45,7 @@ pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
 use super::{
-    Before, Reply, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, StoredRow, Undo,
+    Before, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
 };
 
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
@@ -258,16 +258,17 @@ impl Store for Redis {
         }))
     }
 
-    fn write_rows<'a>(
+    fn change_rows<'a>(
         &'a self,
-        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
         Reply::Pending(Box::pin(async move {
-            let write = async |(key, row): &(&str, Option<&StoredRow>)| {
-                self.call(key, || rows::write_call(&self.prefixed(key), *row), deadline).await.map(drop)
+            let change = async |(key, change): &(&str, RowChange<'_>)| {
+                let reply = self.call(key, || rows::change_call(&self.prefixed(key), *change), deadline).await?;
+                rows::change_reply(&reply).ok_or_else(malformed_reply)
             };
-            Ok(join_all(rows.iter().map(write)).await)
+            Ok(join_all(changes.iter().map(change)).await)
         }))
     }
 

@@ -245,8 +245,8 @@ fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
         - plan gold: 9 per hour, fixed_window
         + plan gold: 90 per minute, fixed_window
           for example a=x
-          state of 5 per hour: kept: what was used counts
-          state of 50 per day: kept: what was used counts
+          state of 5 per hour: kept: used hits count
+          state of 50 per day: kept: used hits count
           state of plan gold: 9 per hour: forgotten (window)
           state of plan gold: 90 per minute: begins empty
 
@@ -383,7 +383,10 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
     let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
     let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
     let (_, text) = diff(both, one, DiffFormat::Text, &[]);
-    assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
+    assert!(
+        text.contains("removed   b   otherwise   old.yaml:2:42\n      now these descriptors match no rule and pass"),
+        "{text}"
+    );
     let (_, text) = diff(one, both, DiffFormat::Text, &[]);
     assert!(text.contains("unlimited: false -> true"), "{text}");
     // An example is spelled as weir explain reads it.

@@ -20,6 +20,38 @@ use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
 use super::redis::RedisServer;
 
+/// The part of `Store` about rows and overrides, for a store of a test that has neither.
+macro_rules! without_rows_and_overrides {
+    () => {
+        fn read_rows<'a>(&'a self, _: &'a [&'a str], _: Instant) -> Reply<'a, Vec<weir_store::RowRead>> {
+            unreachable!("no test asks")
+        }
+
+        fn change_rows<'a>(
+            &'a self,
+            _: &'a [(&'a str, weir_store::RowChange<'a>)],
+            _: Instant,
+        ) -> Reply<'a, Vec<Result<bool, weir_store::StoreError>>> {
+            unreachable!("no test asks")
+        }
+
+        fn read_overrides<'a>(&'a self, _: &'a str, _: Instant) -> Reply<'a, Option<weir_store::StoredOverrides>> {
+            unreachable!("no test asks")
+        }
+
+        fn write_overrides<'a>(
+            &'a self,
+            _: &'a str,
+            _: &'a weir_store::StoredOverrides,
+            _: Instant,
+        ) -> Reply<'a, bool> {
+            unreachable!("no test asks")
+        }
+    };
+}
+#[allow(unused_imports, reason = "one of the test programs uses it")]
+pub(crate) use without_rows_and_overrides;
+
 /// Their names, in the order of every answer.
 pub const NAMES: [&str; 3] = ["engine", "memory", "redis"];
 /// Longer than any healthy call takes.
@@ -95,6 +127,8 @@ fn change(
 }
 
 impl Store for Engine {
+    without_rows_and_overrides!();
+
     fn name(&self) -> &'static str {
         NAMES[0]
     }

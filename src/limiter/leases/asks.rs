@@ -70,8 +70,7 @@ impl Asks {
 }
 
 impl When {
-    /// The same instant, or the begin of the period of a count that is one ahead: `now` is from before the store was asked, or another
-    /// core was faster.
+    /// The same instant, or the begin of the period of a count that is one ahead, by a core that read its clock a little later.
     fn not_before(self, count: u64) -> Self {
         let next = self.period + 1;
         if count >> (2 * NUMBER_BITS) == next & PERIOD_MAX { Self { period: next, into: 0, ..self } } else { self }

@@ -91,6 +91,8 @@ fn a_file_goes_into_the_redis_of_the_settings_without_a_server() {
             &format!("redis.url={url}"),
             &format!("redis.password_file={password}"),
             "redis.key_prefix=b:",
+            // A busy machine answers late.
+            "redis.timeout=5s",
         ],
     );
     let passes = |tenant: &str| {

@@ -52,7 +52,7 @@ fn mistakes_in_steps() {
         ("{rows: /dev/null}", "6:12: /dev/null: not a regular file"),
         ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1: column 1: no column plan, and no column limits"),
         ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2: column 1: no domain"),
-        ("{rows: a, expect: ok}", "6:15: expect means nothing in a step with rows"),
+        ("{rows: a, expect: ok}", "6:15: expect has no effect in a step with rows"),
         ("{swap: [a]}", "6:12: swap must be a path, or texts by names of files, not a list"),
     ] {
         assert_eq!(of_steps(steps), expected, "{steps}");

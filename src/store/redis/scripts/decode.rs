@@ -55,7 +55,10 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
     let mut next = || numbers.next().flatten();
     let now = next()?;
     let versions = checks.iter().map(|_| next()).collect::<Option<Vec<u64>>>()?;
-    let is_row_stale = checks.iter().zip(&versions).any(|(check, found)| check.version != *found);
+    // What follows is of no use then, and the script of one charge leaves it out.
+    if checks.iter().zip(&versions).any(|(check, found)| check.version != *found) {
+        return Some(DecisionReply::StaleRow(versions));
+    }
     let mut found = SmallVec::new();
     let mut is_stale = false;
     let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
@@ -78,11 +81,7 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(FoundState { before, after });
     }
-    let reply = match (is_row_stale, is_stale) {
-        (true, _) => DecisionReply::StaleRow(versions),
-        (false, true) => DecisionReply::StaleBounds(now),
-        (false, false) => DecisionReply::Found(now, found),
-    };
+    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
     next().is_none().then_some(reply)
 }
 

@@ -11,7 +11,7 @@ use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Receipt, Role,
 use super::library;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
-use crate::{Before, Undo};
+use crate::{Before, Check, Undo};
 
 /// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
@@ -84,6 +84,14 @@ pub(crate) fn decide_call(
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
+    if let ([charge], [check], []) = (charges, checks, given_back)
+        && charge.limit.term.is_none()
+    {
+        push_check(&mut list, check, 1, b's');
+        // The verdict of the charge is that of the decision, as without a row. In a list, only another row undoes the charge.
+        push_charge(&mut list, charge, Op::alone(charge, mode), b'S', 0);
+        return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
+    }
     // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
     // give back are a part of the whole, and stay given back if it is denied.
     let whole = mode == Mode::Atomic
@@ -92,9 +100,7 @@ pub(crate) fn decide_call(
     for (at, check) in checks.iter().enumerate() {
         let is_last = charges.is_empty() && at + 1 == checks.len();
         let role = if is_last { b'S' } else { b's' };
-        let key = u16::try_from(firsts.len() + at).expect("a request has a few hundred keys");
-        let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
-        list.push(listed, [check.version]);
+        push_check(&mut list, check, firsts.len() + at, role);
     }
     for back in given_back {
         let at = usize::from(back.charge);
@@ -176,6 +182,14 @@ fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key
     list.push(one, numbers(charge.limit, hits, charge.bounds));
 }
 
+/// Appends the version that the row at this key must have. [rw-2]
+fn push_check(list: &mut ChargeList, check: &Check<'_>, key: usize, role: u8) {
+    let key = u16::try_from(key).expect("a request has a few hundred keys");
+    let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
+    list.push(listed, [check.version]);
+}
+
+/// Appends the undo of a charge on the key. [un-1]
 fn push_undo(list: &mut ChargeList, limit: &Limit, receipt: Receipt, bounds: Option<Bounds>, role: u8, key: u16) {
     let undo = listed(limit, Op::Undo, role, key, weight::of_undo(limit));
     list.push(undo, numbers(limit, receipt.hits, bounds).chain([limit.kind().proof(receipt)]));
