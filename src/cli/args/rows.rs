@@ -72,7 +72,6 @@ pub struct RedisArguments {
 
 impl RedisArguments {
     /// The settings for an import without a server; none if a server imports.
-    #[must_use]
     pub fn settings(
         &self,
         environment: impl IntoIterator<Item = (OsString, OsString)>,

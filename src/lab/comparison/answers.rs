@@ -55,7 +55,6 @@ pub struct Changed {
 
 impl Changed {
     /// How many.
-    #[must_use]
     pub const fn all(self) -> u64 {
         self.now_denied + self.now_passed + self.errors
     }
