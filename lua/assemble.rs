@@ -21,7 +21,7 @@ crate::kind_rows!(fragments);
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
 /// Scripts that are files of their own.
-const WHOLE: [&str; 3] = ["undo_log", "read_overrides", "write_overrides"];
+const WHOLE: [&str; 4] = ["undo_log", "read_overrides", "write_overrides", "remove_row"];
 
 /// The sections that each fragment has.
 const NEEDED: [&str; 14] = [
@@ -30,7 +30,7 @@ const NEEDED: [&str; 14] = [
 ];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
-const NAMES: [(&str, &str); 30] = [
+const NAMES: [(&str, &str); 31] = [
     ("call", "redis.call"),
     ("try", "redis.pcall"),
     ("floor", "math.floor"),
@@ -40,6 +40,7 @@ const NAMES: [(&str, &str); 30] = [
     ("format", "string.format"),
     ("byte", "string.byte"),
     ("rep", "string.rep"),
+    ("insert", "table.insert"),
     ("pack_struct", "struct.pack"),
     ("unpack_struct", "struct.unpack"),
     ("NOT_OURS", "'STATE the value at the key was not written by weir'"),
@@ -69,9 +70,10 @@ const NAMES: [(&str, &str); 30] = [
 /// For people: a file that cannot be read or written, or a section that a fragment lacks.
 pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
-    let (one, list, charge) = (read("skeletons/one.lua")?, read("skeletons/list.lua")?, read("skeletons/charge.lua")?);
-    let (term, mul_div) = (read("skeletons/term.lua")?, read("skeletons/mul_div.lua")?);
-    let check = read("skeletons/check.lua")?;
+    let (list, charge, term) =
+        (read("skeletons/list.lua")?, read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
+    let (row, mul_div) = (read("skeletons/row.lua")?, read("skeletons/mul_div.lua")?);
+    let (one, check) = (with_row(&read("skeletons/one.lua")?, &row), with_row(&read("skeletons/check.lua")?, &row));
     let mut fragments = Vec::new();
     for &(name, number) in ALGORITHMS {
         fragments.push(Fragment::parse(name, b'0' + number, &read(&format!("algorithms/{name}.lua"))?)?);
@@ -296,6 +298,14 @@ fn in_list(skeleton: &str, charge: &str, before: &[&str], known: &[&Fragment]) -
             text + &format!("elseif kind == {} then\n{}", fragment.digit, indented(&write, 2))
         }),
         _ => String::new(),
+    })
+}
+
+/// A skeleton with the lines for a row in place of `--@ row KEY`.
+fn with_row(skeleton: &str, row: &str) -> String {
+    expanded(skeleton, |name, rest| match name {
+        "row" => row.replace("@key@", rest),
+        _ => format!("--@ {name} {rest}\n"),
     })
 }
 

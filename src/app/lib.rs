@@ -149,12 +149,12 @@ async fn serve_on(
     // Callers get answers from here on. Health is NOT_SERVING until the stores have answered.
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
     let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
-    server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
+    let first_rows = server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
     if let Some(manager) = manager {
         server.notify(manager, &mut serving);
     }
     banner.show(server.settings.log.format);
-    server.follow_stores(&serving);
+    server.follow_stores(&serving, first_rows);
     let senders = exports.start(&server.supervisor, &server.metrics);
     tokio::select! {
         death = server.supervisor.death() => return Err(AppError::Died(death)),

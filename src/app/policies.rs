@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
+use weir_engine::rows::{RowMisfit, is_in_two_stores};
 use weir_engine::words::printable;
 use weir_http::{PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
-use weir_store::Store;
 use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
+use super::stores::Opened;
 
 /// A longer read of the directory is a problem. A file system that never answers cannot be interrupted: weir waits for
 /// its thread, and starts no second one.
@@ -49,26 +50,33 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the whole directory.
-fn load(source: &Source, dialect: Dialect, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
+fn load(source: &Source, dialect: Dialect, stores: &Opened, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
-    checked(weir_policies::load_and_keep(source, dialect, restless), store, started)
+    checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
 }
 
-/// Checks policies that were read since `started`: the store must support all of their limits.
+/// Checks policies that were read since `started`: the store must support all of their limits, and the states of a rule with rows lie
+/// in one store. [rw-5]
 pub(super) fn checked(
     read: Result<weir_policies::Loaded, Problems>,
-    store: &dyn Store,
+    stores: &Opened,
     started: Instant,
 ) -> Result<Loaded, PolicyProblems> {
     let loaded = read.map_err(|problems| of_load(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = PolicyProblems::default();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
+        let store = &stores.first;
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
                 let text = format!("{place}: the store {} cannot hold this limit: {reason}", store.name());
                 problems.push(ProblemKind::Store.name(), text);
             }
+        }
+        let plans = rule.rows.iter().flat_map(|plans| plans.iter()).filter(|_| stores.per_second.is_some());
+        for (plan, _) in plans.filter(|(_, limits)| is_in_two_stores(limits, rule)) {
+            let text = format!("{place}: plan {plan:?}: {}", RowMisfit::OtherStore);
+            problems.push(ProblemKind::Store.name(), text);
         }
     }
     if problems.count > 0 {
@@ -173,7 +181,7 @@ pub(super) struct Reload {
     watch: Watch,
     source: Source,
     dialect: Dialect,
-    store: Arc<dyn Store>,
+    stores: Opened,
     /// The source of the last load.
     last: Kept,
 }
@@ -183,13 +191,13 @@ impl Reload {
     pub(super) async fn start(
         source: Source,
         dialect: Dialect,
-        store: Arc<dyn Store>,
+        stores: Opened,
     ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let loaded = load(&source, dialect, &*store, &Restless::default())?;
-            Ok((Self { watch, source, dialect, store, last: loaded.kept.clone() }, loaded))
+            let loaded = load(&source, dialect, &stores, &Restless::default())?;
+            Ok((Self { watch, source, dialect, stores, last: loaded.kept.clone() }, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -239,7 +247,7 @@ impl Reload {
                 }
             },
         }
-        let loaded = load(&self.source, self.dialect, &*self.store, &restless);
+        let loaded = load(&self.source, self.dialect, &self.stores, &restless);
         // The load may have read part of a later change. The watch reports that change when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;
@@ -304,5 +312,38 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
         }
         let policies = policies.clone();
         on_own_thread(move || policies.free_unused()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::observer::Silent;
+    use weir_store::memory::Memory;
+    use weir_store::{Store, SystemClock};
+
+    use super::*;
+
+    /// [rw-5]
+    #[test]
+    fn plans_that_would_move_the_states_of_a_rule_to_the_other_store_are_refused_with_their_place() {
+        const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: a, rows: {default: free}, rate_limit: {rate: 1/s, plans: {fine: 9/s, gold: 9/min}}}
+  - {key: b, rows: {default: free}, rate_limit: {rate: 1/min, plans: {gold: 9/s, max: unlimited}}}
+  - key: list
+    rows: {default: free}
+    rate_limits: [{rate: 1/s, plans: {gold: 9/min}}, 1/day]
+";
+        let memory: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), Arc::new(Silent)));
+        let checked = |per_second| {
+            let read = weir_policies::parse(&[("p.yaml", POLICY)]);
+            checked(read, &Opened { first: memory.clone(), per_second }, Instant::now())
+        };
+        assert!(checked(None).is_ok());
+        let problems = checked(Some(memory.clone())).err().expect("refused");
+        let stores = "a single limit per second lies in the second Redis and a limit of another window in the first";
+        let of = |place: &str| format!("{place}: plan \"gold\": {stores}");
+        assert_eq!(problems.texts, [of("p.yaml:3:5"), of("p.yaml:4:5")]);
     }
 }

@@ -3,8 +3,10 @@
 //!
 //! Not here: the effect of readiness (http, grpc), and decisions while a store is down (limiter).
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -14,10 +16,14 @@ use weir_lifecycle::{Life, Phase, Phases};
 use weir_limiter::overrides::OverrideTable;
 use weir_store::{Store, StoreError};
 
+use super::rows::FirstRows;
+
 /// How often weir asks a store before it is ready.
 const PING_EVERY_AT_START: Duration = Duration::from_millis(100);
 /// How often weir asks each store after that.
 const PING_EVERY: Duration = Duration::from_secs(1);
+/// How often weir looks how each store is set up.
+const ADVISE_EVERY: Duration = Duration::from_secs(60);
 /// How long the answer to a PING may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -68,6 +74,15 @@ pub(super) struct Times {
     pub(super) start_within: Duration,
 }
 
+/// What follows the stores besides their answers.
+pub(super) struct Inputs {
+    /// They change the limits of requests, so weir reads them before the first one.
+    pub(super) overrides: Arc<OverrideTable>,
+    pub(super) first_rows: FirstRows,
+    /// How many hints the stores have for the operator.
+    pub(super) advices: Arc<AtomicU64>,
+}
+
 /// Follows the stores until the drain.
 ///
 /// # Errors
@@ -79,14 +94,13 @@ pub(super) async fn follow(
     phases: Arc<Phases>,
     report: Arc<ServiceState>,
     life: Life,
-    overrides: Arc<OverrideTable>,
+    mut inputs: Inputs,
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, &warm_up, times, &phases, &report, &overrides).await?;
-        advise(stores).await;
+        become_ready(stores, &warm_up, times, &phases, &report, &mut inputs).await?;
         if stores.iter().any(|store| !store.is_immediate()) {
-            keep_asking(stores, &report).await;
+            tokio::join!(keep_asking(stores, &report), keep_advising(stores, &inputs.advices));
         }
         pending::<Result<(), String>>().await
     };
@@ -105,7 +119,7 @@ async fn become_ready(
     times: Times,
     phases: &Phases,
     report: &ServiceState,
-    overrides: &OverrideTable,
+    inputs: &mut Inputs,
 ) -> Result<(), String> {
     let start = tokio::time::Instant::now();
     let end = start + times.ready_after;
@@ -142,8 +156,8 @@ async fn become_ready(
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
                 if !waited {
-                    // Before the first request, because overrides can change its limits.
-                    super::overrides::look(overrides, true).await;
+                    super::overrides::look(&inputs.overrides, true).await;
+                    inputs.first_rows.in_force().await;
                 }
                 if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {
                     tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");
@@ -180,17 +194,25 @@ async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str
     Ok(None)
 }
 
-/// Logs hints about a store's configuration.
-async fn advise(stores: &[Arc<dyn Store>]) {
-    for store in stores {
-        match store.advice(Instant::now() + PING_TIMEOUT).get().await {
-            Ok(sentences) => {
-                for sentence in sentences {
-                    tracing::warn!(store = store.name(), "{sentence}");
+/// Logs what the operator should change in how the stores are set up, when it is found, and counts it. A store that does not answer is
+/// taken to be as it was.
+async fn keep_advising(stores: &[Arc<dyn Store>], count: &AtomicU64) {
+    let mut known: Vec<BTreeSet<String>> = vec![BTreeSet::new(); stores.len()];
+    loop {
+        for (store, known) in stores.iter().zip(&mut known) {
+            match store.advice(Instant::now() + PING_TIMEOUT).get().await {
+                Ok(sentences) => {
+                    let found = sentences.into_iter().collect::<BTreeSet<String>>();
+                    for sentence in found.difference(known) {
+                        tracing::warn!(store = store.name(), "{sentence}");
+                    }
+                    *known = found;
                 }
+                Err(error) => tracing::debug!(store = store.name(), %error, "the store's configuration cannot be read"),
             }
-            Err(error) => tracing::debug!(store = store.name(), %error, "the store's configuration cannot be read"),
         }
+        count.store(known.iter().map(|found| found.len() as u64).sum(), Relaxed);
+        tokio::time::sleep(ADVISE_EVERY).await;
     }
 }
 

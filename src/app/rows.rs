@@ -7,8 +7,10 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use weir_engine::rows::Row;
 use weir_lifecycle::{Life, Phase, on_own_thread};
@@ -33,33 +35,76 @@ struct Place {
     line: usize,
 }
 
-/// Reads the files of rows in a directory whenever one has changed, until everything drains. All or nothing: after a mistake
-/// the last good rows stay in force.
-///
-/// # Errors
-/// None; the type is that of a supervised task.
-pub(super) async fn follow(table: Arc<RowTable>, directory: PathBuf, life: Life) -> Result<(), String> {
-    let mut ticks = tokio::time::interval(LOOK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut known, mut policies) = (BTreeMap::new(), table.policies());
-    loop {
-        tokio::select! {
-            () = life.reached(Phase::Draining) => return Ok(()),
-            _ = ticks.tick() => {}
+/// The files of rows in a directory.
+pub(super) struct RowFiles {
+    table: Arc<RowTable>,
+    directory: PathBuf,
+    /// Whether some files were put in force.
+    in_force: watch::Sender<bool>,
+    /// Whether the files are refused now.
+    are_refused: Arc<AtomicBool>,
+}
+
+/// Shows when the first files are in force. The default waits for none.
+#[derive(Default)]
+pub(super) struct FirstRows(Option<watch::Receiver<bool>>);
+
+impl FirstRows {
+    /// Waits until the files are in force. Without that, customers would have the default plan for a moment after each start.
+    pub(super) async fn in_force(&mut self) {
+        if let Some(in_force) = &mut self.0 {
+            // The sender is in a task that lives until everything drains.
+            let _ = in_force.wait_for(|in_force| *in_force).await;
         }
-        let (at, table) = (directory.clone(), table.clone());
-        let (before, policies_before) = (known.clone(), policies.clone());
-        let now = table.policies();
-        policies = now.clone();
-        known = on_own_thread(move || {
-            let found = files(&at);
-            let is_same = found == before && (found.is_empty() || Arc::ptr_eq(&now, &policies_before));
-            if !is_same {
-                look(&table, &now, &found);
+    }
+}
+
+impl RowFiles {
+    pub(super) fn new(table: Arc<RowTable>, directory: PathBuf, metrics: &Metrics) -> Self {
+        let are_refused = Arc::<AtomicBool>::default();
+        let shown = are_refused.clone();
+        metrics.gauge("weir_input_refused", &[("input", "rows")], move || u64::from(shown.load(Relaxed)));
+        Self { table, directory, in_force: watch::Sender::new(false), are_refused }
+    }
+
+    pub(super) fn first(&self) -> FirstRows {
+        FirstRows(Some(self.in_force.subscribe()))
+    }
+
+    /// Reads the files whenever one has changed, until everything drains. All or nothing: after a mistake the last good rows stay in
+    /// force.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub(super) async fn follow(self, life: Life) -> Result<(), String> {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut known, mut policies) = (None, self.table.policies());
+        loop {
+            tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                _ = ticks.tick() => {}
             }
-            found
-        })
-        .await;
+            let (directory, table, before) = (self.directory.clone(), self.table.clone(), known.take());
+            let now = self.table.policies();
+            let are_same = Arc::ptr_eq(&now, &std::mem::replace(&mut policies, now.clone()));
+            let (found, are_good) = on_own_thread(move || {
+                let found = files(&directory);
+                let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
+                // A start without files needs no line in the log.
+                let has_none = before.is_none() && found.is_empty();
+                let are_good = (!is_read).then(|| has_none || look(&table, &now, &found));
+                (found, are_good)
+            })
+            .await;
+            known = Some(found);
+            if let Some(are_good) = are_good {
+                self.are_refused.store(!are_good, Relaxed);
+                if are_good {
+                    self.in_force.send_replace(true);
+                }
+            }
+        }
     }
 }
 
@@ -79,8 +124,8 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Stamp> {
     found.take(FILES_MAX).collect()
 }
 
-/// Puts the rows of these files in force, or logs why not.
-fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<PathBuf, Stamp>) {
+/// Puts the rows of these files in force, or logs why not. Returns whether they are.
+fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<PathBuf, Stamp>) -> bool {
     let (mut rows, mut places, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for path in files.keys() {
         read(path, &mut rows, &mut places, &mut problems);
@@ -89,7 +134,7 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
         match table.replace_of_files(policies, rows, PROBLEMS_MAX) {
             Ok(rows) => {
                 tracing::info!(rows, files = files.len(), "rows of files loaded");
-                return;
+                return true;
             }
             Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {
                 let Place { file, line } = &places[at];
@@ -100,6 +145,7 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
     for problem in problems.iter().take(PROBLEMS_MAX) {
         tracing::error!(problem, "the files of rows have a mistake: the last good rows stay in force");
     }
+    false
 }
 
 fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mut Vec<String>) {

@@ -3,6 +3,7 @@
 //! Not here: the order of their start and end (lib.rs).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
@@ -24,6 +25,7 @@ use super::certificates::Certificates;
 use super::listeners::Listeners;
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
+use super::rows::{FirstRows, RowFiles};
 use super::stores::{Opened, Stores};
 use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
 
@@ -105,7 +107,7 @@ impl Server {
 
     async fn policies_of_directory(&self) -> Result<(Arc<Policies>, Reload), AppError> {
         let settings = &self.settings.policies;
-        let started = Reload::start(source(settings), Dialect::of(settings), self.control.first.clone()).await;
+        let started = Reload::start(source(settings), Dialect::of(settings), self.control.clone()).await;
         let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
         let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
         self.report.loaded(policies.current(), loaded.places, loaded.kept);
@@ -118,11 +120,8 @@ impl Server {
     async fn policies_by_xds(&mut self, manager: Option<&ServiceManager>) -> Result<Option<Arc<Policies>>, AppError> {
         let settings = &self.settings.policies;
         let policies = Arc::new(Policies::none_yet(self.metrics.observer()));
-        let target = xds::Target {
-            load: self.target(&policies),
-            dialect: Dialect::of(settings),
-            store: self.control.first.clone(),
-        };
+        let target =
+            xds::Target { load: self.target(&policies), dialect: Dialect::of(settings), stores: self.control.clone() };
         let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         let life = self.life.clone();
         self.supervisor.task("xds", async move {
@@ -281,7 +280,8 @@ impl Server {
         }
     }
 
-    /// Starts the tasks for everything that can change at runtime: overrides, certificates and policies.
+    /// Starts the tasks for everything that can change at runtime: overrides, certificates, policies and files of rows. Returns when the last
+    /// are in force.
     pub(super) fn follow_changes(
         &self,
         tls: Option<Arc<ServerTls>>,
@@ -289,11 +289,14 @@ impl Server {
         reload: Option<Reload>,
         overrides: Arc<OverrideTable>,
         rows: Arc<RowTable>,
-    ) {
+    ) -> FirstRows {
         let Self { settings, metrics, supervisor, shutdown, life, .. } = self;
+        let mut first_rows = FirstRows::default();
         if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
             let directory = settings.policies.directory.clone();
-            supervisor.task("rows", rows::follow(rows, directory, life.clone()));
+            let files = RowFiles::new(rows, directory, metrics);
+            first_rows = files.first();
+            supervisor.task("rows", files.follow(life.clone()));
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {
@@ -306,6 +309,7 @@ impl Server {
             supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
         }
         supervisor.task("freeing policies", policies::free_unused(policies, life.clone()));
+        first_rows
     }
 
     /// Sends the state to the service manager.
@@ -319,14 +323,20 @@ impl Server {
         self.supervisor.task("service manager", service_manager::follow(manager, sources));
     }
 
-    /// Makes weir ready when the stores have answered, and tracks whether they still answer.
-    pub(super) fn follow_stores(&self, serving: &Serving) {
+    /// Makes weir ready when the stores have answered and `first_rows` are in force, and tracks whether the stores still answer.
+    pub(super) fn follow_stores(&self, serving: &Serving, first_rows: FirstRows) {
         let stores = std::iter::once(&self.control.first).chain(&self.control.per_second).cloned().collect();
         let redis = &self.settings.redis;
         let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
-        let (warm_up, overrides) = (serving.warm_up.clone(), serving.overrides.clone());
+        let advices = Arc::<AtomicU64>::default();
+        if self.control.remote().next().is_some() {
+            let shown = advices.clone();
+            self.metrics.gauge("weir_redis_evicting_servers", &[], move || shown.load(Relaxed));
+        }
+        let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, advices };
+        let warm_up = serving.warm_up.clone();
         let (phases, report, life) = (self.phases.clone(), self.report.clone(), self.life.clone());
-        let following = ready::follow(stores, warm_up, times, phases, report, life, overrides);
+        let following = ready::follow(stores, warm_up, times, phases, report, life, inputs);
         self.supervisor.task("store", following);
     }
 }

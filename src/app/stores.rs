@@ -38,6 +38,7 @@ pub(super) struct Servers {
 }
 
 /// The stores of one runtime.
+#[derive(Clone)]
 pub(super) struct Opened {
     /// The store of all states.
     pub(super) first: Arc<dyn Store>,

@@ -8,11 +8,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use weir_policies::Dialect;
-use weir_store::Store;
 use weir_telemetry::metrics::Metrics;
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 
+use super::stores::Opened;
 use super::{AppError, certificates, policies};
 
 /// The target of accepted policies.
@@ -21,8 +21,8 @@ pub(super) struct Target {
     pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) dialect: Dialect,
-    /// The store, which must support the limits.
-    pub(super) store: Arc<dyn Store>,
+    /// The stores, which must support the limits.
+    pub(super) stores: Opened,
 }
 
 /// Signals when the first policies are in force.
@@ -67,7 +67,7 @@ impl Target {
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
-        match policies::checked(read, &*self.store, started) {
+        match policies::checked(read, &self.stores, started) {
             Ok(loaded) => {
                 self.load.put_in_force(loaded);
                 Ok(())

@@ -22,6 +22,9 @@ pub const ROW_ID: &str = "row";
 /// The most bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 256;
 
+/// How long a row stays after its end, so that a clock that is a little fast removes none too early. [rw-4]
+pub const ENDED_ROW_KEPT_US: Micros = 60_000_000;
+
 /// A row: the numbers of one descriptor in place of the default plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {

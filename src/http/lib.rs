@@ -4,6 +4,7 @@
 //! and when to start and stop (app).
 
 mod admin;
+mod body;
 mod debug;
 pub mod fuzz;
 mod limited;

@@ -4,9 +4,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -14,10 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::Window;
-use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
-use weir_engine::overrides::Entries;
 use weir_engine::overrides::Misfit;
 use weir_engine::overrides::Numbers;
 use weir_engine::overrides::Override;
@@ -28,14 +24,13 @@ use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
 use weir_text::{instant_text, parse_instant};
 
+use super::body::{self, BodyNumbers, entries_of, numbers_as_json, numbers_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{Site, json_error, token};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
-/// How long the body may take to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body of a PUT: an override.
 #[derive(Deserialize)]
@@ -50,15 +45,6 @@ struct SetBody {
     /// The duration, in place of `until`.
     for_us: Option<u64>,
     reason: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BodyNumbers {
-    name: Option<Box<str>>,
-    requests: u32,
-    window_us: u64,
-    burst: Option<u32>,
 }
 
 /// The query of a DELETE.
@@ -119,10 +105,11 @@ pub(super) async fn set(
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let new = match read(body).await.and_then(|body| wanted(&body, &by, site.admin.overrides.now())) {
-        Ok(new) => new,
-        Err((status, reason)) => return json_error(status, reason),
-    };
+    let new =
+        match body::read(body, BODY_BYTES_MAX).await.and_then(|body| wanted(&body, &by, site.admin.overrides.now())) {
+            Ok(new) => new,
+            Err((status, reason)) => return json_error(status, reason),
+        };
     match site.admin.overrides.set(&new).await {
         Ok(kept) => {
             audit(&by, &kept, "override set");
@@ -212,13 +199,12 @@ impl OfRules {
 fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
     let SetOverride { set, set_at, by, reason } = one;
     let fitted = fit(policies, set);
-    let limits: Vec<Value> = set.numbers.iter().map(numbers_as_json).collect();
     json!({
         "domain": set.domain,
         "descriptor": spell_entries(set.descriptor()),
         "rule": fitted.as_ref().ok().map(|(rule, ..)| &rule.path),
         "unused": fitted.as_ref().err().map(Misfit::to_string),
-        "limits": limits,
+        "limits": numbers_as_json(&set.numbers),
         "until": instant_text(set.until),
         "until_us": set.until,
         "set": instant_text(*set_at),
@@ -227,25 +213,12 @@ fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
     })
 }
 
-fn numbers_as_json(numbers: &Numbers) -> Value {
-    let Numbers { name, requests, window, burst } = numbers;
-    json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
-}
-
 /// The answer to a change that the store has confirmed.
 fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
     let mut shown = as_json(one, &overrides.policies());
     shown["store"] = json!(overrides.store().name());
     shown["shared_with"] = json!(shared_with(&overrides.policies(), &one.set));
     Json(shown).into_response()
-}
-
-async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
-        Ok(Ok(body)) => Ok(body.into()),
-        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {BODY_BYTES_MAX} bytes"))),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
-    }
 }
 
 /// The override in a body.
@@ -264,22 +237,13 @@ pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, 
         (None, Some(us)) => now.saturating_add(us),
         _ => return Err(invalid("give either until or for_us".to_owned())),
     };
-    let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
-        let window = Window::from_micros(window_us).map_err(|error| invalid(format!("window_us: {error}")))?;
-        Ok(Numbers { name, requests, window, burst })
-    });
     let set = Override {
         domain: domain.into(),
         entries: entries_of(&descriptor).map_err(invalid)?,
-        numbers: numbers.collect::<Result<_, _>>()?,
+        numbers: numbers_of(limits).map_err(invalid)?,
         until,
     };
     Ok(SetOverride { set, set_at: now, by: by.into(), reason: reason.trim().into() })
-}
-
-fn entries_of(descriptor: &str) -> Result<Entries, String> {
-    let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
-    Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
 }
 
 fn refusal(refused: &Refused) -> Response {
@@ -290,20 +254,4 @@ fn refusal(refused: &Refused) -> Response {
         Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     json_error(status, refused)
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_engine::Entry;
-
-    use super::*;
-
-    #[test]
-    fn a_descriptor_is_written_as_it_is_read() {
-        for text in ["user=ann", "path=/a\\,b\\\\,client=", "x=a=b"] {
-            let entries = parse_entries(text).unwrap();
-            let entries = entries.iter().map(|(key, value)| Entry { key, value });
-            assert_eq!(spell_entries(entries), text);
-        }
-    }
 }

@@ -3,9 +3,8 @@
 //! Not here: the effect of a row, and how it is stored (limiter/rows.rs), and files of rows (policies, cli).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -13,13 +12,14 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::{parse_entries, spell_entries};
-use weir_engine::overrides::{Entries, Misfit, Numbers};
+use weir_engine::Entry;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::overrides::{Entries, Misfit};
 use weir_engine::rows::{Row, RowMisfit, RowTerms};
-use weir_engine::{Entry, Window};
-use weir_limiter::rows::{RowRefused, Written};
+use weir_limiter::rows::{Removed, RowRefused, Written};
 use weir_text::{instant_text, parse_instant};
 
+use super::body::{self, BodyNumbers, entries_of, numbers_as_json, numbers_of};
 use super::token::PeerAddress;
 use super::{Site, json_error, token};
 
@@ -27,8 +27,6 @@ use super::{Site, json_error, token};
 const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// The most rows of one body.
 const ROWS_MAX: usize = 5_000;
-/// How long the body may take to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A row in the body of a PUT, or in a line of a POST.
 #[derive(Deserialize)]
@@ -39,20 +37,11 @@ struct Wanted {
     descriptor: String,
     plan: Option<Box<str>>,
     #[serde(default)]
-    limits: Vec<WantedNumbers>,
+    limits: Vec<BodyNumbers>,
     /// A date or an instant.
     until: Option<String>,
     #[serde(default)]
     note: Box<str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WantedNumbers {
-    name: Option<Box<str>>,
-    requests: u32,
-    window_us: u64,
-    burst: Option<u32>,
 }
 
 /// The query of a GET: one row, or a page of all.
@@ -128,7 +117,7 @@ pub(super) async fn set(
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let row = match read(body).await {
+    let row = match body::read(body, BODY_BYTES_MAX).await {
         Ok(body) => match row_of(&body) {
             Ok(row) => row,
             Err(reason) => return json_error(StatusCode::BAD_REQUEST, format!("body: {reason}")),
@@ -165,7 +154,7 @@ pub(super) async fn set_many(
         Ok(Query(posted)) => posted.check,
         Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
     };
-    let body = match read(body).await {
+    let body = match body::read(body, BODY_BYTES_MAX).await {
         Ok(body) => body,
         Err((status, reason)) => return json_error(status, reason),
     };
@@ -219,9 +208,13 @@ pub(super) async fn remove(
     match (domain, descriptor, ended) {
         (Some(domain), Some(descriptor), false) => match entries_of(&descriptor) {
             Ok(entries) => match table.remove(&domain, &as_entries(&entries)).await {
-                Ok(row) => {
-                    tracing::info!(by, domain, descriptor, before = row.terms.to_string(), "row removed");
-                    Json(as_json(&row)).into_response()
+                Ok(Removed { row, left }) => {
+                    audit_removed(&by, &row, left.as_ref());
+                    let mut shown = as_json(&row);
+                    if let Some(left) = &left {
+                        shown["left"] = as_json(left);
+                    }
+                    Json(shown).into_response()
                 }
                 Err(refused) => refusal(&refused),
             },
@@ -229,10 +222,8 @@ pub(super) async fn remove(
         },
         (domain, None, true) => match table.prune(domain.as_deref(), after.as_deref()).await {
             Ok((removed, next)) => {
-                if removed > 0 {
-                    tracing::info!(by, removed, "ended rows removed");
-                }
-                Json(json!({ "removed": removed, "next": next })).into_response()
+                removed.iter().for_each(|row| audit_removed(&by, row, None));
+                Json(json!({ "removed": removed.len(), "next": next })).into_response()
             }
             Err(refused) => refusal(&refused),
         },
@@ -257,6 +248,19 @@ fn audit(by: &str, row: &Row, written: &Written) {
     );
 }
 
+/// Logs who removed a row, and the row of a file that counts in its place.
+fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
+    tracing::info!(
+        by,
+        domain = &*row.domain,
+        descriptor = spell_entries(row.descriptor()),
+        terms = left.map(|left| left.terms.to_string()),
+        before = row.terms.to_string(),
+        before_until = row.until.map(instant_text),
+        "row removed"
+    );
+}
+
 const fn word(written: &Written) -> &'static str {
     if written.is_same { "same" } else { "written" }
 }
@@ -274,24 +278,15 @@ pub(super) fn as_json(row: &Row) -> Value {
     });
     match &row.terms {
         RowTerms::Plan(plan) => shown["plan"] = json!(plan),
-        RowTerms::Own(numbers) => shown["limits"] = numbers.iter().map(numbers_as_json).collect(),
+        RowTerms::Own(numbers) => shown["limits"] = numbers_as_json(numbers),
     }
     shown
-}
-
-fn numbers_as_json(numbers: &Numbers) -> Value {
-    let Numbers { name, requests, window, burst } = numbers;
-    json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
 }
 
 pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     let Wanted { domain, descriptor, plan, limits, until, note } =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {
-        let window = Window::from_micros(window_us).map_err(|error| format!("window_us: {error}"))?;
-        Ok(Numbers { name, requests, window, burst })
-    });
-    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let numbers = numbers_of(limits)?;
     let terms = match (plan, numbers.is_empty()) {
         (Some(plan), true) => RowTerms::Plan(plan),
         (None, false) => RowTerms::Own(numbers),
@@ -301,21 +296,8 @@ pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     Ok(Row { domain, entries: entries_of(&descriptor)?, terms, until: until.transpose()?, note })
 }
 
-fn entries_of(descriptor: &str) -> Result<Entries, String> {
-    let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
-    Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
-}
-
 fn as_entries(entries: &Entries) -> Vec<Entry<'_>> {
     entries.iter().map(|(key, value)| Entry { key, value }).collect()
-}
-
-async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
-        Ok(Ok(body)) => Ok(body.into()),
-        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {BODY_BYTES_MAX} bytes"))),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
-    }
 }
 
 fn refusal(refused: &RowRefused) -> Response {
@@ -323,7 +305,7 @@ fn refusal(refused: &RowRefused) -> Response {
         RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. })) | RowRefused::Absent => {
             StatusCode::NOT_FOUND
         }
-        RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign => StatusCode::CONFLICT,
+        RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign | RowRefused::Contended => StatusCode::CONFLICT,
         RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
         RowRefused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -23,11 +23,11 @@ use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 weir_engine::named! {
     /// The direction of a change, for the affected descriptors.
     pub enum Direction {
-        /// Less passes.
+        /// Fewer requests pass.
         Stricter = "stricter",
-        /// More passes.
+        /// More requests pass.
         Looser = "looser",
-        /// Less passes at some times, and more at others.
+        /// At some times fewer requests pass, and at others more.
         Both = "stricter and looser",
         /// The amount does not change, or is unknown.
         Neither = "otherwise",
@@ -67,15 +67,16 @@ pub struct Effect<'p> {
 /// The subject of a difference.
 #[derive(Debug)]
 pub enum Subject<'p> {
-    /// The old and the new limit; none if there was or is no such limit.
+    /// The old and the new limit. `None` on a side without the limit.
     Limit(Option<&'p Limit>, Option<&'p Limit>),
-    /// The old and the new limit of descriptors whose row names this plan, if the default plan has not the same difference.
+    /// The old and the new limit of descriptors whose row names this plan, if the default plan does not have the same
+    /// difference.
     Plan(&'p str, Option<&'p Limit>, Option<&'p Limit>),
     /// A key of a policy, with its old and its new value.
     Key(&'static str, String, String),
     /// The values that the rule matches: new ones, and removed ones.
     Values(Vec<String>, Vec<String>),
-    /// A descriptor that the rule matches on one side only, with the rules that it meets.
+    /// A descriptor that the rule matches on one side only, with the rules that it meets before and now.
     Met {
         /// The descriptor.
         example: String,
@@ -180,7 +181,7 @@ pub struct DomainChange<'p> {
 pub struct Comparison<'p> {
     /// Domains, by name.
     pub domains: Vec<DomainChange<'p>>,
-    /// Rules, by domain and in the order of the new policies; removed ones last.
+    /// Rules, by domain and in the order of the new policies. Removed rules come last.
     pub rules: Vec<RuleChange<'p>>,
     /// The number of unchanged rules.
     pub same: usize,
@@ -194,7 +195,7 @@ impl Comparison<'_> {
         self.domains.is_empty() && self.rules.is_empty()
     }
 
-    /// The number of changes in a direction; `Both` counts for stricter and for looser.
+    /// The number of changes in a direction. `Both` counts as stricter and as looser.
     pub fn with_direction(&self, direction: Direction) -> usize {
         self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }

@@ -124,11 +124,12 @@ impl Simulated {
         Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
     }
 
-    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan counts for their customers.
+    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan applies to their customers.
+    #[must_use]
     pub fn set_rows(&self, rows: &GivenRows) -> Option<String> {
         let (left_out, first) = self.world.replace_rows(rows)?;
         let rows = counted(left_out, "row");
-        Some(format!("{}: {rows} without effect, so the default plan counts, such as {first}", self.name))
+        Some(format!("{}: {rows} without effect, so the default plan applies, such as {first}", self.name))
     }
 
     /// Its policies.

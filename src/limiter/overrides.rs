@@ -201,7 +201,7 @@ impl OverrideTable {
                 Err(at) => next.insert(at, new.clone()),
             }
             if next.len() > OVERRIDES_MAX {
-                let reason = format!("there are {OVERRIDES_MAX} overrides, which is the most: delete some");
+                let reason = format!("there are {OVERRIDES_MAX} overrides, which is the maximum: delete some");
                 return Err(Refused::Full(reason));
             }
             self.check_alone(&new, &next)?;

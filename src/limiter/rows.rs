@@ -1,7 +1,7 @@
-//! Rows: each descriptor of a rule with rows has numbers of its own, beside its states. [rw-1]
+//! Rows: each descriptor of a rule with rows can have its own limits. weir keeps them beside its states. [rw-1]
 //!
-//! This file is the table of rows for operators: reading, writing and listing. Not here: what a row does to a decision (plan.rs,
-//! decide.rs), and the lines of files of rows (package policies).
+//! This file is the table of rows for operators: reading, writing and listing. The effect of a row on a decision is in
+//! plan.rs and decide.rs. The lines of files of rows are in the package policies.
 
 pub mod known;
 mod text;
@@ -10,45 +10,50 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, RowEvent};
-use weir_engine::rows::{ROW_ID, Row, RowMisfit, row_key};
+use weir_engine::rows::{ENDED_ROW_KEPT_US, ROW_ID, Row, RowMisfit, row_key};
 use weir_engine::{Entry, Micros, PolicySet, Rule, Unit, key};
-use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
+use weir_store::{Clock, RowChange, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
-use self::known::{KnownRow, KnownRows, ProcessRows, ROWS_OF_PROCESS_MAX};
+use self::known::{KnownRow, KnownRows, ROWS_OF_PROCESS_MAX, Removal};
 pub use self::text::fuzz;
 use super::Policies;
 
-/// How long one call to the store may take.
+/// The timeout of one call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many rows are read or written at the same time.
+/// The number of rows that are read or written at the same time.
 const AT_ONCE: usize = 256;
 /// The most rows of this process in one page.
 const PAGE_ROWS: usize = 5_000;
 /// The most steps of a scan in one page.
 const PAGE_STEPS: usize = 50;
+/// How often weir reads a row again that others change before its removal.
+const REMOVE_ATTEMPTS: usize = 16;
 
 /// Why a row was not read, written or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowRefused {
-    /// It fits no rule of the policies in force.
+    /// The row fits no rule of the policies in force.
     #[error("{0}")]
     Misfit(RowMisfit),
-    /// Something else is wrong with it.
+    /// The row is wrong in another way.
     #[error("{0}")]
     Invalid(String),
-    /// There are too many rows in this process.
-    #[error("this process has {ROWS_OF_PROCESS_MAX} rows, which is the most")]
+    /// This process has too many rows.
+    #[error("this process has {ROWS_OF_PROCESS_MAX} rows, which is the maximum")]
     Full,
-    /// A file has the row.
+    /// The row comes from a file, and no operator has set it.
     #[error("the row comes from a file beside the policies: change the file")]
     OfFile,
-    /// There is none for this descriptor.
+    /// Others changed the row before each attempt to remove it.
+    #[error("others keep changing the row: try again")]
+    Contended,
+    /// This descriptor has no row.
     #[error("there is no row for this domain and descriptor")]
     Absent,
-    /// The value at its key is none of weir's.
+    /// weir did not write the value at the key of the row.
     #[error("the value at the key of the row was not written by weir: set the row, or delete the key")]
     Foreign,
-    /// The store did not confirm it.
+    /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
 }
@@ -56,7 +61,7 @@ pub enum RowRefused {
 fn unconfirmed(error: &StoreError) -> String {
     match error {
         StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
-        StoreError::Unknown(failure) => format!("{}: the row may be written or not", failure.message),
+        StoreError::Unknown(failure) => format!("{}: the row may have been written", failure.message),
         StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
     }
 }
@@ -64,32 +69,54 @@ fn unconfirmed(error: &StoreError) -> String {
 /// A row that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// What there was before, if it was a row.
+    /// The row before, if any.
     pub before: Option<Row>,
-    /// The store had the same row already, and nothing was written.
+    /// The store already had the same row, so weir wrote nothing.
     pub is_same: bool,
+}
+
+/// A row that was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The row.
+    pub row: Row,
+    /// The row of a file that applies from now on. The removed row had replaced it.
+    pub left: Option<Row>,
 }
 
 /// One page of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The rows, with whether each has an effect under the policies in force, and if not, why.
+    /// The rows. If a row has no effect under the policies in force, with the reason.
     pub rows: Vec<(Row, Option<RowMisfit>)>,
-    /// Keys of rows with values that are none of weir's.
+    /// Keys of rows whose values weir did not write.
     pub foreign: Vec<String>,
-    /// Where the next page begins; none after the last.
+    /// The start of the next page. `None` on the last page.
     pub next: Option<String>,
 }
 
-/// Where a page begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The start of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
-    /// Which of the stores.
+    /// The index of the store.
     store: usize,
-    /// Where in a shared store.
+    /// The position in the store. For rows of this process, the part is a shard.
     at: ScanPosition,
-    /// The last key of the page before, with rows of this process.
-    after: String,
+}
+
+/// A row and its place.
+struct Found<'a> {
+    store: &'a Arc<dyn Store>,
+    key: String,
+    stored: StoredRow,
+    row: Row,
+}
+
+/// A page of rows with their places, and of keys whose values weir did not write.
+struct FoundPage<'a> {
+    rows: Vec<Found<'a>>,
+    foreign: Vec<String>,
+    next: Option<String>,
 }
 
 /// The rows of one store, for operators.
@@ -111,7 +138,7 @@ struct Ready {
 }
 
 impl RowTable {
-    /// The rows of these stores, for these policies.
+    /// Makes the table of the rows in these stores, for these policies.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -125,13 +152,13 @@ impl RowTable {
         Self { store, per_second, policies, known, clock, observer }
     }
 
-    /// The store that has them.
+    /// The store of the rows.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// The clock of this process, for ends that are given as a length of time.
+    /// The time of this process, for ends that are given as a duration.
     #[must_use]
     pub fn now(&self) -> Micros {
         self.clock.now()
@@ -151,8 +178,7 @@ impl RowTable {
 
     /// Whether a row fits the policies in force.
     ///
-    /// # Errors
-    /// When it does not.
+    /// # Errors If it does not fit.
     pub fn check(&self, row: &Row) -> Result<(), RowRefused> {
         self.ready(row.clone()).map(|_| ())
     }
@@ -174,7 +200,7 @@ impl RowTable {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
     }
 
-    /// Writes rows, each by itself. A row that the store has already is not written again.
+    /// Writes each row separately. weir does not write a row that the store already has.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
@@ -222,7 +248,7 @@ impl RowTable {
                 RowRead::Absent | RowRead::Foreign { .. } => None,
             };
             results[*at] = Ok(Written { before, is_same });
-            // Two lines of one descriptor: the later one counts.
+            // If two lines have the same descriptor, the later line applies.
             changed.retain(|(_, other)| other.key != ready.key);
             if !is_same {
                 changed.push(one);
@@ -232,20 +258,20 @@ impl RowTable {
         if store.is_immediate() {
             for (at, ready) in changed {
                 let row = (ready.stored.clone(), Arc::new(ready.row.terms.clone()));
-                if self.known.set_own(&ready.key, Some(row)) {
+                if self.known.set_own(&ready.key, row) {
                     written += 1;
                 } else {
                     results[*at] = Err(RowRefused::Full);
                 }
             }
         } else {
-            let rows: Vec<(&str, Option<&StoredRow>)> =
-                changed.iter().map(|(_, ready)| (ready.key.as_str(), Some(&ready.stored))).collect();
-            let ends = store.write_rows(&rows, Instant::now() + CALL_TIMEOUT).get().await;
-            let ends = ends.unwrap_or_else(|error| vec![Err(error); rows.len()]);
+            let changes: Vec<(&str, RowChange<'_>)> =
+                changed.iter().map(|(_, ready)| (ready.key.as_str(), RowChange::Write(&ready.stored))).collect();
+            let ends = store.change_rows(&changes, Instant::now() + CALL_TIMEOUT).get().await;
+            let ends = ends.unwrap_or_else(|error| vec![Err(error); changes.len()]);
             for ((at, ready), end) in changed.into_iter().zip(ends) {
                 match end {
-                    Ok(()) => {
+                    Ok(_) => {
                         written += 1;
                         let read = RowRead::Row(ready.stored.clone());
                         self.known.insert(&ready.key, KnownRow::of(&read).0);
@@ -262,82 +288,107 @@ impl RowTable {
 
     async fn read(&self, store: &Arc<dyn Store>, keys: &[&str]) -> Result<Vec<RowRead>, StoreError> {
         if store.is_immediate() {
-            let own = |key: &&str| self.known.own(key).map_or(RowRead::Absent, RowRead::Row);
+            let own = |key: &&str| self.known.own(key).map_or(RowRead::Absent, |(row, _)| RowRead::Row(row));
             return Ok(keys.iter().map(own).collect());
         }
         store.read_rows(keys, Instant::now() + CALL_TIMEOUT).get().await
     }
 
-    /// The row of a descriptor, which may have ended.
+    /// Returns the row of a descriptor, even if it has ended.
     ///
-    /// # Errors
-    /// When its rule has no rows, there is none, or the store did not answer.
+    /// # Errors If there is no row, or the store does not answer.
     pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
-        let (_, _, row) = self.find(domain, entries).await?;
-        row
+        self.find(domain, entries).await.map(|found| found.row)
     }
 
-    async fn find(
-        &self,
-        domain: &str,
-        entries: &[Entry<'_>],
-    ) -> Result<(String, bool, Result<Row, RowRefused>), RowRefused> {
+    /// Finds a row. If its rule was removed, or the rule's states are now in the other store, the row is found where it
+    /// was written.
+    async fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Found<'_>, RowRefused> {
         let policies = self.policies();
-        let (rule, key) = row_key(&policies, domain, entries).map_err(RowRefused::Misfit)?;
-        let is_per_second = self.is_per_second(rule);
-        let read = self.read(self.store_of(is_per_second), &[&key]).await.map_err(RowRefused::Store)?;
-        let row = match read.into_iter().next() {
-            Some(RowRead::Row(row)) => text::read(&row.text).map_err(|_| RowRefused::Foreign),
-            Some(RowRead::Foreign { .. }) => Err(RowRefused::Foreign),
-            Some(RowRead::Absent) | None => Err(RowRefused::Absent),
+        let (key, is_per_second, absent) = match row_key(&policies, domain, entries) {
+            Ok((rule, key)) => (key, self.is_per_second(rule), RowRefused::Absent),
+            Err(misfit) => (key_without_rule(domain, entries), false, RowRefused::Misfit(misfit)),
         };
-        Ok((key, is_per_second, row))
+        let stores = [is_per_second, !is_per_second].map(|is_per_second| self.store_of(is_per_second));
+        for (at, store) in stores.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
+            let read = self.read(store, &[&key]).await.map_err(RowRefused::Store)?;
+            match read.into_iter().next() {
+                Some(RowRead::Row(stored)) => {
+                    let row = text::read(&stored.text).map_err(|_| RowRefused::Foreign)?;
+                    return Ok(Found { store, key, stored, row });
+                }
+                Some(RowRead::Foreign { .. }) if at == 0 => return Err(RowRefused::Foreign),
+                Some(RowRead::Foreign { .. } | RowRead::Absent) | None => {}
+            }
+        }
+        Err(absent)
     }
 
-    /// Removes the row of a descriptor, and returns it.
+    /// Removes the row of a descriptor. If somebody sets another row at the same time, that row is removed. Returns the
+    /// last row.
     ///
-    /// # Errors
-    /// When there is none, or the store did not confirm it.
-    pub async fn remove(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
-        let (key, is_per_second, row) = self.find(domain, entries).await?;
-        let row = row?;
-        self.delete(self.store_of(is_per_second), &key).await?;
-        Ok(row)
+    /// # Errors If there is no row, only a file has it, or the store does not confirm the removal.
+    pub async fn remove(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Removed, RowRefused> {
+        for _ in 0..REMOVE_ATTEMPTS {
+            let found = self.find(domain, entries).await?;
+            if self.delete(&found).await? {
+                let is_own = found.store.is_immediate();
+                let left = self.known.own(&found.key).filter(|_| is_own);
+                let left = left.and_then(|(left, _)| text::read(&left.text).ok());
+                return Ok(Removed { row: found.row, left });
+            }
+        }
+        Err(RowRefused::Contended)
     }
 
-    async fn delete(&self, store: &Arc<dyn Store>, key: &str) -> Result<(), RowRefused> {
-        if store.is_immediate() {
-            self.known.set_own(key, None);
-            if self.known.is_of_file(key) {
-                return Err(RowRefused::OfFile);
+    /// Removes a row that was found. Returns false if it is gone, or was replaced.
+    async fn delete(&self, found: &Found<'_>) -> Result<bool, RowRefused> {
+        let Found { store, key, stored, .. } = found;
+        let is_removed = if store.is_immediate() {
+            match self.known.remove_own(key, stored) {
+                Removal::Done => true,
+                Removal::Changed => false,
+                Removal::OfFile => return Err(RowRefused::OfFile),
             }
         } else {
-            let ends = store.write_rows(&[(key, None)], Instant::now() + CALL_TIMEOUT).get().await;
+            let change = [(key.as_str(), RowChange::Remove(stored))];
+            let ends = store.change_rows(&change, Instant::now() + CALL_TIMEOUT).get().await;
             self.known.forget(key);
-            ends.and_then(|ends| ends.into_iter().collect::<Result<(), _>>()).map_err(RowRefused::Store)?;
-        }
-        self.observer.rows(RowEvent::Removed, 1);
-        Ok(())
+            let ends =
+                ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>()).map_err(RowRefused::Store)?;
+            ends == [true]
+        };
+        self.observer.rows(RowEvent::Removed, u64::from(is_removed));
+        Ok(is_removed)
     }
 
-    /// A page of the rows of a domain, or of all domains, in no particular order. A row that is there all the time is in some page; it
-    /// may be in two.
+    /// Returns a page of the rows of a domain, or of all domains, in no particular order. A row that exists the whole
+    /// time appears in some page, perhaps in two.
     ///
-    /// # Errors
-    /// When the store did not answer, or the cursor is none.
+    /// # Errors If the store does not answer, or the cursor is invalid.
     pub async fn page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<Page, RowRefused> {
+        let FoundPage { rows, foreign, next } = self.found_page(domain, cursor).await?;
+        let policies = self.policies();
+        let with_misfit = |row: Row| {
+            let misfit = self.misfit(&policies, &row);
+            (row, misfit)
+        };
+        Ok(Page { rows: rows.into_iter().map(|found| with_misfit(found.row)).collect(), foreign, next })
+    }
+
+    async fn found_page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<FoundPage<'_>, RowRefused> {
         let mut cursor = match cursor {
             None => Cursor::default(),
             Some(text) => Cursor::read(text).ok_or_else(|| RowRefused::Invalid("after: no such page".to_owned()))?,
         };
         let prefix = key::domain_prefix(domain);
         let stores: Vec<&Arc<dyn Store>> = std::iter::once(&self.store).chain(&self.per_second).collect();
-        let Some(&store) = stores.get(cursor.store) else { return Ok(Page::default()) };
+        let mut page = FoundPage { rows: Vec::new(), foreign: Vec::new(), next: None };
+        let Some(&store) = stores.get(cursor.store) else { return Ok(page) };
         let (keys, next) = if store.is_immediate() {
-            let keys = self.known.own_keys(&prefix, &cursor.after, PAGE_ROWS);
-            let last = if keys.len() < PAGE_ROWS { None } else { keys.last().cloned() };
-            let next = last.map(|after| Cursor { after, ..cursor.clone() });
-            (keys, next)
+            let (keys, next) = self.known.own_keys(&prefix, cursor.at.part as usize, PAGE_ROWS);
+            let next = next.and_then(|shard| u32::try_from(shard).ok());
+            (keys, next.map(|part| Cursor { at: ScanPosition { part, at: 0 }, ..cursor }))
         } else {
             let mut keys = Vec::new();
             let mut end = Some(cursor.at);
@@ -351,30 +402,26 @@ impl RowTable {
             keys.sort_unstable();
             keys.dedup();
             let next = match end {
-                Some(at) => Some(Cursor { at, ..cursor.clone() }),
+                Some(at) => Some(Cursor { at, ..cursor }),
                 None => {
                     cursor = Cursor { store: cursor.store + 1, ..Cursor::default() };
-                    (cursor.store < stores.len()).then(|| cursor.clone())
+                    (cursor.store < stores.len()).then_some(cursor)
                 }
             };
             (keys, next)
         };
-        let mut page = Page { next: next.map(|next| next.text()), ..Page::default() };
-        let policies = self.policies();
+        page.next = next.map(Cursor::text);
         for chunk in keys.chunks(AT_ONCE) {
             let asked: Vec<&str> = chunk.iter().map(String::as_str).collect();
             let read = self.read(store, &asked).await.map_err(RowRefused::Store)?;
             for (key, read) in chunk.iter().zip(read) {
-                let row = match &read {
+                let read = match read {
                     RowRead::Absent => continue,
-                    RowRead::Row(row) => text::read(&row.text).ok(),
+                    RowRead::Row(stored) => text::read(&stored.text).ok().map(|row| (stored, row)),
                     RowRead::Foreign { .. } => None,
                 };
-                match row {
-                    Some(row) => {
-                        let misfit = self.misfit(&policies, &row);
-                        page.rows.push((row, misfit));
-                    }
+                match read {
+                    Some((stored, row)) => page.rows.push(Found { store, key: key.clone(), stored, row }),
                     None => page.foreign.push(key.clone()),
                 }
             }
@@ -382,62 +429,59 @@ impl RowTable {
         Ok(page)
     }
 
-    /// Why a row has no effect under these policies, if it has none.
+    /// Returns the reason why a row has no effect under these policies.
     fn misfit(&self, policies: &PolicySet, row: &Row) -> Option<RowMisfit> {
         let fitted = row_key(policies, &row.domain, &row.descriptor());
         fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.terms).map(|_| ())).err()
     }
 
-    /// Removes the rows of a page that have ended for longer than a minute by the clock of this process, so that a clock that
-    /// is a little fast removes none too early. Returns how many, and where the next page begins.
+    /// Removes the rows of a page that ended more than a minute ago by the clock of this process, even if their rule is
+    /// gone. Rows that were set meanwhile, and rows of files, stay. Returns the removed rows, and the start of the next
+    /// page.
     ///
-    /// # Errors
-    /// As [`RowTable::page`], and when a row was not removed.
+    /// # Errors As [`RowTable::page`], and if the store does not confirm a removal.
     pub async fn prune(
         &self,
         domain: Option<&str>,
         cursor: Option<&str>,
-    ) -> Result<(usize, Option<String>), RowRefused> {
-        const GRACE: Micros = 60_000_000;
-        let page = self.page(domain, cursor).await?;
+    ) -> Result<(Vec<Row>, Option<String>), RowRefused> {
+        let FoundPage { rows, next, .. } = self.found_page(domain, cursor).await?;
         let now = self.clock.now();
-        let ended =
-            page.rows.iter().filter(|(row, _)| row.until.is_some_and(|until| until.saturating_add(GRACE) < now));
-        let mut pruned = 0;
-        for (row, _) in ended {
-            match self.remove(&row.domain, &row.descriptor()).await {
-                Ok(_) => pruned += 1,
-                // The policies have no such rule any more, others removed it, or a file has it.
-                Err(RowRefused::Misfit(_) | RowRefused::Absent | RowRefused::OfFile) => {}
+        let has_ended = |row: &Row| row.until.is_some_and(|until| until.saturating_add(ENDED_ROW_KEPT_US) <= now);
+        let mut pruned = Vec::new();
+        for found in rows.into_iter().filter(|found| has_ended(&found.row)) {
+            match self.delete(&found).await {
+                Ok(true) => pruned.push(found.row),
+                Ok(false) | Err(RowRefused::OfFile) => {}
                 Err(refused) => return Err(refused),
             }
         }
-        Ok((pruned, page.next))
+        Ok((pruned, next))
     }
 
-    /// Replaces the rows that come from files beside the policies, with the memory store. All or nothing.
+    /// Replaces the rows that come from files beside the policies, with the memory store. If one row is wrong, nothing
+    /// changes.
     ///
-    /// # Errors
-    /// For each row that does not fit these policies, its position and why. At most `most` of them.
+    /// # Errors The position and reason of each row that does not fit these policies, at most `most`.
     pub fn replace_of_files(
         &self,
         policies: &PolicySet,
         rows: impl IntoIterator<Item = Row>,
         most: usize,
     ) -> Result<usize, Vec<(usize, RowRefused)>> {
-        let mut by_key = ProcessRows::default();
+        let mut ready = Vec::new();
         let mut problems = Vec::new();
         for (at, row) in rows.into_iter().enumerate() {
-            let ready = row_key(policies, &row.domain, &row.descriptor())
+            let fitted = row_key(policies, &row.domain, &row.descriptor())
                 .and_then(|(rule, key)| self.known.fitted(rule, &row.terms).map(|_| key));
-            let result = match ready {
-                Ok(_) if by_key.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
+            let result = match fitted {
+                Ok(_) if ready.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
                 Ok(key) => text::stored(&row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
                 Err(misfit) => Err(RowRefused::Misfit(misfit)),
             };
             match result {
                 Ok((key, stored)) => {
-                    by_key.insert(key.into(), (stored, Arc::new(row.terms)));
+                    ready.push((key.into(), (stored, Arc::new(row.terms))));
                 }
                 Err(refused) => {
                     problems.push((at, refused));
@@ -450,9 +494,7 @@ impl RowTable {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let count = by_key.len();
-        self.known.set_of_files(by_key);
-        Ok(count)
+        Ok(self.known.set_of_files(ready))
     }
 }
 
@@ -460,16 +502,23 @@ fn is_row_key(key: &str) -> bool {
     key.strip_suffix(ROW_ID).is_some_and(|tag| tag.ends_with('}'))
 }
 
+/// Returns the key that the row of a descriptor had under a removed rule. Rules with rows share no states.
+fn key_without_rule(domain: &str, entries: &[Entry<'_>]) -> String {
+    let mut key = String::new();
+    key::write_tag(&mut key, domain, entries.iter().copied(), &[]);
+    key.push_str(ROW_ID);
+    key
+}
+
 impl Cursor {
-    fn text(&self) -> String {
-        let Self { store, at, after } = self;
-        format!("{store}.{}.{}.{after}", at.part, at.at)
+    fn text(self) -> String {
+        format!("{}.{}.{}", self.store, self.at.part, self.at.at)
     }
 
     fn read(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(4, '.');
+        let mut parts = text.splitn(3, '.');
         let store = parts.next()?.parse().ok()?;
         let at = ScanPosition { part: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
-        Some(Self { store, at, after: parts.next()?.to_owned() })
+        Some(Self { store, at })
     }
 }

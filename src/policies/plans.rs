@@ -96,6 +96,10 @@ impl FileReader<'_> {
             let message = format!("{word} with rows: a settle would need the row again, write a separate rule");
             return Err(self.report(at, message));
         }
+        if self.shares {
+            let message = "rows with share_threshold, here or above: descriptors that share a state would share a row";
+            return Err(self.report(at, message));
+        }
         if limits.iter().any(|limit| limit.lease.is_some()) {
             return Err(self.report(at, "rows with a lease: only the store has the current row"));
         }

@@ -72,8 +72,19 @@ impl Reader {
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let (problems, warnings) = (Vec::new(), Vec::new());
         let (kinds, holds, plans) = (&KINDS, Vec::new(), Vec::new());
-        let mut of_file =
-            FileReader { mode: None, file, document, paths, kinds, all: self, problems, warnings, holds, plans };
+        let mut of_file = FileReader {
+            mode: None,
+            file,
+            document,
+            paths,
+            kinds,
+            all: self,
+            problems,
+            warnings,
+            holds,
+            plans,
+            shares: false,
+        };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -286,6 +297,8 @@ impl FileReader<'_> {
         let place = self.place(fields.at);
         let file = place.file.clone();
         let (holds_above, plans_above) = (self.holds.len(), self.plans.len());
+        let shares_above = self.shares;
+        self.shares |= matches!(share_threshold, Ok(true));
         let rule = self.rule(&fields);
         let plans = self.plans.split_off(plans_above);
         let hold = self.holds.get(holds_above).copied();
@@ -306,6 +319,7 @@ impl FileReader<'_> {
             _ => None,
         };
         let (specs, outlines) = self.descriptors(&fields, level + 1);
+        self.shares = shares_above;
 
         let (key, value, share_threshold) = (key?, value?, share_threshold?);
         let is_quota = quota_mode.unwrap_or(false);

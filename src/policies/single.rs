@@ -60,6 +60,7 @@ pub(super) fn parse<T>(
         warnings: Vec::new(),
         holds: Vec::new(),
         plans: Vec::new(),
+        shares: false,
     };
     let content = content(&mut reader);
     let mut problems = reader.problems;

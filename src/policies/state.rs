@@ -75,6 +75,8 @@ pub(super) struct FileReader<'r> {
     pub(super) holds: Vec<(Position, &'static str)>,
     /// The numbers under plans of each limit, with their places.
     pub(super) plans: Vec<Vec<PlanAt>>,
+    /// Whether the descriptor that is read, or one above it, has `share_threshold`.
+    pub(super) shares: bool,
 }
 
 impl FileReader<'_> {

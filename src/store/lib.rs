@@ -25,37 +25,29 @@ pub trait Store: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Makes one decision over all charges, in the order of [dc-2], with one reading of the store's clock. [tm-1]
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        self.decide_after(Before::default(), charges, mode, deadline)
+    }
 
-    /// As [`Store::decide`], but only if each of these rows has the given version; checks and charges use one reading
-    /// of the store's clock. If a version differs, charges nothing and returns [`StoreError::StaleRow`]. A store in
-    /// this process stores no rows and checks nothing: the process keeps them itself. [rw-2]
-    fn decide_checked<'a>(
+    /// As [`Store::decide`], with checks of rows and hits to give back `before` it, in the same call and with the same reading
+    /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them.
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
-    ) -> Reply<'a, Decision> {
-        let _ = checks;
-        self.decide(charges, mode, deadline)
-    }
+    ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys. The keys may be in different parts of the store.
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![RowRead::Absent; keys.len()]))
-    }
+    /// Reads the rows at these keys. The keys may be in different parts of the store. An immediate store is never asked.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>>;
 
-    /// Writes each row separately; None deletes the row. Returns the result of each write.
-    fn write_rows<'a>(
+    /// Changes each row separately. Returns for each whether it was changed. An immediate store is never asked.
+    fn change_rows<'a>(
         &'a self,
-        rows: &'a [(&'a str, Option<&'a StoredRow>)],
+        changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<(), StoreError>>> {
-        let _ = deadline;
-        Reply::Ready(Ok(vec![Ok(()); rows.len()]))
-    }
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>>;
 
     /// Takes back the charges of the receipts, each as far as it still counts. If one fails, the others are still taken
     /// back.
@@ -79,16 +71,10 @@ pub trait Store: Send + Sync {
     }
 
     /// The overrides of all replicas that share the store. None if their version is still `known`. [ov-3]
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        let _ = (known, deadline);
-        Reply::Ready(Ok(None))
-    }
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>>;
 
     /// Replaces the overrides and their version if the version is still `known`. Returns whether it replaced them.
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
-        let _ = (known, with, deadline);
-        Reply::Ready(Ok(false))
-    }
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool>;
 
     /// Whether the store answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
@@ -121,7 +107,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Hints for the operator about the store's configuration, one sentence each. Called once, at the start.
+    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
+    /// minute.
     fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Ready(Ok(Vec::new()))
     }
@@ -141,6 +128,26 @@ pub trait Store: Send + Sync {
     fn keys(&self) -> Option<u64> {
         None
     }
+}
+
+/// What a call does before its decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// The rows that must have these versions. If one differs, the call changes nothing and returns
+    /// [`StoreError::StaleRow`]. A store in this process stores no rows and checks nothing: the process keeps them itself.
+    /// [rw-2]
+    pub checks: &'a [Check<'a>],
+    /// The hits to give back, also if the decision denies. [hd-5]
+    pub given_back: &'a [GivenBack],
+}
+
+/// Hits of an earlier charge on the key and limit of a charge of the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenBack {
+    /// The position of a charge of the decision on the key.
+    pub charge: u16,
+    /// The proof of the earlier charge, with the hits to give back. Not of a log. [un-2]
+    pub receipt: Receipt,
 }
 
 /// One charge to take back.
@@ -175,6 +182,15 @@ pub struct StoredRow {
     pub until: Option<Micros>,
     /// The content of the row; not empty.
     pub text: Box<str>,
+}
+
+/// A change of the row at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowChange<'a> {
+    /// Writes this row over any value.
+    Write(&'a StoredRow),
+    /// Removes this row. If another value is at the key, it stays.
+    Remove(&'a StoredRow),
 }
 
 /// The value at the key of a row.

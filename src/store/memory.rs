@@ -16,7 +16,10 @@ use weir_engine::decision;
 use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 use super::sync::{Mutex, MutexGuard};
-use super::{Clock, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
+use super::{
+    Before, Clock, Failure, GivenBack, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, Undo,
+};
 
 /// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
 const SHARDS_MAX: usize = 64;
@@ -82,9 +85,9 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
-    fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
+    fn decide_now(&self, given_back: &[GivenBack], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         // Most decisions have one charge.
-        if let [charge] = charges {
+        if let ([], [charge]) = (given_back, charges) {
             return self.decide_one(charge, mode);
         }
         let (places, firsts) = decision::key_indices(charges);
@@ -94,6 +97,9 @@ impl Memory {
         // Read under the locks, so the times of one key's decisions are in the order of the decisions.
         let now = self.clock.now();
 
+        if !given_back.is_empty() {
+            self.give_back(&mut locked, given_back, charges, now)?;
+        }
         let key = |place: usize| charges[usize::from(firsts[place])].key;
         let found: SmallVec<[Option<usize>; 4]> = hashes
             .iter()
@@ -185,27 +191,58 @@ impl Memory {
         Scanned { keys, next: (!is_last).then_some(next) }
     }
 
+    /// Gives hits back to keys of a decision.
+    ///
+    /// # Errors
+    /// When no window of a calendar holds the clock, and nothing was given back.
+    fn give_back(
+        &self,
+        locked: &mut Locked<'_>,
+        given_back: &[GivenBack],
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<(), StoreError> {
+        let charge_of = |back: &GivenBack| &charges[usize::from(back.charge)];
+        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
+        if applying.chain(given_back.iter().map(charge_of)).any(|charge| has_no_window(charge.bounds, now)) {
+            return Err(StoreError::StaleBounds { now });
+        }
+        for back in given_back {
+            let &Charge { key, limit, bounds, .. } = charge_of(back);
+            self.take_back(locked, &Undo { key, limit, receipt: back.receipt, bounds }, now);
+        }
+        Ok(())
+    }
+
     /// Takes one charge back.
     ///
     /// # Errors When no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
-        let hash = self.hash(undo.key);
-        let mut locked = self.lock(&[hash]);
+        let mut locked = self.lock(&[self.hash(undo.key)]);
         let now = self.clock.now();
-        if undo.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
+        if has_no_window(undo.bounds, now) {
             return Err(StoreError::StaleBounds { now });
         }
-        let shard = shard(&mut locked, self.shard_of(hash));
-        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else {
-            return Ok(());
-        };
+        self.take_back(&mut locked, undo, now);
+        Ok(())
+    }
+
+    /// Takes one charge back, whose window of a calendar holds now. Entries can have other numbers afterwards.
+    fn take_back(&self, locked: &mut Locked<'_>, undo: &Undo<'_>, now: Micros) {
+        let hash = self.hash(undo.key);
+        let shard = shard(locked, self.shard_of(hash));
+        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else { return };
         let owner = shard.entries[at].owner;
         let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, bounds: undo.bounds };
         shard.change(Some(at), &slot, now, &*self.observer, |state| {
             undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
         });
-        Ok(())
     }
+}
+
+/// Whether these are boundaries of a calendar of which no window holds now. [cl-3]
+fn has_no_window(bounds: Option<Bounds>, now: Micros) -> bool {
+    bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none())
 }
 
 impl Store for Memory {
@@ -213,8 +250,27 @@ impl Store for Memory {
         "memory"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _deadline: Instant) -> Reply<'a, Decision> {
-        Reply::Ready(self.decide_now(charges, mode))
+    /// The process has the rows, and compares them itself. [rw-6]
+    fn decide_after<'a>(
+        &'a self,
+        before: Before<'a>,
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        _deadline: Instant,
+    ) -> Reply<'a, Decision> {
+        Reply::Ready(self.decide_now(before.given_back, charges, mode))
+    }
+
+    fn read_rows<'a>(&'a self, _keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Ready(Err(has_no_rows()))
+    }
+
+    fn change_rows<'a>(
+        &'a self,
+        _changes: &'a [(&'a str, RowChange<'a>)],
+        _deadline: Instant,
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+        Reply::Ready(Err(has_no_rows()))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
@@ -283,6 +339,12 @@ impl Store for Memory {
     fn keys(&self) -> Option<u64> {
         Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
+}
+
+/// The rows of a process are not in its store.
+fn has_no_rows() -> StoreError {
+    let message = "the memory store has no rows: its process has them".to_owned();
+    StoreError::NotSent(Failure { kind: "no_rows", message })
 }
 
 /// The locked shards of one decision, by number.
@@ -638,7 +700,7 @@ mod tests {
 
     fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {
         let charge = Charge { operation: Operation::Consume(0), ..charges(&[key], limit).remove(0) };
-        let decision = store.decide_now(&[charge], Mode::Atomic).unwrap();
+        let decision = store.decide_now(&[], &[charge], Mode::Atomic).unwrap();
         limit.requests() - decision.outcomes[0].remaining
     }
 
@@ -655,7 +717,7 @@ mod tests {
                 let (store, keys, admitted, limit) = (store.clone(), keys.clone(), admitted.clone(), limit.clone());
                 thread::spawn(move || {
                     let named: Vec<&str> = order.iter().map(|&at| keys[at].as_str()).collect();
-                    let decision = store.decide_now(&charges(&named, &limit), Mode::Atomic).unwrap();
+                    let decision = store.decide_now(&[], &charges(&named, &limit), Mode::Atomic).unwrap();
                     if decision.outcomes.iter().all(|outcome| !outcome.verdict.is_over()) {
                         for &at in order {
                             admitted[at].fetch_add(1, Ordering::SeqCst);

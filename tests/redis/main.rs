@@ -15,5 +15,6 @@ mod health;
 mod leases;
 mod merge;
 mod pipeline;
+mod rows;
 mod sentinel;
 mod topologies;

@@ -9,6 +9,7 @@ mod page;
 mod policies;
 mod row_import;
 mod rows;
+mod rows_under_load;
 mod states;
 mod tap;
 mod tested;

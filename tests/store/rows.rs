@@ -16,12 +16,12 @@ use weir_engine::{Entry, Micros, Observer, Operation, Row, RowTerms, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable, Written};
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Limiter, Options, Policies, Query, Settle};
 use weir_store::Clock as _;
-use weir_store::Store;
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options as Pipeline;
 use weir_store::redis::{Endpoint, Redis};
+use weir_store::{RowChange, RowRead, Store, StoredRow};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -40,6 +40,13 @@ descriptors:
     rate_limit: {rate: 2/hour, algorithm: sliding_window_log, plans: {gold: 4/hour}}
   - key: plain
     rate_limit: {rate: 4/hour}
+";
+
+const HOLDS: &str = "\
+domain: ai
+descriptors:
+  - {key: user, rate_limit: {rate: 10/hour, hold: true}}
+  - {key: tenant, rows: {default: free}, rate_limit: {rate: 50/hour, plans: {gold: 90/hour}}}
 ";
 
 /// Longer than any call here takes.
@@ -75,7 +82,7 @@ struct Replica {
 impl Replica {
     fn new(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> Self {
         let events = Arc::new(Events::default());
-        let policies = weir_policies::parse(&[("api.yaml", POLICY)]).expect("policies").policies;
+        let policies = weir_policies::parse(&[("api.yaml", POLICY), ("ai.yaml", HOLDS)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
         let known = Arc::new(KnownRows::default());
         let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
@@ -96,7 +103,7 @@ impl Replica {
     }
 
     async fn remove(&self, key: &str, value: &str) -> Result<Row, RowRefused> {
-        self.table.remove("api", &[Entry { key, value }]).await
+        self.table.remove("api", &[Entry { key, value }]).await.map(|removed| removed.row)
     }
 }
 
@@ -174,6 +181,35 @@ async fn a_row_is_in_force_at_the_next_decision_of_another_replica() {
     assert_eq!(second.remove("tenant", "other").await, Err(RowRefused::Absent));
 }
 
+/// A settle beside a descriptor whose row has changed has changed nothing, and is sent again. [hd-5]
+#[tokio::test]
+async fn a_settle_beside_a_row_that_has_changed_gives_back_once() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    let entries = [[Entry { key: "user", value: "ann" }], [Entry { key: "tenant", value: "acme" }]];
+    let ask = async |hits, holds: Option<Vec<HeldCharge>>| {
+        let operation = if hits == 0 { Operation::Peek } else { Operation::Consume(hits) };
+        let descriptor = |entries| DescriptorRequest { entries, operation, limit: None };
+        let descriptors = entries.iter().map(|entries| descriptor(&entries[..])).collect();
+        let settle = holds.map(|holds| Box::new(Settle { descriptors: 1, holds }));
+        let query = Query { domain: "ai", descriptors, settle };
+        first.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
+    };
+    let left = |answer: &Answer| (answer.statuses[0].remaining, answer.statuses[1].remaining);
+    let gold = Row { domain: "ai".into(), ..row("tenant", "acme", plan("gold"), None) };
+    for (used, user) in [(1, 9), (8, 1)] {
+        let opened = ask(6, None).await;
+        let before = left(&opened).1;
+        let again = first.events.of(RowEvent::AskedAgain);
+        second.set(&gold).await.expect("written");
+        let settled = ask(used, Some(opened.holds)).await;
+        assert_eq!(left(&settled), (user, before + 40 - used), "{used} are used, and the row is in force");
+        assert_eq!(first.events.of(RowEvent::AskedAgain), again + 1);
+        second.table.remove("ai", &entries[1]).await.expect("removed");
+        assert_eq!(left(&ask(0, None).await).0, user);
+    }
+}
+
 #[tokio::test]
 async fn an_unlimited_row_is_compared_too() {
     let world = World::new("a:");
@@ -205,6 +241,57 @@ async fn an_end_counts_by_the_clock_of_the_store() {
     let read = first.events.of(RowEvent::Read);
     assert_eq!(ask(first).await, 3);
     assert_eq!(first.events.of(RowEvent::Read), read);
+}
+
+/// [rw-4]
+#[tokio::test]
+async fn a_decision_removes_a_row_that_ended_a_minute_ago_and_no_other() {
+    const MINUTE_US: Micros = 60_000_000;
+    let world = World::new("a:");
+    let until = START_US + 10_000_000;
+    let there = async |replica: &Replica| {
+        let row = replica.table.get("api", &[Entry { key: "team", value: "a" }]).await;
+        assert!(row.is_ok() || row == Err(RowRefused::Absent), "{row:?}");
+        row.is_ok()
+    };
+    for (terms, descriptors) in [("gold", &[("team", "a")][..]), ("gold", &[("team", "a"), ("tenant", "b")])] {
+        world.set_now(START_US);
+        world.set_everywhere(0, &row("team", "a", plan(terms), Some(until))).await;
+        for (now, is_there) in [(until, true), (until + MINUTE_US - 1, true), (until + MINUTE_US, false)] {
+            world.set_now(now);
+            for replica in [&world.replicas[1], &world.memory] {
+                let answer = replica.ask(descriptors, Operation::Peek).await;
+                assert_eq!(answer.statuses[0].remaining, 2, "the default plan");
+                assert_eq!(there(replica).await, is_there, "{now} {descriptors:?}");
+            }
+        }
+    }
+    // A value of another program that looks as if it had ended is left alone.
+    let key = "a:w1:{api|team=x}row";
+    world.server.command(&["EVAL", "redis.call('SET', KEYS[1], struct.pack('<dd', 0.5, 7) .. 'x')", "1", key]).unwrap();
+    assert_eq!(world.replicas[0].ask(&[("team", "x")], Operation::Peek).await.statuses[0].remaining, 2);
+    assert_eq!(world.server.command(&["EXISTS", key]).unwrap().trim(), "1");
+}
+
+#[tokio::test]
+async fn redis_removes_only_the_row_that_was_read() {
+    let world = World::new("a:");
+    let store = &world.stores[0];
+    let stored = |version| StoredRow { version, until: Some(5), text: "{}".into() };
+    let change = async |change: RowChange<'_>| {
+        let ends = store.change_rows(&[("w1:{api|tenant=a}row", change)], Instant::now() + BUDGET).get().await;
+        ends.expect("answered").remove(0).expect("answered")
+    };
+    assert!(!change(RowChange::Remove(&stored(1))).await, "nothing is there");
+    assert!(change(RowChange::Write(&stored(1))).await);
+    assert!(change(RowChange::Write(&stored(2))).await);
+    assert!(!change(RowChange::Remove(&stored(1))).await);
+    assert!(!change(RowChange::Remove(&StoredRow { until: None, ..stored(2) })).await);
+    let read = store.read_rows(&["w1:{api|tenant=a}row"], Instant::now() + BUDGET).get().await;
+    assert_eq!(read, Ok(vec![RowRead::Row(stored(2))]));
+    assert!(change(RowChange::Remove(&stored(2))).await);
+    let memory = Memory::new(10, world.clock.clone(), Arc::new(Silent));
+    assert!(memory.read_rows(&["k"], Instant::now()).get().await.is_err(), "the process has the rows, not the store");
 }
 
 #[tokio::test]

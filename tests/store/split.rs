@@ -4,6 +4,8 @@
 mod alerts;
 mod holds;
 mod leases;
+mod rows;
+mod slotted;
 mod terms;
 mod trials;
 
@@ -11,21 +13,23 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weir_engine::Entry;
 use weir_engine::observer::{HoldResult, Silent, Tally};
-use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
+use weir_engine::{Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
+use weir_store::StoreError;
 use weir_store::memory::Memory;
-use weir_store::{Failure, Reply, StatesRead, Store, StoreError, Undo};
 
+use self::slotted::{Call, Fault, Slotted, next_random, slot_of};
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
 
+const DAY_US: Micros = 86_400 * 1_000_000;
 /// Slots of the store under test.
 const SLOTS: u16 = 4;
 /// Keys in the memory store; more than a test here uses.
@@ -87,160 +91,6 @@ const PLAIN: [&str; 10] = [
     "leaky_bucket",
     "gcra",
 ];
-
-/// What goes wrong with one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// It is not sent.
-    NotSent,
-    /// It is made, and its answer is lost.
-    AnswerLost,
-    /// It is sent and never made.
-    Lost,
-}
-
-/// A store in several slots, whose answers take their time: the memory store behind it, one call for each part.
-struct Slotted {
-    memory: Memory,
-    clock: Arc<ManualClock>,
-    /// Where the clock stands from the next undo on, if it steps.
-    clock_at_undo: Mutex<Option<Micros>>,
-    /// How many undos were made.
-    undos: AtomicUsize,
-    /// The faults of decisions and of undos, by slot.
-    faults: Mutex<BTreeMap<(Call, u16), Fault>>,
-    /// Decides how long each call takes, before it is made and after.
-    random: AtomicU64,
-    calls: AtomicUsize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Call {
-    Decide,
-    Undo,
-}
-
-impl Slotted {
-    fn new(seed: u64) -> Arc<Self> {
-        let clock = Arc::new(ManualClock::in_2041());
-        let memory = Memory::new(KEYS_MAX, clock.clone(), Arc::new(Silent));
-        Arc::new(Self {
-            memory,
-            clock,
-            clock_at_undo: Mutex::default(),
-            undos: AtomicUsize::new(0),
-            faults: Mutex::default(),
-            random: AtomicU64::new(seed),
-            calls: AtomicUsize::new(0),
-        })
-    }
-
-    fn fails(&self, call: Call, key: &str, fault: Fault) {
-        self.faults.lock().insert((call, slot_of(key)), fault);
-    }
-
-    fn heal(&self) {
-        self.faults.lock().clear();
-    }
-
-    fn random(&self, below: u64) -> u64 {
-        next_random(&self.random, below)
-    }
-
-    /// Makes a call at some time, and answers at some later one.
-    async fn at_some_time<T>(
-        &self,
-        kind: Call,
-        slot: u16,
-        call: impl FnOnce() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        self.calls.fetch_add(1, SeqCst);
-        let fault = self.faults.lock().get(&(kind, slot)).copied();
-        let failure = || Failure { kind: "test", message: format!("{fault:?}") };
-        for _ in 0..self.random(5) {
-            tokio::task::yield_now().await;
-        }
-        let answer = match fault {
-            Some(Fault::NotSent) => return Err(StoreError::NotSent(failure())),
-            Some(Fault::Lost) => return Err(StoreError::Unknown(failure())),
-            Some(Fault::AnswerLost) | None => call(),
-        };
-        for _ in 0..self.random(5) {
-            tokio::task::yield_now().await;
-        }
-        if fault.is_some() { Err(StoreError::Unknown(failure())) } else { answer }
-    }
-}
-
-fn next_random(state: &AtomicU64, below: u64) -> u64 {
-    // Knuth's linear congruential generator; its upper bits are good enough for an order of events.
-    let step = |state: u64| state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let now = state.fetch_update(SeqCst, SeqCst, |state| Some(step(state))).expect("it always steps");
-    (step(now) >> 33) % below
-}
-
-/// The slot of a key by its tag, so that the limits of one descriptor are together.
-fn slot_of(key: &str) -> u16 {
-    let tag = key.split('}').next().expect("a split has a first part");
-    let sum = tag.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    u16::try_from(sum % u32::from(SLOTS)).expect("a slot is small")
-}
-
-impl Store for Slotted {
-    fn name(&self) -> &'static str {
-        "slotted"
-    }
-
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        let slot = slot_of(charges[0].key);
-        assert!(charges.iter().all(|charge| slot_of(charge.key) == slot), "a call over several slots");
-        Reply::Pending(Box::pin(
-            self.at_some_time(Call::Decide, slot, move || ready(self.memory.decide(charges, mode, deadline))),
-        ))
-    }
-
-    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
-        Reply::Pending(Box::pin(async move {
-            let mut answer = Ok(());
-            for undo in charges {
-                self.undos.fetch_add(1, SeqCst);
-                if let Some(now) = self.clock_at_undo.lock().take() {
-                    self.clock.set(now);
-                }
-                let call = || ready(self.memory.undo(std::slice::from_ref(undo), deadline));
-                answer = answer.and(self.at_some_time(Call::Undo, slot_of(undo.key), call).await);
-            }
-            answer
-        }))
-    }
-
-    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
-        self.memory.reset(keys, deadline)
-    }
-
-    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
-        self.memory.read_states(keys, deadline)
-    }
-
-    fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
-        self.memory.ping(deadline)
-    }
-
-    fn part_of(&self, key: &str) -> u16 {
-        slot_of(key)
-    }
-
-    fn supports(&self, limit: &Limit) -> Result<(), String> {
-        self.memory.supports(limit)
-    }
-}
-
-fn ready<T>(reply: Reply<'_, T>) -> Result<T, StoreError> {
-    match reply {
-        Reply::Ready(answer) => answer,
-        Reply::Pending(_) => panic!("the memory store answers at once"),
-    }
-}
 
 /// Counts what the policies did without a store, and what was taken back.
 #[derive(Default)]
@@ -365,7 +215,6 @@ fn a_request_that_one_slot_denies_charges_none() {
 /// The undo brings the boundaries of its charge. A clock that has left them is asked once more with others.
 #[test]
 fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
-    const DAY_US: Micros = 86_400 * 1_000_000;
     for (now, undos) in [(START_US, 1), (START_US - 4 * DAY_US, 2), (START_US + 4 * DAY_US, 2)] {
         let bench = Bench::new();
         let full = bench.value_in("gcra", 0);

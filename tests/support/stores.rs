@@ -14,11 +14,43 @@ use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, State};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Clock as _, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{Before, Clock as _, Reply, StatesRead, Store, StoreError, Undo};
 
 use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
 use super::redis::RedisServer;
+
+/// The part of `Store` about rows and overrides, for a store of a test that has neither.
+macro_rules! without_rows_and_overrides {
+    () => {
+        fn read_rows<'a>(&'a self, _: &'a [&'a str], _: Instant) -> Reply<'a, Vec<weir_store::RowRead>> {
+            unreachable!("no test asks")
+        }
+
+        fn change_rows<'a>(
+            &'a self,
+            _: &'a [(&'a str, weir_store::RowChange<'a>)],
+            _: Instant,
+        ) -> Reply<'a, Vec<Result<bool, weir_store::StoreError>>> {
+            unreachable!("no test asks")
+        }
+
+        fn read_overrides<'a>(&'a self, _: &'a str, _: Instant) -> Reply<'a, Option<weir_store::StoredOverrides>> {
+            unreachable!("no test asks")
+        }
+
+        fn write_overrides<'a>(
+            &'a self,
+            _: &'a str,
+            _: &'a weir_store::StoredOverrides,
+            _: Instant,
+        ) -> Reply<'a, bool> {
+            unreachable!("no test asks")
+        }
+    };
+}
+#[allow(unused_imports, reason = "one of the test programs uses it")]
+pub(crate) use without_rows_and_overrides;
 
 /// Their names, in the order of every answer.
 pub const NAMES: [&str; 3] = ["engine", "memory", "redis"];
@@ -95,13 +127,31 @@ fn change(
 }
 
 impl Store for Engine {
+    without_rows_and_overrides!();
+
     fn name(&self) -> &'static str {
         NAMES[0]
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _: Instant) -> Reply<'a, Decision> {
+    fn decide_after<'a>(
+        &'a self,
+        before: Before<'a>,
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        _: Instant,
+    ) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
+        let charges_of = before.given_back.iter().map(|back| &charges[usize::from(back.charge)]);
+        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
+        let mut bounds = applying.chain(charges_of.clone()).filter_map(|charge| charge.bounds);
+        if bounds.any(|bounds| window_at(&bounds, now).is_none()) {
+            return Reply::Ready(Err(StoreError::StaleBounds { now }));
+        }
+        for (back, &Charge { key, limit, bounds, .. }) in before.given_back.iter().zip(charges_of) {
+            let given_back = |state| limit.kind().undone(state, back.receipt, bounds, now);
+            change(&mut states, key, (limit, bounds, now), given_back);
+        }
         let (places, firsts) = decision::key_indices(charges);
         let read =
             |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);

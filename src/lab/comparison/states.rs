@@ -1,4 +1,4 @@
-//! Which states of the old limits the new ones keep.
+//! Determines which states of the old limits the new limits keep.
 //!
 //! A state belongs to a domain, a descriptor and the shape of a limit [ky-1]. A new limit keeps the state of an old one if these
 //! three are the same, even if their rules differ.
@@ -63,11 +63,11 @@ weir_engine::named! {
 /// The fate of the states of one limit.
 #[derive(Debug)]
 pub struct StateChange<'p> {
-    /// The old limit whose states they are, or a new one that begins empty.
+    /// The old limit of the states, or a new limit without states.
     pub limit: &'p Limit,
     /// The states are those of descriptors whose row names this plan.
     pub plan: Option<&'p str>,
-    /// Their fate.
+    /// What happens to them.
     pub fate: Fate,
 }
 

@@ -246,6 +246,10 @@ const REDIS: Part = Part {
         counter("weir_redis_dial_errors_total", &["kind"], "connections")
             .help("Connections to Redis that could not be made, by reason.")
             .more("The [kinds](stores.md#every-kind-of-failure) are those of failures."),
+        gauge("weir_redis_evicting_servers", &[], "servers")
+            .help("Redis servers that evict states in use when they are full, by their `maxmemory` and `maxmemory-policy`.")
+            .more("weir asks once a minute. The log names each. With `allkeys-*` they evict [rows](rows.md#where-rows-are-kept) too. [Alert on \
+                   any](operations.md#weirredisevicts)."),
         gauge("weir_redis_queue", &[], "calls")
             .help("Calls that wait to be sent to Redis.")
             .more("Near `redis.queue`: Redis is too slow."),
@@ -290,7 +294,7 @@ const POLICIES: Part = Part {
             .help("Whether weir refuses or cannot read the newest input. Then the last good input stays in force.")
             .more("`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
                    `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
-                   lines that are not overrides. It is 0 again when the input is corrected. [Alert on \
+                   lines that are not overrides; `rows` of the files beside the policies. It is 0 again when the input is corrected. [Alert on \
                    any](operations.md#weirpolicyloadfailed)."),
     ],
 };

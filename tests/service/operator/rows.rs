@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::support::http::{self, Answer};
-use crate::support::process::{Weir, binary};
+use crate::support::process::{Process, Weir, binary};
 use crate::support::redis::RedisServer;
 use crate::support::rls::Client;
-use crate::support::served::Served;
+use crate::support::served::{Served, metric};
 use crate::support::wait::{PATIENCE, until};
 
 const POLICY: &str = "\
@@ -124,6 +124,8 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         assert_eq!(failed(admin, &["get", "shop", "tenant=big"]).0, Some(1));
         done(admin, &["set", "shop", "tenant=old", "--plan", "gold", "--until", "2020-01-01"]);
         assert_eq!(passes(grpc, "old", 20), 3, "its row has ended");
+        assert_eq!(failed(admin, &["get", "shop", "tenant=old"]).0, Some(1), "the decision has removed it");
+        done(admin, &["set", "shop", "tenant=older", "--plan", "gold", "--until", "2020-01-01"]);
         assert_eq!(done(admin, &["prune"]), "removed 1 row\n");
         let explained = Command::new(binary())
             .args(["explain", "--server", &admin.to_string(), "shop", "tenant=acme"])
@@ -135,7 +137,7 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         let policies: Value = serde_json::from_str(&http::get(admin, "/policies").unwrap().body).unwrap();
         let rows = &policies["domains"][0]["rules"][0]["rows"];
         assert_eq!((&rows["default"], &rows["plans"][1]["name"]), (&json!("free"), &json!("gold")));
-        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(5));
+        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(6));
     }
 }
 
@@ -232,13 +234,19 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     let is_listed = |wanted: &str| {
         until(wanted, PATIENCE, || done(admin, &["list"]).contains(wanted).then_some(()));
     };
-    is_listed("tenant=acme   plan gold");
+    // A server that is ready has read them.
     assert_eq!(passes(grpc, "acme", 20), 7);
-    // A row of an operator comes first, and a file cannot be changed by one.
+    // A row of an operator comes first. Without it the file counts again, which an operator cannot change.
     done(admin, &["set", "shop", "tenant=acme", "--plan", "max"]);
     assert_eq!(passes(grpc, "acme", 20), 20);
+    let removed = request(admin, "DELETE", "/rows?domain=shop&descriptor=tenant=acme", None, "");
+    let body: Value = serde_json::from_str(&removed.body).unwrap();
+    assert_eq!((removed.status, &body["plan"], &body["left"]["plan"]), (200, &json!("max"), &json!("gold")));
+    assert_eq!(passes(grpc, "acme", 20), 0, "seven of seven are used");
     let (_, error) = failed(admin, &["remove", "shop", "tenant=acme"]);
     assert!(error.contains("the row comes from a file beside the policies"), "{error}");
+    let is_refused = || metric(server.http, "weir_input_refused{input=\"rows\"}");
+    assert_eq!(is_refused(), Some(0));
     // A mistake leaves the last good rows; then the next good file counts.
     replace("domain,tenant,plan\nshop,globex,gold\nshop,initech,lead\n");
     let refused = "the files of rows have a mistake: the last good rows stay in force";
@@ -249,7 +257,37 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     }));
     let list = done(admin, &["list"]);
     assert!(list.contains("tenant=acme") && !list.contains("globex"), "{list}");
+    assert_eq!(is_refused(), Some(1));
     replace("domain,tenant,plan\nshop,hooli,gold\n");
     is_listed("tenant=hooli   plan gold");
+    assert_eq!(is_refused(), Some(0));
     assert!(!done(admin, &["list"]).contains("tenant=acme"));
+}
+
+#[test]
+fn a_server_is_not_ready_before_the_files_of_rows_are_in_force() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    file(&directory, "customers.rows.csv", "domain,tenant,plan\nshop,acme,lead\n");
+    let server = Weir::listening(Process::start(directory.path(), &[] as &[&str], &[])).unwrap();
+    assert!(server.wait_for_log(0, PATIENCE, |line| {
+        line.field("problem").and_then(Value::as_str).is_some_and(|problem| problem.contains("customers.rows.csv:2"))
+    }));
+    let ready = || http::get(server.http, "/readyz").unwrap();
+    assert_eq!((ready().status, metric(server.http, "weir_input_refused{input=\"rows\"}")), (503, Some(1)));
+    file(&directory, "customers.rows.csv", "domain,tenant,plan\nshop,acme,gold\n");
+    until("the server to be ready", PATIENCE, || (ready().status == 200).then_some(()));
+    assert_eq!(passes(server.grpc, "acme", 20), 7);
+}
+
+#[test]
+fn a_redis_that_evicts_rows_is_a_warning_in_the_log_and_a_metric() {
+    for (policy, servers) in [("allkeys-lru", 1), ("noeviction", 0)] {
+        let redis = RedisServer::start_with(None, &["--maxmemory", "100mb", "--maxmemory-policy", policy]);
+        let served = Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url())]);
+        let evicting = "weir_redis_evicting_servers";
+        until(&format!("{servers} with {policy}"), PATIENCE, || {
+            (served.metric(evicting) == Some(servers)).then_some(())
+        });
+    }
 }

@@ -50,6 +50,8 @@ pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
 pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
 /// Replaces the overrides.
 pub(super) static WRITE_OVERRIDES: LazyLock<Script> = script!("write_overrides");
+/// Removes a row.
+pub(super) static REMOVE_ROW: LazyLock<Script> = script!("remove_row");
 
 /// The script that decides lists of charges.
 pub(super) fn of_lists(has_long: bool) -> &'static Script {
@@ -58,7 +60,7 @@ pub(super) fn of_lists(has_long: bool) -> &'static Script {
 
 /// All scripts.
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
-    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES])
+    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES, &*REMOVE_ROW])
 }
 
 /// All scripts, for people.

@@ -4,8 +4,9 @@
 use redis::Value;
 
 use super::decode::{self, NUMBERS_END};
+use super::library;
 use crate::redis::transport::call::Call;
-use crate::{RowRead, StoredRow};
+use crate::{RowChange, RowRead, StoredRow};
 
 /// The bytes before the text.
 const HEAD_BYTES: usize = 2 * size_of::<f64>();
@@ -17,20 +18,25 @@ pub(crate) fn read_call(key: &str) -> Call {
     Call::command(command)
 }
 
-/// Writes a row, or deletes it.
-pub(crate) fn write_call(key: &str, row: Option<&StoredRow>) -> Call {
-    let mut command;
-    match row {
-        Some(row) => {
-            command = redis::cmd("SET");
+/// Writes or removes a row.
+pub(crate) fn change_call(key: &str, change: RowChange<'_>) -> Call {
+    match change {
+        RowChange::Write(row) => {
+            let mut command = redis::cmd("SET");
             command.arg(key).arg(value(row));
+            Call::command(command)
         }
-        None => {
-            command = redis::cmd("DEL");
-            command.arg(key);
-        }
+        RowChange::Remove(row) => Call::script(&library::REMOVE_ROW, &[key], &[value(row)]),
     }
-    Call::command(command)
+}
+
+/// Whether the reply to [`change_call`] has the change done. None where it has another form.
+pub(crate) fn change_reply(reply: &Value) -> Option<bool> {
+    match reply {
+        Value::Okay => Some(true),
+        Value::Int(removed @ (0 | 1)) => Some(*removed == 1),
+        _ => None,
+    }
 }
 
 fn value(row: &StoredRow) -> Vec<u8> {
@@ -96,5 +102,12 @@ mod tests {
         assert_eq!(read_value(&[head(7.0, 0.0), vec![0xff]].concat()), foreign(7));
         assert_eq!(read_reply(&Value::Array(vec![Value::Nil])), Some(RowRead::Absent));
         assert_eq!(read_reply(&Value::Nil), None);
+    }
+
+    #[test]
+    fn a_change_is_done_or_not_by_its_reply() {
+        let done =
+            [Value::Okay, Value::Int(1), Value::Int(0), Value::Int(2), Value::Nil].map(|reply| change_reply(&reply));
+        assert_eq!(done, [Some(true), Some(true), Some(false), None, None]);
     }
 }

@@ -114,7 +114,7 @@ impl ChargeList {
         }
     }
 
-    /// The same list, with the `script` that decides its one charge separately.
+    /// The same list, with the `script` that decides its one charge separately. The check of a row may be before the charge.
     pub(crate) fn alone_by(mut self, script: &'static Script) -> Self {
         self.script_of_one = Some(script);
         self
@@ -158,6 +158,14 @@ impl ChargeList {
         self.script_of_one.unwrap_or_else(|| (self.scripts)(self.has_long))
     }
 
+    /// How many charges it has: the check of a row costs little beside the charge that depends on it.
+    fn charges(&self) -> usize {
+        match self.script_of_one {
+            Some(_) => 1,
+            None => self.entries.iter().filter(|entry| entry.key.is_some()).count(),
+        }
+    }
+
     fn keys(&self) -> impl Iterator<Item = &str> {
         let mut begin = 0;
         self.key_ends.iter().map(move |&end| &self.keys[std::mem::replace(&mut begin, end)..end])
@@ -166,16 +174,18 @@ impl ChargeList {
     /// Appends the command that decides the list separately.
     pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         match (self.script_of_one, &self.entries[..]) {
-            (Some(script), [charge]) => {
-                request.begin(5);
-                evalsha(request, script, 1);
-                request.argument(self.keys.as_bytes());
+            (Some(script), [.., charge]) => {
+                let (of_check, of_charge) = self.numbers.split_at(self.numbers.len() - usize::from(charge.numbers));
+                request.begin(4 + self.key_ends.len());
+                evalsha(request, script, self.key_ends.len());
+                for key in self.keys() {
+                    request.argument(key.as_bytes());
+                }
                 request.argument_by((1 + self.numbers.len() + 1) * NUMBER_BYTES, |bytes| {
                     push_number(bytes, u64::from(charge.letters[1] - b'0'));
-                    for &number in &self.numbers {
+                    for &number in of_charge.iter().chain([&self.now]).chain(of_check) {
                         push_number(bytes, number);
                     }
-                    push_number(bytes, self.now);
                 });
             }
             _ => Run::alone(self).add_to(request),
@@ -246,7 +256,7 @@ impl<'a> Run<'a> {
                 run.places.truncate(places_before);
                 break;
             }
-            charges += list.entries.iter().filter(|entry| entry.key.is_some()).count();
+            charges += list.charges();
             run.lists.push(list);
         }
         (run.lists.len() > 1 && charges >= CHARGES_MIN).then_some(run)
