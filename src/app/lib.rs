@@ -99,7 +99,8 @@ pub enum AppError {
 /// the settings say not to wait. Sends the state of the process, and an error at the end, to the service manager if
 /// there is one.
 ///
-/// # Errors When an address cannot be bound; otherwise as [`serve`].
+/// # Errors
+/// When an address cannot be bound; otherwise as [`serve`].
 pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<ServiceManager>>) -> Result<(), AppError> {
     let serving = async {
         let waits = waits_for_policies(&settings);
@@ -117,7 +118,8 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
 ///
 /// Runs on the caller's runtime, which becomes the control runtime: HTTP, reloads and supervision. gRPC has its own threads.
 ///
-/// # Errors When the policies are invalid at the start, or when a part dies.
+/// # Errors
+/// When the policies are invalid at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
     serve_on(Some(listeners), settings, shutdown, None).await
 }

@@ -14,7 +14,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sets up the log of the process. It also logs panics.
 ///
-/// # Errors When the level is invalid, the file cannot be opened, or there is already a log.
+/// # Errors
+/// When the level is invalid, the file cannot be opened, or there is already a log.
 pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
     let format = match log.format {
         LogFormat::Text => Format::Text,

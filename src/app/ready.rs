@@ -183,7 +183,8 @@ async fn become_ready(
 
 /// The features that a store lacks, as a text.
 ///
-/// # Errors The first store without an answer, and the reason.
+/// # Errors
+/// The first store without an answer, and the reason.
 async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str, StoreError)> {
     for store in stores {
         let lack = store.lacks(Instant::now() + PING_TIMEOUT).get().await;

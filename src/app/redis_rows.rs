@@ -21,7 +21,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Opens the rows of the Redis of these settings, for a program that serves no requests. Rows must fit the policies of
 /// the settings. Call this within the runtime that uses the rows later.
 ///
-/// # Errors If the settings have no Redis or no policy files, the policies are wrong, or Redis does not answer.
+/// # Errors
+/// If the settings have no Redis or no policy files, the policies are wrong, or Redis does not answer.
 pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
     if settings.store == StoreKind::Memory {
         return Err(AppError::Rows("the settings use the memory store: only its server can set rows".to_owned()));

@@ -63,7 +63,8 @@ pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result
 impl Target {
     /// Applies all of these resources, or none.
     ///
-    /// # Errors All problems, with one text for each.
+    /// # Errors
+    /// All problems, with one text for each.
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);

@@ -173,7 +173,8 @@ impl fmt::Display for AdminServer {
 impl AdminServer {
     /// The JSON at a path.
     ///
-    /// # Errors When there is no valid answer.
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -185,7 +186,8 @@ impl AdminServer {
 
     /// The JSON that answers a request.
     ///
-    /// # Errors When there is no valid answer.
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
@@ -215,7 +217,8 @@ impl AdminServer {
     /// An answer of lines without an end. `bounds` limit the time until its first byte, and the size of a line or of an
     /// error.
     ///
-    /// # Errors When there is no valid answer.
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
         let sent = &Sent::get(path, Some(token));
         let begin = async {

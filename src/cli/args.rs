@@ -561,7 +561,8 @@ impl FromStr for Descriptor {
 
 /// The settings of `weir serve --config` with this file and environment.
 ///
-/// # Errors All problems of both.
+/// # Errors
+/// All problems of both.
 pub fn settings_in(
     config: &Path,
     environment: impl IntoIterator<Item = (OsString, OsString)>,

@@ -157,7 +157,8 @@ impl TlsArguments {
 
 /// Asks a server and writes its answer.
 ///
-/// # Errors When there is no answer, or it cannot be written.
+/// # Errors
+/// When there is no answer, or it cannot be written.
 pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
     let response = block_on(ask(question)).map_err(AskError::Start)??;
     let decided = match response.overall_code() {

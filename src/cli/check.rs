@@ -51,7 +51,8 @@ pub enum Failed {
 
 /// Validates a policy directory and writes a tree of its domains, descriptors and limits, then the warnings and totals.
 ///
-/// # Errors When policies are wrong; then nothing is written. When writing fails, or when there are warnings that count
+/// # Errors
+/// When policies are wrong; then nothing is written. When writing fails, or when there are warnings that count
 /// as errors.
 pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     if directory.is_file() && is_test(directory) {
@@ -66,7 +67,8 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
 ///
-/// # Errors As [`run`].
+/// # Errors
+/// As [`run`].
 pub fn run_settings(
     settings: &Settings,
     directory: Option<PathBuf>,
@@ -91,7 +93,8 @@ fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut 
 
 /// As [`run`], for the policies in force on a running server. Also writes the problems of newer policies.
 ///
-/// # Errors As [`run`]; also when the server returns no policies, or refuses newer ones.
+/// # Errors
+/// As [`run`]; also when the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
     lint(&mut loaded);

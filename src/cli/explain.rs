@@ -24,7 +24,8 @@ use super::served::{self, Served};
 ///
 /// A descriptor is its entries, keys and values, in order.
 ///
-/// # Errors When policies are wrong; then nothing is written. When writing fails.
+/// # Errors
+/// When policies are wrong; then nothing is written. When writing fails.
 pub fn run(
     directory: &Path,
     dialect: Dialect,

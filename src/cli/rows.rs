@@ -116,7 +116,8 @@ enum ShownResult {
 
 /// Runs an action.
 ///
-/// # Errors If the server or Redis does not execute the action, the file has wrong lines, or the output cannot be
+/// # Errors
+/// If the server or Redis does not execute the action, the file has wrong lines, or the output cannot be
 /// written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
@@ -232,7 +233,7 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     }
     match changed.store.as_str() {
         "memory" => {
-            writeln!(out, "kept in the memory of this server: lost when it stops, and not shared with other servers")?
+            writeln!(out, "kept in the memory of this server: lost when it stops, and not shared with other servers")?;
         }
         store => {
             let store = printable(store);

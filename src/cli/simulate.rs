@@ -87,7 +87,8 @@ const NOTHING: SimulateError = SimulateError::Interrupted("no files are written"
 /// Simulates, writes files of results, and then a report for people to `out`. If a file of results is standard output, it is
 /// written to `out`, and the report to `notes`.
 ///
-/// # Errors When traffic or policies are wrong, when results cannot be written, or when the user stops it. Then a
+/// # Errors
+/// When traffic or policies are wrong, when results cannot be written, or when the user stops it. Then a
 /// thread may still write to `out` while it waits for the reader.
 pub fn run(
     arguments: &SimulateArguments,

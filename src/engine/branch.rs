@@ -259,7 +259,8 @@ impl<N> Branch<N> {
 
     /// The automaton of the wildcards and regular expressions. This call builds it if a key has few wildcards.
     ///
-    /// # Errors When the automaton would be too large.
+    /// # Errors
+    /// When the automaton would be too large.
     pub(super) fn automaton(&self) -> Result<Option<Cow<'_, Automaton>>, TooLarge> {
         let Patterns { wildcards, regexes, automaton, .. } = &self.patterns;
         match automaton {

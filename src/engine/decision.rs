@@ -127,7 +127,8 @@ pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
 /// Decides over the states that the store has read, one for each key. Returns the effect of each charge on its state,
 /// in order; the store applies it with [`apply`](super::algorithm::StateKind::apply). [dc-2]
 ///
-/// # Errors When the boundaries of a calendar charge do not contain `now`. Then the store must change nothing.
+/// # Errors
+/// When the boundaries of a calendar charge do not contain `now`. Then the store must change nothing.
 pub fn decide<'s>(
     charges: &[Charge<'_>],
     places: &[u16],

@@ -17,7 +17,8 @@ pub struct Entry<'a> {
 /// The key ends at the first `=`, so a value may contain more. A value may be empty; a key may not. `\,` is a comma and
 /// `\\` a backslash.
 ///
-/// # Errors When the text does not have that form; the error states why.
+/// # Errors
+/// When the text does not have that form; the error states why.
 pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut entries = Vec::new();
     for entry in split_at_commas(text)? {

@@ -67,7 +67,8 @@ impl fmt::Display for NetworkError {
 impl Network {
     /// Reads a network of a policy. A single address is a network of one address.
     ///
-    /// # Errors When the text is not a network; the error suggests a correction.
+    /// # Errors
+    /// When the text is not a network; the error suggests a correction.
     pub fn parse(text: &str) -> Result<Self, NetworkError> {
         let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
         let address: IpAddr = address.parse().map_err(|_| NetworkError::NoAddress)?;

@@ -113,7 +113,8 @@ impl Overrides {
 
 /// The rule of an override, the tag of its keys, and the limits that replace the rule's.
 ///
-/// # Errors When the override fits no rule.
+/// # Errors
+/// When the override fits no rule.
 pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, String, Box<[Limit]>), Misfit> {
     let domain = policies.domain(&one.domain).ok_or(Misfit::NoDomain)?;
     let entries = one.descriptor();

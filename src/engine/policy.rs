@@ -369,7 +369,8 @@ impl<'p> Place<'p> {
 
     /// The automaton of the wildcards and regular expressions of a key. None if the key has none.
     ///
-    /// # Errors When the automaton would be too large.
+    /// # Errors
+    /// When the automaton would be too large.
     pub(super) fn automaton(self, key: &str) -> Result<Option<Cow<'p, Automaton>>, TooLarge> {
         self.0.by_key.get(key).map_or(Ok(None), Branch::automaton)
     }
@@ -462,7 +463,8 @@ impl PolicySet {
     /// As [`PolicySet::compile`], but several specs may have the same domain: their descriptors are concatenated in the
     /// given order. `charging` and `on_error` come from the first spec that sets them.
     ///
-    /// # Errors As [`PolicySet::compile`], except for a domain that occurs twice.
+    /// # Errors
+    /// As [`PolicySet::compile`], except for a domain that occurs twice.
     pub fn compile_joined(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut set = Self::default();
         let mut bytes_left = AUTOMATA_BYTES_MAX;

@@ -116,7 +116,8 @@ impl Row {
 
 /// The rule with rows that a descriptor matches, and the key of the descriptor's row.
 ///
-/// # Errors When the descriptor matches no rule with rows.
+/// # Errors
+/// When the descriptor matches no rule with rows.
 pub fn row_key<'p>(
     policies: &'p PolicySet,
     domain: &str,

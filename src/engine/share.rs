@@ -41,7 +41,8 @@ impl std::error::Error for SharesError {}
 impl Shares {
     /// Makes shares from these percentages.
     ///
-    /// # Errors When there are too many, or one is out of range, or they are not in ascending order.
+    /// # Errors
+    /// When there are too many, or one is out of range, or they are not in ascending order.
     pub fn new(percent: &[u32]) -> Result<Self, SharesError> {
         if percent.len() > SHARES_MAX {
             return Err(SharesError::TooMany(percent.len()));

@@ -27,7 +27,8 @@ const REQUESTS_MAX: usize = 100;
 
 /// The body of `POST /json`.
 ///
-/// # Panics When an error is too long or has control characters or no place, when a request is read from invalid JSON,
+/// # Panics
+/// When an error is too long or has control characters or no place, when a request is read from invalid JSON,
 /// or when a different spelling of the JSON gives a different request.
 pub fn json(data: &[u8]) {
     match json::parse_request(data) {
@@ -48,7 +49,8 @@ pub fn json(data: &[u8]) {
 
 /// The value of an entry that returns a receipt.
 ///
-/// # Panics When formatting and reading a receipt changes it, or when it exceeds a bound.
+/// # Panics
+/// When formatting and reading a receipt changes it, or when it exceeds a bound.
 pub fn receipts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Some(holds) = receipts::parse(&text) else { return };
@@ -61,7 +63,8 @@ pub fn receipts(data: &[u8]) {
 
 /// A policy file.
 ///
-/// # Panics When it is refused without a problem, or with a problem at a place outside of the file.
+/// # Panics
+/// When it is refused without a problem, or with a problem at a place outside of the file.
 pub fn policies(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Err(problems) = weir_policies::parse(&[("fuzz.yaml", &text)]) else { return };
@@ -88,7 +91,8 @@ pub fn tests(data: &[u8]) {
 
 /// A file of traffic, and its first requests.
 ///
-/// # Panics When it is refused without a problem, or when its requests are not in order of time.
+/// # Panics
+/// When it is refused without a problem, or when its requests are not in order of time.
 pub fn traffic(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match traffic_file::parse(&"fuzz.traffic.yaml".into(), &text, Path::new("")) {
@@ -99,7 +103,8 @@ pub fn traffic(data: &[u8]) {
 
 /// A record of `weir tap`.
 ///
-/// # Panics When its requests are not in order of time.
+/// # Panics
+/// When its requests are not in order of time.
 pub fn records(data: &[u8]) {
     let path = std::env::temp_dir().join(format!("weir-fuzz-{}.jsonl", std::process::id()));
     std::fs::write(&path, data).expect("a temporary file");

@@ -37,7 +37,8 @@ pub enum Listener {
 impl Listener {
     /// Binds a Unix socket with these permissions. Replaces the file of a socket that no process listens on.
     ///
-    /// # Errors When a process listens on it, when the file is not a socket, or when the system refuses.
+    /// # Errors
+    /// When a process listens on it, when the file is not a socket, or when the system refuses.
     pub async fn bind_unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path).await?;
         let socket = UnixSocket::new_stream()?;

@@ -68,7 +68,8 @@ struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// # Errors When there are too many.
+    /// # Errors
+    /// When there are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
         let bounds = kind.bounds();
         let slot = Self { peer: peer.clone(), kind };
@@ -105,7 +106,8 @@ pub(super) struct Stream {
 impl Stream {
     /// A new stream.
     ///
-    /// # Errors When there are too many of its kind, or too much memory is reserved.
+    /// # Errors
+    /// When there are too many of its kind, or too much memory is reserved.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
         let slot = StreamSlot::take(peer, kind)?;
         Ok(Box::new(Self { reservation: Reservation::new(peer, kind.bounds().reserved_bytes)?, _slot: slot }))

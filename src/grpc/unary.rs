@@ -60,7 +60,8 @@ impl Received {
 /// Reads the single message of a request, of at most `bytes_max`. A message that does not arrive at once counts to
 /// `reservation`, and may take `timeout`.
 ///
-/// # Errors When there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
+/// # Errors
+/// When there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
 /// or when too much memory is reserved.
 pub(super) async fn read<B>(
     mut body: B,

@@ -327,7 +327,8 @@ struct StateRequest {
 }
 
 impl StateRequest {
-    /// # Errors The text of a 400.
+    /// # Errors
+    /// The text of a 400.
     fn read(query: Result<Query<StateQuery>, QueryRejection>) -> Result<Self, String> {
         let Query(which) = query.map_err(|rejection| rejection.body_text())?;
         let entries = parse_entries(&which.descriptor).map_err(|reason| format!("descriptor: {reason}"))?;

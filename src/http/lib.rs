@@ -291,7 +291,8 @@ impl ServiceState {
 
     /// Whether the policies in force have a rule with this path, in this domain or in any.
     ///
-    /// # Errors The path that was probably meant.
+    /// # Errors
+    /// The path that was probably meant.
     fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
@@ -304,7 +305,8 @@ impl ServiceState {
 
     /// Whether the policies in force have this domain.
     ///
-    /// # Errors The domain that was probably meant.
+    /// # Errors
+    /// The domain that was probably meant.
     fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
         if policies.domain(name).is_some() {
@@ -524,7 +526,7 @@ fn bad_request(reason: impl std::fmt::Display) -> Response {
 }
 
 /// A 400 for a query that cannot be read.
-fn bad_query(rejection: QueryRejection) -> Response {
+fn bad_query(rejection: &QueryRejection) -> Response {
     bad_request(rejection.body_text())
 }
 

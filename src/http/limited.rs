@@ -92,7 +92,7 @@ pub(super) async fn top(
     State(site): State<Arc<Site>>,
     query: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let Query(most) = query.map_err(bad_query)?;
+    let Query(most) = query.map_err(|rejection| bad_query(&rejection))?;
     for (name, value, max) in
         [("minutes", most.minutes, MINUTES_MAX), ("limits", most.limits, LIMITS_MAX), ("keys", most.keys, KEYS_MAX)]
     {
@@ -145,7 +145,7 @@ pub(super) async fn limited(
     State(site): State<Arc<Site>>,
     query: Result<Query<LimitedQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let Query(of) = query.map_err(bad_query)?;
+    let Query(of) = query.map_err(|rejection| bad_query(&rejection))?;
     in_bounds("minutes", of.minutes, MINUTES_MAX).map_err(bad_request)?;
     let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
@@ -160,7 +160,8 @@ pub(super) async fn limited(
     Ok(fresh(&answer))
 }
 
-/// # Errors The text of a 400.
+/// # Errors
+/// The text of a 400.
 fn in_bounds(name: &str, value: usize, max: usize) -> Result<(), String> {
     if (1..=max).contains(&value) { Ok(()) } else { Err(format!("{name} = {value}: must be from 1 to {max}")) }
 }

@@ -97,7 +97,8 @@ async fn discard(parts: &mut BodyDataStream) {
 
 /// Reads the body of a request.
 ///
-/// # Errors The answer, if the body is too large, does not end in time, or does not fit into memory.
+/// # Errors
+/// The answer, if the body is too large, does not end in time, or does not fit into memory.
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
         site.limiter.unreadable(Instant::now());

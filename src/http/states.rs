@@ -40,7 +40,7 @@ pub(super) async fn states(
     State(site): State<Arc<Site>>,
     query: Result<Query<StatesQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let Query(page) = query.map_err(bad_query)?;
+    let Query(page) = query.map_err(|rejection| bad_query(&rejection))?;
     if !(1..=STATES_MAX).contains(&page.max) {
         return Err(bad_request(format!("max = {}: must be from 1 to {STATES_MAX}", page.max)));
     }

@@ -54,7 +54,8 @@ struct TapQuery {
 }
 
 impl TapQuery {
-    /// # Errors The text of a 400.
+    /// # Errors
+    /// The text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let filter = Filter::default();
         let mut wanted = Self { filter, sample: 1, seconds: None, shows_values: None, has_notes: false };
@@ -112,7 +113,7 @@ pub(super) async fn tap(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Response> {
     let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer).await?;
-    let Query(pairs) = query.map_err(bad_query)?;
+    let Query(pairs) = query.map_err(|rejection| bad_query(&rejection))?;
     let wanted = TapQuery::read(pairs).map_err(bad_request)?;
     let by_setting = site.metrics.taps().shows_values();
     let shows_values = wanted.shows_values.unwrap_or(by_setting);

@@ -119,7 +119,8 @@ impl TokenFile {
 
 /// The name of the request's token. Without a file no token is needed.
 ///
-/// # Errors The answer to a request without one.
+/// # Errors
+/// The answer to a request without one.
 pub(super) async fn check(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
@@ -130,7 +131,8 @@ pub(super) async fn check(
 
 /// The caller with the request's token.
 ///
-/// # Errors The answer to a request without one.
+/// # Errors
+/// The answer to a request without one.
 pub(super) async fn caller(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
@@ -160,7 +162,8 @@ fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
 
 /// The tokens of a file: one line `NAME TOKEN` each, followed by `tap-values` for a token with that right.
 ///
-/// # Errors The reason, which quotes no part of a token.
+/// # Errors
+/// The reason, which quotes no part of a token.
 fn read(path: &Path) -> Result<Vec<Token>, String> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;

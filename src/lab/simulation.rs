@@ -144,7 +144,8 @@ impl Simulated {
 
     /// Decides and counts a request. Its time must not be before that of the last request.
     ///
-    /// # Errors When a server would return an error too, for example because the limits of the request are too heavy.
+    /// # Errors
+    /// When a server would return an error too, for example because the limits of the request are too heavy.
     pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
         self.begin(request.time);
         let answer = self.world.decide_lasting(request, query);
@@ -176,7 +177,8 @@ impl Simulated {
 
 /// Sends traffic through policies. Each set of policies gets the same requests.
 ///
-/// # Errors When the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
+/// # Errors
+/// When the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
 pub fn simulate(
     traffic: &mut Traffic,
     simulated: &[Simulated],

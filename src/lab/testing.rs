@@ -144,7 +144,8 @@ pub struct Difference {
 impl Runner {
     /// Runs cases in the memory store or in a Redis. With a filter, runs only cases whose name contains it.
     ///
-    /// # Errors When no runtime can be started, or Redis does not answer.
+    /// # Errors
+    /// When no runtime can be started, or Redis does not answer.
     pub fn new(redis: Option<Endpoint>, filter: Option<String>, strictness: Strictness) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(endpoint) = &redis {

@@ -384,7 +384,8 @@ impl Supervisor {
 
     /// Runs a function on its own thread.
     ///
-    /// # Errors When the system cannot start a thread.
+    /// # Errors
+    /// When the system cannot start a thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()

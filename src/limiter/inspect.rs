@@ -34,7 +34,8 @@ pub struct ShownState {
 impl Limiter {
     /// The states of a descriptor's limits, unchanged. Empty if no rule matches.
     ///
-    /// # Errors When a store does not answer.
+    /// # Errors
+    /// When a store does not answer.
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;
@@ -77,7 +78,8 @@ impl Limiter {
     /// Resets the usage of a descriptor: in its store, in the local store and among known denials. Returns its keys,
     /// and how many of them its store had.
     ///
-    /// # Errors When the store does not answer. Then they may or may not be deleted.
+    /// # Errors
+    /// When the store does not answer. Then they may or may not be deleted.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;

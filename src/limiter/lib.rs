@@ -150,7 +150,8 @@ impl Limiter {
     /// Decides one request that began at `started`. `deadline` is the caller's, if it set one. `trace` receives the
     /// events of the decision.
     ///
-    /// # Errors When no policies were loaded yet, or when a store gave no decision in time and the policies set
+    /// # Errors
+    /// When no policies were loaded yet, or when a store gave no decision in time and the policies set
     /// `on_error: error`.
     pub async fn decide(
         &self,

@@ -174,7 +174,8 @@ impl OverrideTable {
 
     /// Reads the store, and applies changes.
     ///
-    /// # Errors When the store does not answer. Then the last known overrides stay in force.
+    /// # Errors
+    /// When the store does not answer. Then the last known overrides stay in force.
     pub async fn look(&self) -> Result<Seen, StoreError> {
         let mut version = self.version.lock().await;
         let read = self.read(&mut version).await;
@@ -188,7 +189,8 @@ impl OverrideTable {
 
     /// Sets an override, and replaces an existing one for its descriptor. Returns it as stored.
     ///
-    /// # Errors When it is refused, or the store does not confirm it.
+    /// # Errors
+    /// When it is refused, or the store does not confirm it.
     pub async fn set(&self, new: &SetOverride) -> Result<SetOverride, Refused> {
         self.check(new)?;
         let mut new = new.clone();
@@ -213,7 +215,8 @@ impl OverrideTable {
 
     /// Deletes the override of a descriptor, and returns it.
     ///
-    /// # Errors When there is none, or the store does not confirm it.
+    /// # Errors
+    /// When there is none, or the store does not confirm it.
     pub async fn delete(&self, domain: &str, entries: &[(Box<str>, Box<str>)]) -> Result<SetOverride, Refused> {
         let mut deleted = None;
         self.change(|known, now, _| {

@@ -178,7 +178,8 @@ impl RowTable {
 
     /// Whether a row fits the policies in force.
     ///
-    /// # Errors If it does not fit.
+    /// # Errors
+    /// If it does not fit.
     pub fn check(&self, row: &Row) -> Result<(), RowRefused> {
         self.ready(row.clone()).map(|_| ())
     }
@@ -296,7 +297,8 @@ impl RowTable {
 
     /// Returns the row of a descriptor, even if it has ended.
     ///
-    /// # Errors If there is no row, or the store does not answer.
+    /// # Errors
+    /// If there is no row, or the store does not answer.
     pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
         self.find(domain, entries).await.map(|found| found.row)
     }
@@ -327,7 +329,8 @@ impl RowTable {
     /// Removes the row of a descriptor. If somebody sets another row at the same time, that row is removed. Returns the
     /// last row.
     ///
-    /// # Errors If there is no row, only a file has it, or the store does not confirm the removal.
+    /// # Errors
+    /// If there is no row, only a file has it, or the store does not confirm the removal.
     pub async fn remove(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Removed, RowRefused> {
         for _ in 0..REMOVE_ATTEMPTS {
             let found = self.find(domain, entries).await?;
@@ -365,7 +368,8 @@ impl RowTable {
     /// Returns a page of the rows of a domain, or of all domains, in no particular order. A row that exists the whole
     /// time appears in some page, perhaps in two.
     ///
-    /// # Errors If the store does not answer, or the cursor is invalid.
+    /// # Errors
+    /// If the store does not answer, or the cursor is invalid.
     pub async fn page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<Page, RowRefused> {
         let FoundPage { rows, foreign, next } = self.found_page(domain, cursor).await?;
         let policies = self.policies();
@@ -439,7 +443,8 @@ impl RowTable {
     /// gone. Rows that were set meanwhile, and rows of files, stay. Returns the removed rows, and the start of the next
     /// page.
     ///
-    /// # Errors As [`RowTable::page`], and if the store does not confirm a removal.
+    /// # Errors
+    /// As [`RowTable::page`], and if the store does not confirm a removal.
     pub async fn prune(
         &self,
         domain: Option<&str>,
@@ -462,7 +467,8 @@ impl RowTable {
     /// Replaces the rows that come from files beside the policies, with the memory store. If one row is wrong, nothing
     /// changes.
     ///
-    /// # Errors The position and reason of each row that does not fit these policies, at most `most`.
+    /// # Errors
+    /// The position and reason of each row that does not fit these policies, at most `most`.
     pub fn replace_of_files(
         &self,
         policies: &PolicySet,

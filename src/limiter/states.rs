@@ -56,7 +56,8 @@ impl Limiter {
     /// States of the rule with this domain and path, from a position on. At least `most` states, unless there are fewer
     /// or the steps of one page are used up.
     ///
-    /// # Errors When there is no such rule, or when a store does not answer.
+    /// # Errors
+    /// When there is no such rule, or when a store does not answer.
     pub async fn states(
         &self,
         domain: &str,

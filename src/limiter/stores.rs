@@ -90,7 +90,8 @@ impl Stores {
 
     /// Reads rows, so that they become known. [rw-2]
     ///
-    /// # Errors When a store does not answer.
+    /// # Errors
+    /// When a store does not answer.
     pub(super) async fn read_rows(&self, plan: &Plan<'_>, deadline: Instant) -> Result<(), StoreError> {
         let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();
         for row in plan.unknown_rows() {

@@ -88,7 +88,8 @@ fn is_yaml(path: &Path) -> bool {
 /// generations (`..2024_...`, `..data`), and the visible files are symlinks through them. A dangling symlink is listed,
 /// so reading it fails and the missing policy is reported.
 ///
-/// # Errors A directory that cannot be listed, an exceeded bound, a symlink to a parent directory, a policy name on
+/// # Errors
+/// A directory that cannot be listed, an exceeded bound, a symlink to a parent directory, a policy name on
 /// something other than a regular file, or a single file whose name marks it as tests or traffic.
 pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     let source = source.into();
@@ -103,7 +104,8 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 /// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
 /// name.
 ///
-/// # Errors As [`policy_files`].
+/// # Errors
+/// As [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
     let files = walk_for(&Source::from(path), |_, path| is_test(path))?;
@@ -127,7 +129,8 @@ fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Resu
 
 /// The bytes of a regular file, up to one more than `bytes_max`.
 ///
-/// # Errors A file that cannot be read or is not a regular file. Never waits for a pipe or a device.
+/// # Errors
+/// A file that cannot be read or is not a regular file. Never waits for a pipe or a device.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     // Without the flag, opening a pipe waits for another process to write.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;

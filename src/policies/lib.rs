@@ -187,21 +187,24 @@ impl Bounds {
 /// }
 /// ```
 ///
-/// # Errors All problems of all files, in file order; also a directory that cannot be listed or has no policy file.
+/// # Errors
+/// All problems of all files, in file order; also a directory that cannot be listed or has no policy file.
 pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
     load_dir_with(directory, Dialect::default())
 }
 
 /// [`load_dir`] with a dialect. A compatible one accepts a directory without policy files.
 ///
-/// # Errors As [`load_dir`].
+/// # Errors
+/// As [`load_dir`].
 pub fn load_dir_with(directory: &Path, dialect: Dialect) -> Result<Loaded, Problems> {
     load(&Source::from(directory), dialect)
 }
 
 /// Reads every policy file of a source.
 ///
-/// # Errors As [`load_dir`]. A source without files is valid if it allows that.
+/// # Errors
+/// As [`load_dir`]. A source without files is valid if it allows that.
 pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
     load_with(source, dialect, None, &Restless::default())
 }
@@ -218,7 +221,8 @@ pub struct Restless {
 /// [`load`] for a server: keeps the texts for readers. For a file that keeps changing, loads its last text; without
 /// one, leaves the file out.
 ///
-/// # Errors As [`load`]; also files that keep changing, if the last policies were too large to keep.
+/// # Errors
+/// As [`load`]; also files that keep changing, if the last policies were too large to keep.
 pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
     load_with(source, dialect, Some(Keeper::new(dialect.compatible, dialect.merge_domains)), restless)
 }
@@ -322,7 +326,8 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
 
 /// [`parse`] with a dialect.
 ///
-/// # Errors As [`parse`].
+/// # Errors
+/// As [`parse`].
 pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
     let mut reader = Reader::new(dialect);
     for &(name, text) in files {

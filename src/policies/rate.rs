@@ -40,7 +40,8 @@ impl From<Unit> for Period {
 impl Period {
     /// The period of a length such as `1m30s`.
     ///
-    /// # Errors With the reason.
+    /// # Errors
+    /// With the reason.
     pub(super) fn of_length(text: &str) -> Result<Self, String> {
         let length = duration(text)?;
         let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
@@ -51,21 +52,24 @@ impl Period {
 
 /// Reads hits and a period, such as `10/s`.
 ///
-/// # Errors With the reason, which quotes the text.
+/// # Errors
+/// With the reason, which quotes the text.
 pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
     parse(text).map(|(requests, period)| (requests, period.window))
 }
 
 /// [`parse_rate`] with the period as it was written.
 ///
-/// # Errors With the reason, which quotes the text.
+/// # Errors
+/// With the reason, which quotes the text.
 pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
     read(text).map_err(|reason| format!("rate {}: {reason}", quoted(text)))
 }
 
 /// [`parse`] with a message that does not quote the text.
 ///
-/// # Errors With the reason.
+/// # Errors
+/// With the reason.
 pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());

@@ -65,7 +65,8 @@ struct Field {
 impl RowHead {
     /// Reads the header line of a file.
     ///
-    /// # Errors When a column appears twice or a required column is missing.
+    /// # Errors
+    /// When a column appears twice or a required column is missing.
     pub fn parse(line: &str) -> Result<Self, RowLineError> {
         let mut columns = Vec::new();
         for Field { column, text } in fields(line)? {
@@ -104,7 +105,8 @@ impl RowHead {
 
     /// Reads a line.
     ///
-    /// # Errors When the line is not a row.
+    /// # Errors
+    /// When the line is not a row.
     pub fn row(&self, line: &str) -> Result<Row, RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
@@ -164,7 +166,8 @@ fn entries_of(text: &str) -> Result<Entries, String> {
 
 /// The numbers of limits, such as `rpm=500/min burst 10; rpd=9000/day`. The only limit of a rule needs no name.
 ///
-/// # Errors With the reason.
+/// # Errors
+/// With the reason.
 pub fn numbers(text: &str) -> Result<Box<[Numbers]>, String> {
     text.split(';').map(|one| number(one.trim())).collect()
 }

@@ -28,7 +28,8 @@ fn fields(detail: &Detail) -> impl Iterator<Item = (&'static str, Value)> {
 
 /// Adds the detail of its limit to each status of a JSON response.
 ///
-/// # Errors When the body is not a response with as many statuses as there are details.
+/// # Errors
+/// When the body is not a response with as many statuses as there are details.
 pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Result<Vec<u8>> {
     let mut response: Map<String, Value> = serde_json::from_slice(body)?;
     if let Some(Value::Array(statuses)) = response.get_mut("statuses") {

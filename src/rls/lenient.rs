@@ -27,7 +27,8 @@ pub enum Unreadable {
 
 /// Decodes a request. If some texts are not UTF-8, `texts` receives its message with these texts replaced.
 ///
-/// # Errors When the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
+/// # Errors
+/// When the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
 pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>, Unreadable> {
     if let Some(request) = Request::read(bytes) {
         return Ok(request);

@@ -96,7 +96,8 @@ fn fixed(rest: &mut &[u8]) -> Option<u64> {
 /// Removes the entries with receipts from a request, so that no rule, key or log sees them. Returns what they settle.
 /// [hd-5]
 ///
-/// # Errors When an entry is not a receipt, when it differs from another receipt of the request, or when its descriptor
+/// # Errors
+/// When an entry is not a receipt, when it differs from another receipt of the request, or when its descriptor
 /// gives hits back.
 pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
     let mut first = None;

@@ -31,7 +31,8 @@ settings! {
 impl MetricsExport {
     /// The URL of the collector: its own, or the URL for traces with the path for metrics. None if neither is set.
     ///
-    /// # Errors When the path for metrics cannot be derived from the path for traces.
+    /// # Errors
+    /// When the path for metrics cannot be derived from the path for traces.
     pub fn endpoint(&self, traces: &Otlp) -> Result<Option<String>, String> {
         let Some(url) = self.own_endpoint.as_ref().or(traces.endpoint.as_ref()) else { return Ok(None) };
         if self.own_endpoint.is_some() || traces.is_grpc {

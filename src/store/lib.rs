@@ -93,7 +93,8 @@ pub trait Store: Send + Sync {
 
     /// Whether the store can hold this limit.
     ///
-    /// # Errors When it cannot hold the limit; the error states why.
+    /// # Errors
+    /// When it cannot hold the limit; the error states why.
     fn supports(&self, limit: &Limit) -> Result<(), String>;
 
     /// Returns the reason when a background task of the store has died. The store gives no answers after that.
@@ -319,7 +320,8 @@ pub enum Reply<'a, T> {
 impl<'a, T: Send + 'a> Reply<'a, T> {
     /// Waits for a pending answer. The future is small: the answer is stored once.
     ///
-    /// # Errors When the store gave no answer.
+    /// # Errors
+    /// When the store gave no answer.
     #[must_use = "only a poll puts a future in this state"]
     pub fn get(self) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>> {
         match self {

@@ -216,7 +216,8 @@ impl Memory {
 
     /// Takes one charge back.
     ///
-    /// # Errors When no window of the calendar contains the clock. Then nothing was taken back.
+    /// # Errors
+    /// When no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
         let mut locked = self.lock(&[self.hash(undo.key)]);
         let now = self.clock.now();

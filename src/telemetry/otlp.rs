@@ -106,7 +106,8 @@ impl Collector {
 
     /// A sender of metrics.
     ///
-    /// # Errors When weir's user agent is not a valid header: a mistake in weir.
+    /// # Errors
+    /// When weir's user agent is not a valid header: a mistake in weir.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -18,7 +18,8 @@ const DATE_BYTES: usize = 10;
 ///
 /// Refuses a local time that does not exist or occurs twice because daylight saving begins or ends.
 ///
-/// # Errors The reason, without the text.
+/// # Errors
+/// The reason, without the text.
 pub fn parse_instant(text: &str) -> Result<Micros, String> {
     let none =
         || "not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25".to_owned();

@@ -70,7 +70,8 @@ impl Service<Uri> for Dial {
 impl Dial {
     /// Opens a connection. The caller sets the time limit.
     ///
-    /// # Errors When the name is unknown, nothing listens, or TLS fails.
+    /// # Errors
+    /// When the name is unknown, nothing listens, or TLS fails.
     pub async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
         let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
         Ok(Bounded::new(self.connect(uri).await?, bytes_max))

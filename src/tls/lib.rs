@@ -120,7 +120,8 @@ impl Tls {
     /// The configuration with the current files. If a file cannot be used, calls `refused` and returns the last good
     /// configuration.
     ///
-    /// # Errors The first unusable file, if there is no good configuration.
+    /// # Errors
+    /// The first unusable file, if there is no good configuration.
     pub fn config(&self, refused: impl FnOnce(&FileError)) -> Result<Arc<ClientConfig>, FileError> {
         let made = self.reread.read(refused, |last| {
             let from = self.bytes()?;
@@ -141,7 +142,8 @@ impl Tls {
 
     /// Performs the handshake on a stream to `host`. Calls `refused` as [`Tls::config`] does.
     ///
-    /// # Errors When the files cannot be used, or the handshake fails.
+    /// # Errors
+    /// When the files cannot be used, or the handshake fails.
     pub async fn handshake<S>(
         self: Arc<Self>,
         host: &str,

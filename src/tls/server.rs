@@ -64,7 +64,8 @@ pub enum ClientName {
 impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
     ///
-    /// # Errors With the mistake in the text.
+    /// # Errors
+    /// With the mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -119,7 +120,8 @@ struct Bytes {
 impl ServerTls {
     /// Reads the files. Blocks.
     ///
-    /// # Errors The first unusable file.
+    /// # Errors
+    /// The first unusable file.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let validity = Arc::default();
@@ -129,7 +131,8 @@ impl ServerTls {
 
     /// Reads the files again, and uses them if they have changed. Returns whether they have. Blocks.
     ///
-    /// # Errors The first unusable file. The last good files stay in use.
+    /// # Errors
+    /// The first unusable file. The last good files stay in use.
     pub fn reread(&self) -> Result<bool, FileError> {
         let mut from = self.from.lock();
         let bytes = read(&self.files)?;

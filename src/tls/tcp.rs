@@ -29,7 +29,8 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// Connects to `host`, a name or an address. The caller sets the time limit.
 ///
-/// # Errors When the name has no address, or no address accepts; then the error of the last attempt.
+/// # Errors
+/// When the name has no address, or no address accepts; then the error of the last attempt.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
     let stream = first_of(&addresses).await?;

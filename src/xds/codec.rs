@@ -77,7 +77,8 @@ impl Decoder for DiscoveryCodec {
 
 /// Reads a response.
 ///
-/// # Errors When it is malformed, or its version or nonce is too long.
+/// # Errors
+/// When it is malformed, or its version or nonce is too long.
 pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let mut resources = Vec::new();
     let mut sent = 0;

@@ -243,7 +243,8 @@ fn node(options: &Options) -> Node {
 
 /// The headers of the stream.
 ///
-/// # Errors When a header cannot be sent. The error has only its name, because its value may be secret.
+/// # Errors
+/// When a header cannot be sent. The error has only its name, because its value may be secret.
 fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     let mut map = MetadataMap::new();
     for (name, value) in headers {

@@ -34,7 +34,8 @@ pub(super) type Trouble = Arc<OnceLock<String>>;
 
 /// Opens a connection within the time of the options.
 ///
-/// # Errors When there is no connection; the error has the reason.
+/// # Errors
+/// When there is no connection; the error has the reason.
 pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
     let timeout = options.connect_timeout;
     match tokio::time::timeout(timeout, open(options)).await {

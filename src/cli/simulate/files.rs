@@ -30,7 +30,8 @@ enum Place {
 
 /// The targets of these options, in order. None for an option without a path. Each was checked.
 ///
-/// # Errors When two options name one file, when a file would replace an input, or when it cannot be written.
+/// # Errors
+/// When two options name one file, when a file would replace an input, or when it cannot be written.
 pub(super) fn targets<const N: usize>(
     options: [(&str, Option<&Path>); N],
     inputs: &Inputs,

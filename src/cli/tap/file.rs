@@ -15,7 +15,8 @@ const MODE: u32 = 0o600;
 #[error("{}: already exists: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
 
-/// # Errors When the file exists.
+/// # Errors
+/// When the file exists.
 pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
@@ -31,7 +32,8 @@ pub(super) struct RecordFile {
 impl RecordFile {
     /// A file that begins with the header.
     ///
-    /// # Errors When it exists and may not be replaced, or cannot be written.
+    /// # Errors
+    /// When it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);

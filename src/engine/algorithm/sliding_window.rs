@@ -1,8 +1,8 @@
 //! A sliding window in sub-buckets of `precision`: a hard bound in any window, at bounded memory. [sw-1]
 //!
 //! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so no span
-//! as long as the window admits more than the limit. The cost: an even stream at the nominal rate is admitted at n / (n
-//! + 1) of it, where n is the number of buckets. `concurrency` uses the same state: a hit is a permit, which its
+//! as long as the window admits more than the limit. The cost: of an even stream at the nominal rate, `n / (n + 1)` is
+//! admitted, where n is the number of buckets. `concurrency` uses the same state: a hit is a permit, which its
 //! receipt releases from its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
 
 mod buckets;

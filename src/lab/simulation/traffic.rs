@@ -76,7 +76,8 @@ impl Request {
 
 /// The query of a request.
 ///
-/// # Errors When a server would refuse it.
+/// # Errors
+/// When a server would refuse it.
 pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
     convert::query(view, bounds)
 }
@@ -135,7 +136,8 @@ enum Flow {
 impl Traffic {
     /// Opens traffic: `*.yaml` and `*.yml` are files of traffic, any other file is a record of `weir tap`.
     ///
-    /// # Errors When a file cannot be read, or has mistakes at its beginning.
+    /// # Errors
+    /// When a file cannot be read, or has mistakes at its beginning.
     pub fn open(path: &Path) -> Result<Self, TrafficError> {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
             let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
@@ -152,7 +154,8 @@ impl Traffic {
 
     /// The traffic of a parsed file.
     ///
-    /// # Errors When its log cannot be read, or has mistakes at its beginning.
+    /// # Errors
+    /// When its log cannot be read, or has mistakes at its beginning.
     pub fn of(file: traffic_file::TrafficFile) -> Result<Self, TrafficError> {
         let (seed, flow) = match &file.origin {
             Origin::Sources(sources) => (Some(sources.seed), Flow::Made(Box::new(Generator::new(sources)))),
@@ -191,7 +194,8 @@ impl Traffic {
 
     /// The next request. None after the last one.
     ///
-    /// # Errors When a file cannot be read, a line is not valid, or a request is too far out of order.
+    /// # Errors
+    /// When a file cannot be read, a line is not valid, or a request is too far out of order.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend its items")]
     pub fn next(&mut self) -> Result<Option<&Request>, TrafficError> {
         match &mut self.flow {

@@ -146,7 +146,8 @@ fn line(one: &SetOverride) -> String {
 
 /// Reads a text that a store may have.
 ///
-/// # Panics When a line is neither read nor skipped, or when writing and reading it again changes it.
+/// # Panics
+/// When a line is neither read nor skipped, or when writing and reading it again changes it.
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let first = read(&text);

@@ -45,7 +45,8 @@ struct LimitNumbers {
 
 /// Reads a text.
 ///
-/// # Errors The reason why the text is no row. The reason does not quote the text.
+/// # Errors
+/// The reason why the text is no row. The reason does not quote the text.
 pub(super) fn read(text: &str) -> Result<Row, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("more than {TEXT_BYTES_MAX} bytes"));
@@ -77,7 +78,8 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
 
 /// The text of a row for the store.
 ///
-/// # Errors The reason why the row does not fit into a text.
+/// # Errors
+/// The reason why the row does not fit into a text.
 pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     let (plan, limits) = match &row.terms {
         RowTerms::Plan(plan) => (Some(plan.clone()), Vec::new()),
@@ -107,7 +109,8 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
 
 /// Fuzz target: a text that a store may have at the key of a row.
 ///
-/// # Panics If a row is not the same after it was written and read again, or two texts of one row have two versions.
+/// # Panics
+/// If a row is not the same after it was written and read again, or two texts of one row have two versions.
 pub fn fuzz(data: &[u8]) {
     let Ok(row) = read(&String::from_utf8_lossy(data)) else { return };
     let written = stored(&row).expect("a row that was read can be written");

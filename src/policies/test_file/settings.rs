@@ -83,7 +83,8 @@ impl FileReader<'_> {
 
 /// The settings of a server with only these set.
 ///
-/// # Errors When they contradict each other.
+/// # Errors
+/// When they contradict each other.
 pub fn with_defaults(given: &[(&'static str, String)]) -> Result<Settings, Problems> {
     let mut layer = Layer::default();
     // This setting is required, but tests do not use it.

@@ -26,7 +26,8 @@ weir_engine::named! {
 impl Type {
     /// Checks a text.
     ///
-    /// # Errors The required form. The message does not quote the text.
+    /// # Errors
+    /// The required form. The message does not quote the text.
     pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
         match self {
             Self::Text | Self::List => Ok(()),

@@ -25,7 +25,8 @@ pub struct Secret(hmac::Key);
 impl Secret {
     /// The secret in a file, without surrounding blanks.
     ///
-    /// # Errors With the reason, which quotes nothing from the file.
+    /// # Errors
+    /// With the reason, which quotes nothing from the file.
     pub fn read(path: &Path) -> Result<Self, String> {
         let mut text = Vec::new();
         let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
@@ -38,7 +39,8 @@ impl Secret {
 
     /// A secret in the format of the file.
     ///
-    /// # Errors With the reason, which quotes nothing from the text.
+    /// # Errors
+    /// With the reason, which quotes nothing from the text.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let encoded = text.trim_ascii().strip_prefix(PREFIX).ok_or("a secret begins with whsec_")?;
         let secret = STANDARD.decode(encoded).map_err(|_| "the part after whsec_ is not Base64")?;

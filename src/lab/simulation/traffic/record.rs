@@ -178,7 +178,8 @@ impl Tap {
 }
 
 impl Descriptor<'_> {
-    /// # Errors When a request cannot have that many entries.
+    /// # Errors
+    /// When a request cannot have that many entries.
     fn message(self) -> Result<RateLimitDescriptor, String> {
         let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
             key: key.0.into_owned(),

@@ -75,7 +75,8 @@ impl Credentials {
 
     /// Reads the file that a dial would read.
     ///
-    /// # Errors When the file cannot be used.
+    /// # Errors
+    /// When the file cannot be used.
     pub(crate) fn check(&self) -> Result<(), FileError> {
         match &self.password {
             Password::File(file) => file.read(&()).map(drop),
@@ -85,7 +86,8 @@ impl Credentials {
 
     /// The login of one dial.
     ///
-    /// # Errors When the password file was never readable, for people.
+    /// # Errors
+    /// When the password file was never readable, for people.
     pub(super) async fn login(&self, observer: &Arc<dyn RedisObserver>) -> Result<Login, String> {
         let password = match &self.password {
             Password::None => None,

@@ -68,7 +68,8 @@ impl Cluster {
 
     /// Makes a call on the node that has `slot`, by `deadline`. `call` makes the call again for each attempt.
     ///
-    /// # Errors As [`Node::call`](super::node::Node::call). A redirection is an error only after the last attempt.
+    /// # Errors
+    /// As [`Node::call`](super::node::Node::call). A redirection is an error only after the last attempt.
     pub(crate) async fn call(&self, slot: u16, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, CallError> {
         let mut member = self.members.member(slot, deadline).await?;
         let mut next = call();
@@ -129,7 +130,8 @@ impl Cluster {
 
     /// Whether every slot has a master, and every master answers.
     ///
-    /// # Errors The error of the first master that does not answer, or the first slot without a master.
+    /// # Errors
+    /// The error of the first master that does not answer, or the first slot without a master.
     pub(crate) async fn ping(&self, deadline: Instant) -> Result<(), CallError> {
         self.members.member(0, deadline).await?;
         let (nodes, uncovered) = {

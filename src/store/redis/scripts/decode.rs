@@ -87,7 +87,8 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
 
 /// Decodes a stored value to a state. None if there is no value.
 ///
-/// # Errors When the value does not have the limit's format.
+/// # Errors
+/// When the value does not have the limit's format.
 pub(crate) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>, ForeignValue> {
     let is_none = match value {
         Value::Nil => true,
