@@ -20,31 +20,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use states::{Cause, Fate, StateChange};
 use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 
-/// The direction of a change, for the affected descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Fewer requests pass.
-    Stricter,
-    /// More requests pass.
-    Looser,
-    /// At some times fewer requests pass, and at others more.
-    Both,
-    /// The amount does not change, or is unknown.
-    Neither,
+weir_engine::named! {
+    /// The direction of a change, for the affected descriptors.
+    pub enum Direction {
+        /// Fewer requests pass.
+        Stricter = "stricter",
+        /// More requests pass.
+        Looser = "looser",
+        /// At some times fewer requests pass, and at others more.
+        Both = "stricter and looser",
+        /// The amount does not change, or is unknown.
+        Neither = "otherwise",
+    }
 }
 
 impl Direction {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stricter => "stricter",
-            Self::Looser => "looser",
-            Self::Both => "stricter and looser",
-            Self::Neither => "otherwise",
-        }
-    }
-
     /// The direction of two changes together.
     const fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -108,32 +98,20 @@ pub enum Subject<'p> {
     MoreExamples(usize),
 }
 
-/// What happened to a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// It is new.
-    Added,
-    /// It was removed.
-    Removed,
-    /// It differs.
-    Changed,
-    /// It is the same with another path.
-    Renamed,
-    /// Some of its descriptors meet another old rule.
-    Moved,
-}
-
-impl Kind {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Changed => "changed",
-            Self::Renamed => "renamed",
-            Self::Moved => "moved",
-        }
+weir_engine::named! {
+    /// What happened to a rule.
+    #[derive(PartialOrd, Ord)]
+    pub enum Kind {
+        /// It is new.
+        Added = "added",
+        /// It was removed.
+        Removed = "removed",
+        /// It differs.
+        Changed = "changed",
+        /// It is the same with another path.
+        Renamed = "renamed",
+        /// Some of its descriptors meet another old rule.
+        Moved = "moved",
     }
 }
 
@@ -160,7 +138,6 @@ pub struct RuleChange<'p> {
 
 impl RuleChange<'_> {
     /// Whether states are forgotten.
-    #[must_use]
     pub fn forgets(&self) -> bool {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
@@ -214,32 +191,27 @@ pub struct Comparison<'p> {
 
 impl Comparison<'_> {
     /// Whether no change is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.rules.is_empty()
     }
 
     /// The number of changes in a direction. `Both` counts as stricter and as looser.
-    #[must_use]
     pub fn with_direction(&self, direction: Direction) -> usize {
         self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
     /// The number of changes that forget states.
-    #[must_use]
     pub fn forgetting(&self) -> usize {
         self.rules.iter().filter(|change| change.forgets()).count()
     }
 
     /// The number of changes of a kind.
-    #[must_use]
     pub fn of_kind(&self, kind: Kind) -> usize {
         self.rules.iter().filter(|change| change.kind == kind).count()
     }
 }
 
 /// Compares two policy sets.
-#[must_use]
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);

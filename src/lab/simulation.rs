@@ -117,7 +117,6 @@ impl Simulated {
     }
 
     /// Loaded policies, and an empty store.
-    #[must_use]
     pub fn new(name: String, loaded: Loaded, settings: &Arc<Settings>) -> Self {
         let policies = Arc::new(loaded.policies);
         let counts = Counts::new(&policies);
@@ -134,13 +133,11 @@ impl Simulated {
     }
 
     /// Its policies.
-    #[must_use]
     pub fn policies(&self) -> &PolicySet {
         &self.policies
     }
 
     /// The files that its policies were read from.
-    #[must_use]
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
@@ -171,7 +168,6 @@ impl Simulated {
     }
 
     /// The results, with the `keys` keys that were denied most.
-    #[must_use]
     pub fn report(&self, keys: usize) -> PolicyReport {
         let counted: Counted = self.counts.counted(keys);
         PolicyReport::new(&self.name, &self.policies, &self.places, &counted)
@@ -216,7 +212,6 @@ pub fn simulate(
 }
 
 /// A warning if values of traffic are hidden and policies have more than exact values.
-#[must_use]
 pub fn hidden_values(traffic: &Traffic, policies: &PolicySet) -> Option<String> {
     let is_inexact = |value: &Matcher| value.exact().is_none() && !matches!(value, Matcher::List(_));
     let rule = policies

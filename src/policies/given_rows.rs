@@ -31,7 +31,6 @@ pub struct GivenRows {
 
 impl GivenRows {
     /// Returns a message about the row of this line, with its place.
-    #[must_use]
     pub fn at(&self, line: usize, message: &str) -> String {
         format!("{}:{line}: column 1: {message}", self.name)
     }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use config::{ConfigError, Map, Source};
 use weir_text::yaml::{Document, Options, Position, Value};
 
 use super::Problem;
@@ -52,7 +53,6 @@ struct GivenSetting {
 
 impl Layer {
     /// The defaults of the table.
-    #[must_use]
     pub fn defaults() -> Self {
         let mut layer = Self::default();
         for setting in table::SETTINGS {
@@ -64,7 +64,6 @@ impl Layer {
     }
 
     /// A settings file. An unreadable file is a problem of the layer.
-    #[must_use]
     pub fn file(path: &Path) -> Self {
         let shown = path.display().to_string();
         match read_bounded(path) {
@@ -80,7 +79,6 @@ impl Layer {
     /// The text of a settings file; errors call it `file`.
     ///
     /// Groups are mappings, and a dotted name is the same as its mapping: `redis.timeout: 10ms`.
-    #[must_use]
     pub fn yaml(file: &str, text: &str) -> Self {
         let mut layer = Self::default();
         if let Err(problem) = layer.read_yaml(file, text) {
@@ -96,7 +94,6 @@ impl Layer {
     }
 
     /// Every variable that starts with `WEIR__`.
-    #[must_use]
     pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut layer = Self::default();
         let mut ours: Vec<(String, OsString)> = variables
@@ -162,11 +159,6 @@ impl Layer {
     /// The text of a setting in this layer.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
-    }
-
-    /// The text of each setting in this layer.
-    pub(super) fn texts(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.entries.iter().map(|entry| (entry.name, entry.text.clone()))
     }
 
     fn put(&mut self, name: &str, text: &str, origin: &str) {
@@ -255,6 +247,18 @@ impl Layer {
             }
         });
         Ok(())
+    }
+}
+
+/// Lets the `config` crate merge layers. A layer has only known names, so `config` reads none as a path expression.
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, config::Value>, ConfigError> {
+        let value = |entry: &GivenSetting| config::Value::new(Some(&entry.origin), entry.text.clone());
+        Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }
 

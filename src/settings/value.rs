@@ -46,7 +46,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// The secret itself.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -111,31 +110,26 @@ const NO_URL: &str = "not a Redis URL: write redis://HOST:PORT, rediss://HOST:PO
 
 impl RedisUrl {
     /// The URL with its credentials and its first host.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.first
     }
 
     /// Each host with its port, or with `port` if the URL has none. Empty for a Unix socket.
-    #[must_use]
     pub fn places(&self, port: u16) -> Vec<(String, u16)> {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
     }
 
     /// Whether connections use TLS.
-    #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
     /// The number of the database.
-    #[must_use]
     pub fn database(&self) -> i64 {
         self.database
     }
 
     /// Whether the URL contains a password.
-    #[must_use]
     pub fn has_password(&self) -> bool {
         self.has_password
     }

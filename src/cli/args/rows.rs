@@ -73,7 +73,6 @@ pub struct RedisArguments {
 
 impl RedisArguments {
     /// The settings for an import without a server. `None` if a server imports.
-    #[must_use]
     pub fn settings(
         &self,
         environment: impl IntoIterator<Item = (OsString, OsString)>,

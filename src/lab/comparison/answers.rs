@@ -55,7 +55,6 @@ pub struct Changed {
 
 impl Changed {
     /// The number of changed requests.
-    #[must_use]
     pub const fn all(self) -> u64 {
         self.now_denied + self.now_passed + self.errors
     }

@@ -24,7 +24,6 @@ pub enum Fate {
 
 impl Fate {
     /// The word for it.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -35,47 +34,29 @@ impl Fate {
     }
 }
 
-/// The part of a state's key that differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The domain has another name.
-    Domain,
-    /// An entry has another key.
-    Key,
-    /// Values share a state on one side only, or under another name.
-    Shared,
-    /// The descriptor meets no rule, or an unlimited one.
-    NoRule,
-    /// The limit was removed.
-    NoLimit,
-    /// Another algorithm.
-    Algorithm,
-    /// Another window or period.
-    Window,
-    /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
-    Parameter,
-    /// Another time zone.
-    TimeZone,
-    /// Another name, which is in the keys of limits with the same shape.
-    Name,
-}
-
-impl Cause {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Domain => "domain",
-            Self::Key => "key",
-            Self::Shared => "share_threshold",
-            Self::NoRule => "no rule",
-            Self::NoLimit => "no such limit",
-            Self::Algorithm => "algorithm",
-            Self::Window => "window",
-            Self::Parameter => "parameter",
-            Self::TimeZone => "timezone",
-            Self::Name => "name",
-        }
+weir_engine::named! {
+    /// The part of a state's key that differs.
+    pub enum Cause {
+        /// The domain has another name.
+        Domain = "domain",
+        /// An entry has another key.
+        Key = "key",
+        /// Values share a state on one side only, or under another name.
+        Shared = "share_threshold",
+        /// The descriptor meets no rule, or an unlimited one.
+        NoRule = "no rule",
+        /// The limit was removed.
+        NoLimit = "no such limit",
+        /// Another algorithm.
+        Algorithm = "algorithm",
+        /// Another window or period.
+        Window = "window",
+        /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
+        Parameter = "parameter",
+        /// Another time zone.
+        TimeZone = "timezone",
+        /// Another name, which is in the keys of limits with the same shape.
+        Name = "name",
     }
 }
 
