@@ -1,7 +1,7 @@
-//! Requests whose callers have gone: they run to their end if they may have charged a hold, and the holds of an answer that
-//! is not sent are released. [hd-9]
+//! Requests whose callers have disconnected. A request that may have charged a hold runs to its end. The holds of an
+//! answer that is not sent are released. [hd-9]
 //!
-//! Not here: how a listener notices that a caller has gone (grpc, http).
+//! The listeners (grpc, http) detect that a caller has disconnected.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Whether a request has reached a point after which it must run to its end.
+/// Whether a request must run to its end, even if its caller disconnects.
 #[derive(Clone, Debug, Default)]
 pub struct MustFinish(Arc<AtomicBool>);
 
 impl MustFinish {
-    /// From now on it must.
+    /// The request must run to its end from now on.
     pub fn set(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// A running request. If dropped before its end, it continues in its own task if it must.
+/// A running request. If it is dropped before its end and must finish, it continues in its own task.
 pub struct Finishing<T: 'static> {
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     must_finish: MustFinish,
 }
 
 impl<T> Finishing<T> {
-    /// This request.
+    /// Wraps this request.
     pub fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
         Self { request: Some(request), must_finish }
     }
@@ -57,17 +57,17 @@ impl<T> Drop for Finishing<T> {
     }
 }
 
-/// What happens if a listener does not send an answer, because the caller has gone.
+/// The action if a listener does not send an answer, because the caller has disconnected.
 #[derive(Default)]
 pub struct Untaken(Option<Box<dyn FnOnce() + Send>>);
 
 impl Untaken {
-    /// Calls this then.
+    /// Calls `act` if the answer is not sent.
     pub fn then(act: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(act)))
     }
 
-    /// The listener sends the answer: nothing happens.
+    /// The listener sends the answer, so there is nothing to do.
     pub fn taken(mut self) {
         self.0 = None;
     }

@@ -1,6 +1,6 @@
-//! Holds: what a request opens, and what a settle gives back or charges on top. [hd-4] [hd-5]
+//! Holds: the charges that a request opens, and the hits that a settle gives back or charges in addition. [hd-4] [hd-5]
 //!
-//! weir keeps nothing of a hold: the caller keeps the receipt. Not here: the receipt as a text (rls).
+//! weir stores no holds: the caller keeps the receipt. The text of a receipt is in rls.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub const HOLDS_MAX: usize = 64;
 /// A charge of an admitted request that its caller settles later. [hd-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldCharge {
-    /// What stands for its key: [`key::number`].
+    /// The hash of its key: [`key::number`].
     pub key: u64,
     /// Where its state is.
     pub store: HeldIn,
@@ -43,7 +43,7 @@ pub enum HeldIn {
 pub struct Settle {
     /// Which descriptors these are: a bit for each.
     pub descriptors: u64,
-    /// The charges of the receipt, at most [`HOLDS_MAX`]; none where the caller had no receipt.
+    /// The charges of the receipt, at most [`HOLDS_MAX`]. Empty if the caller had no receipt.
     pub holds: Vec<HeldCharge>,
 }
 
@@ -55,23 +55,24 @@ impl Settle {
     }
 }
 
-/// The parts of a settle, when its charges are known.
+/// The parts of a settle, once its charges are known.
 #[derive(Default)]
 pub(super) struct Settling {
     /// The hits to give back in the call of the decision.
     pub(super) given_back: Vec<GivenBack>,
-    /// The hits to give back in the memory of this process, which were charged there while the store gave no answer.
+    /// The hits to give back in the memory of this process. They were charged there while the store gave no answer.
     from_local: Vec<GivenBack>,
     /// Holds whose hits were all used.
     settled: u64,
-    /// Holds of which more was used than held: the decision charges the excess, one for each key.
+    /// Holds whose requests used more than was held. The decision charges the excess, once for each key.
     excesses: u64,
-    /// Holds that are on no key of the request, or in another process.
+    /// Holds whose key is not in the request, or whose state is in another process.
     lost: u64,
 }
 
 impl Stores {
-    /// The charges that the caller of an admitted request settles later. Those past the bound stay as they are. [hd-4]
+    /// Returns the charges that the caller of an admitted request settles later. Charges past the bound stay charged.
+    /// [hd-4]
     pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
         let mut holds = Vec::new();
         let (mut opened, mut held) = (0, 0);
@@ -106,7 +107,8 @@ impl Stores {
         }
     }
 
-    /// The store that has a held charge, if it is one of this process's: `now` is the one that has the key.
+    /// Returns the store of a held charge: `now`, the current store of the key, or the memory of this process. `None` for
+    /// any other store.
     fn holding<'s>(&'s self, hold: HeldIn, now: &'s Arc<dyn Store>) -> Option<&'s Arc<dyn Store>> {
         if self.held_in(now) == hold {
             return Some(now);
@@ -115,8 +117,8 @@ impl Stores {
         self.options.local.as_ref().filter(|_| is_ours)
     }
 
-    /// Replaces the charges of a settle by what is left to charge: the excess of a hold, once for each key. Returns the hits to give
-    /// back. [hd-5]
+    /// Replaces the charges of a settle by the hits that it still has to charge: the excess of a hold, once for each
+    /// key. Returns the hits to give back. [hd-5]
     fn settling(
         &self,
         request: &Request<'_, '_>,
@@ -161,7 +163,7 @@ impl Stores {
                 }
             }
             if is_held && left > 0 {
-                // One of those that were used up is settled when this is charged.
+                // One of the fully used holds is settled by this charge.
                 (settling.settled, settling.excesses) = (settling.settled - 1, settling.excesses + 1);
                 charges[first].operation = Operation::Report(left);
             }
@@ -170,7 +172,7 @@ impl Stores {
         settling
     }
 
-    /// The same, and gives back the hits that are not in the store of the decision.
+    /// Same as `settling`. Also gives back the hits that are not in the store of the decision.
     pub(super) async fn begin_settle(
         &self,
         request: &Request<'_, '_>,
@@ -188,8 +190,7 @@ impl Stores {
         settling
     }
 
-    /// Counts the holds of a settle that give nothing back: those that are settled, the excesses that were charged, and lost ones.
-    /// [hd-6]
+    /// Counts the holds of a settle that give nothing back: settled holds, charged excesses, and lost holds. [hd-6]
     pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>, trace: Option<&dyn Trace>) {
         let (mut charged, mut hits) = (0, 0);
         for (charge, ..) in decided.into_iter().flat_map(Decided::iter).take_while(|_| settling.excesses > 0) {
@@ -223,7 +224,7 @@ impl Stores {
         self.give_back_alone(request, &settling.from_local, charges, local).await;
     }
 
-    /// Gives back without a decision. Nothing that fails is tried again. [hd-6]
+    /// Gives hits back without a decision. weir does not retry a failed call. [hd-6]
     async fn give_back_alone<'s>(
         &'s self,
         request: &Request<'_, '_>,
@@ -243,7 +244,7 @@ impl Stores {
         }
     }
 
-    /// Counts the holds of a call that had to give back hits.
+    /// Counts the holds of a call that gave hits back.
     pub(super) fn gave_back(
         &self,
         request: &Request<'_, '_>,
@@ -257,7 +258,7 @@ impl Stores {
             if is_confirmed {
                 self.count_hold_hits(request.trace, HoldHits::GivenBack, u64::from(back.receipt.hits));
             }
-            // What was denied meanwhile may have been denied because of these hits.
+            // These hits may have caused the denials in the cache.
             if let Some(cache) = &self.options.deny_cache {
                 cache.forget(charges[usize::from(back.charge)].key);
             }
@@ -283,12 +284,12 @@ impl Stores {
     }
 }
 
-/// What the caller says was used, of the descriptor of this charge. Of a permit it is always nothing. [cc-5]
+/// The used hits of the descriptor of this charge, according to the caller. Always 0 for a permit. [cc-5]
 fn hits_of(query: &Query<'_>, charge: &Charge<'_>) -> Hits {
     match query.descriptors[usize::from(charge.group)].operation {
         Operation::Consume(_) if charge.limit.algorithm().counts_permits() => 0,
         Operation::Consume(hits) => hits,
-        // A settle refunds and reports nothing by itself.
+        // A settle itself refunds and reports nothing.
         Operation::Peek | Operation::Refund(_) | Operation::Report(_) => 0,
     }
 }

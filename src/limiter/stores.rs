@@ -75,7 +75,7 @@ impl Stores {
         }
     }
 
-    /// The store of a descriptor's row: the store of its rule's states.
+    /// The store of a descriptor's row, which is the store of its rule's states.
     pub(super) fn store_of_row(&self, plan: &Plan<'_>, row: &PlannedRow) -> &Arc<dyn Store> {
         match plan.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
             Some([limit, rest @ ..]) => self.store_of(limit, rest.is_empty()),

@@ -21,9 +21,9 @@ pub(super) fn tell(tap: &dyn Tap, told: &Told<'_, '_, '_, '_>) {
 pub(super) struct Told<'a, 'q, 'p, 'd> {
     query: &'a Query<'q>,
     result: DecisionResult,
-    /// None if no policy has the domain.
+    /// `None` if no policy has the domain.
     plan: Option<&'a Plan<'p>>,
-    /// None if nothing was decided.
+    /// `None` if nothing was decided.
     decided: Option<&'a Decided<'d>>,
     given_back: &'a [GivenBack],
     answer: OnceCell<Answer>,
@@ -40,7 +40,7 @@ impl<'a, 'q, 'p, 'd> Told<'a, 'q, 'p, 'd> {
         Self { query, result, plan, decided, given_back, answer: OnceCell::new() }
     }
 
-    /// The hits that a descriptor has held, and those that its settle has given back.
+    /// The hits that a descriptor held, and the hits that its settle gave back.
     fn hold_hits(&self, at: usize) -> (Option<Hits>, Option<Hits>) {
         let (Some(plan), Some(decided)) = (self.plan, self.decided) else { return (None, None) };
         let held = decided.iter().filter(|(charge, ..)| charge.limit.hold && usize::from(charge.group) == at);
