@@ -49,11 +49,19 @@ def field(number, content):
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def body(*descriptors):
-    """A framed RateLimitRequest for the domain `bench`, one pair of key and value for each descriptor."""
+def varint(number):
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def body(*descriptors, receipt=None, used=None):
+    """A framed RateLimitRequest for the domain `bench`, one pair of key and value for each descriptor. With a receipt each settles
+    it with the hits that were used."""
     message = field(1, b"bench")
-    for key, value in descriptors:
-        message += field(2, field(1, field(1, key.encode()) + field(2, value.encode())))
+    for pair in descriptors:
+        pairs = [pair, ("weir.receipt", receipt)] if receipt else [pair]
+        entries = [field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in pairs]
+        hits = field(3, b"\x08" + varint(used)) if receipt else b""
+        message += field(2, b"".join(entries) + hits)
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 

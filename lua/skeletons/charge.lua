@@ -25,6 +25,8 @@
     if second then
       if op == REPORT then
         act = 'add'
+      elseif op == UNDO then
+        act = 'undo'
       elseif over[i] then
         act = 'drain'
       end
@@ -39,7 +41,7 @@
     elseif op == REFUND then
       act, again = 'refund', true
     elseif op == UNDO then
-      act = 'undo'
+      act, again = 'undo', true
     elseif op == CONSUME_OR_DRAIN then
       act = is_over and 'drain' or 'add'
     elseif op == DRAIN_IF_DENIED then

@@ -50,7 +50,6 @@ impl Listeners {
     }
 
     /// The addresses of the listeners.
-    #[must_use]
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }

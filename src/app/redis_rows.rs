@@ -1,6 +1,6 @@
-//! The rows of a Redis, for programs that serve nothing. [rw-6]
+//! Opens the rows of a Redis for programs that serve no requests. [rw-6]
 //!
-//! Not here: rows of a server (server.rs), and what is done with them (cli).
+//! Rows of a server are in server.rs. The commands that use rows are in cli.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,19 +15,16 @@ use weir_telemetry::metrics::Metrics;
 use super::stores::{Opened, Stores};
 use super::{AppError, metrics, source};
 
-/// How long Redis may take for its first answer, the dial included.
+/// The most time for the first answer of Redis, including the connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The rows of the Redis of these settings, for a program that serves nothing. Rows must fit the policies of the settings. Call it
-/// within the runtime that then uses the rows.
+/// Opens the rows of the Redis of these settings, for a program that serves no requests. Rows must fit the policies of
+/// the settings. Call this within the runtime that uses the rows later.
 ///
-/// # Errors
-/// When the settings name no Redis or no files of policies, the policies are wrong, or Redis does not answer.
+/// # Errors If the settings have no Redis or no policy files, the policies are wrong, or Redis does not answer.
 pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
     if settings.store == StoreKind::Memory {
-        return Err(AppError::Rows(
-            "the settings have the memory store, whose rows only its server can set".to_owned(),
-        ));
+        return Err(AppError::Rows("the settings use the memory store: only its server can set rows".to_owned()));
     }
     if settings.policies.source == PolicySource::Xds {
         return Err(AppError::Rows("the policies come from a control plane: only a server can check rows".to_owned()));

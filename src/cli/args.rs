@@ -248,7 +248,6 @@ impl CheckArguments {
     }
 
     /// Whether warnings count as errors.
-    #[must_use]
     pub const fn strictness(&self) -> Strictness {
         Strictness::of(self.strict)
     }
@@ -267,7 +266,6 @@ pub struct DialectArguments {
 
 impl DialectArguments {
     /// The dialect that the flags select.
-    #[must_use]
     pub const fn dialect(&self) -> Dialect {
         Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
     }
@@ -349,7 +347,6 @@ pub struct DiffArguments {
 
 impl DiffArguments {
     /// The comparison that the arguments describe.
-    #[must_use]
     pub fn diff(self) -> Diff {
         let Self { old, new, format, traffic, fail_on, dialect } = self;
         Diff { old, new, dialect: dialect.dialect(), traffic, format, fail_on }
@@ -396,7 +393,6 @@ enum TestStore {
 
 impl TestArguments {
     /// The tests that the arguments describe.
-    #[must_use]
     pub fn tests(self) -> Tests {
         let redis_url = self.redis_url.filter(|_| self.store == TestStore::Redis);
         let Self { paths, filter, format, coverage, fail_under, strict, .. } = self;
@@ -516,7 +512,6 @@ fn tap_length(text: &str) -> Result<Duration, String> {
 
 impl TapArguments {
     /// The tap that the arguments describe.
-    #[must_use]
     pub fn question(self) -> tap::Question {
         let Self { descriptor, server, domain, rule, verdict, sample, count, length, .. } = self;
         let Self { json, record, force, values, token_file, .. } = self;
@@ -599,7 +594,6 @@ impl ServeArguments {
     }
 
     /// The layer of the command line. A flag and `--set` of the same setting are a problem of the layer.
-    #[must_use]
     pub fn flags(&self) -> Layer {
         let mut layer = Layer::default();
         let typed = [

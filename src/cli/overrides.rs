@@ -88,7 +88,7 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         }
     };
     let kept = match changed.store.as_str() {
-        "memory" => "in the memory of this server: lost when it ends, and no other has it".to_owned(),
+        "memory" => "in the memory of this server: lost when it stops, and not shared with other servers".to_owned(),
         store => format!("in {}: in force on all servers that share it within a second", printable(store)),
     };
     writeln!(out, "set   {}\nkept {kept}", changed.shown.line())?;

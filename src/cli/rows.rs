@@ -35,13 +35,13 @@ use super::token::Token;
 const PATH: &str = "/rows";
 /// The most bytes of the rows of one request, apart from its last row.
 const BODY_BYTES: usize = 2 * 1_024 * 1_024;
-/// One request writes thousands of rows.
+/// The server writes thousands of rows in one request.
 const BOUNDS: Bounds = Bounds { bytes_max: 64 * 1_024 * 1_024, timeout: Duration::from_secs(60) };
 
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The server gave no usable answer, or refused.
+    /// The server gave no usable answer, or rejected the request.
     #[error("{0}")]
     Server(#[from] Unanswered),
     /// The arguments contradict each other, or name a file that cannot be used.
@@ -116,14 +116,14 @@ enum ShownResult {
 
 /// Runs an action.
 ///
-/// # Errors
-/// If the server does not execute it, the file has wrong lines, or the output cannot be written.
+/// # Errors If the server or Redis does not execute the action, the file has wrong lines, or the output cannot be
+/// written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
         RowAction::Import(ImportArguments { file, skip, redis, server }) => match redis.settings(std::env::vars_os()) {
             None => import(file, *skip, |pass, rows| by_server(server, pass, &rows), out, notes),
             Some(settings) => into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |table| {
-                import(file, *skip, |pass, rows| table.write(pass, rows), out, notes)
+                import(file, *skip, |pass, rows| Ok(table.write(pass, rows)), out, notes)
             }),
         },
         RowAction::Get(OneArguments { domain, descriptor, server }) => {
@@ -145,7 +145,7 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
             for key in &page.foreign {
                 writeln!(
                     notes,
-                    "weir: the value at {} was not written by weir: the default plan counts",
+                    "weir: the value at {} was not written by weir: the default plan applies",
                     printable(key)
                 )?;
             }
@@ -231,7 +231,9 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
         writeln!(out, "before    {}", before.line())?;
     }
     match changed.store.as_str() {
-        "memory" => writeln!(out, "kept in the memory of this server: lost when it ends, and no other has it")?,
+        "memory" => {
+            writeln!(out, "kept in the memory of this server: lost when it stops, and not shared with other servers")?
+        }
         store => {
             let store = printable(store);
             writeln!(out, "kept in {store}: in force at the next decision of every server that shares it")?;
@@ -245,13 +247,13 @@ pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, 
     match send::<ShownRow>(server, Method::GET, &one(domain, entries), String::new(), None) {
         Ok(row) => row.line(),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => {
-            "none, so the default plan counts".to_owned()
+            "none, so the default plan applies".to_owned()
         }
-        Err(error) => format!("not known: {error}"),
+        Err(error) => format!("unknown: {error}"),
     }
 }
 
-/// A row as a server reads it.
+/// A row in the form of the HTTP API.
 fn as_json(row: &Row) -> Value {
     let mut body = json!({
         "domain": row.domain,
@@ -270,7 +272,7 @@ fn as_json(row: &Row) -> Value {
 }
 
 impl ShownRow {
-    /// The row; none if the server's answer has what this program does not know.
+    /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
         let entries = parse_entries(&self.descriptor).ok()?;
         let terms = match &self.plan {
@@ -315,7 +317,7 @@ impl ShownRow {
     }
 }
 
-/// The rows of a batch, by a running server.
+/// Sends a batch of rows to a running server.
 fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<LineEnd>, Failed> {
     let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
     let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
@@ -335,13 +337,13 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
     Ok(ends)
 }
 
-/// The rows of a Redis, without a server.
+/// Writes rows directly to a Redis, without a server.
 struct Direct<'r> {
     runtime: &'r Runtime,
     table: RowTable,
 }
 
-/// Opens the rows of the Redis of these settings. The reasons why Redis cannot be reached are in the log, which goes to standard error.
+/// Opens the rows of the Redis of these settings. The log, on standard error, shows why Redis cannot be reached.
 fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
     let log = weir_settings::Log { level: "warn".to_owned(), file: None, ..settings.log.clone() };
     weir_app::set_up_log(&log).map_err(|error| Failed::Usage(error.to_string()))?;
@@ -357,17 +359,17 @@ fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), 
 }
 
 impl Direct<'_> {
-    fn write(&self, pass: Pass, rows: Vec<Row>) -> Result<Vec<LineEnd>, Failed> {
+    fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
             RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
             _ => LineEnd::Refused(refused.to_string()),
         };
         if pass == Pass::Check {
             let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);
-            return Ok(rows.iter().map(check).collect());
+            return rows.iter().map(check).collect();
         }
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
         let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
-        Ok(written.map(|written| written.map_or_else(refused, end)).collect())
+        written.map(|written| written.map_or_else(refused, end)).collect()
     }
 }

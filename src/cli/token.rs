@@ -66,8 +66,8 @@ mod tests {
         assert_eq!(Token::of_file(None).unwrap().text(), None);
         for (bytes, reason) in [
             (&b" \n"[..], "empty"),
-            (b"ann s3cret", "one word of ASCII"),
-            (&[0xff, 0xfe], "one word of ASCII"),
+            (b"ann s3cret", "one ASCII word"),
+            (&[0xff, 0xfe], "one ASCII word"),
             (&[b'x'; 4_097], "more than 4096 bytes"),
         ] {
             let refused = with(bytes).unwrap_err();

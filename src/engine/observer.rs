@@ -165,6 +165,12 @@ pub struct AnsweredDescriptor {
     pub verdict: Option<DescriptorVerdict>,
     /// The most hits that would be admitted after the decision.
     pub remaining: Option<Hits>,
+    /// It settles holds; its hits are what was used. [hd-5]
+    pub settles: bool,
+    /// The hits that its holds have charged.
+    pub held: Option<Hits>,
+    /// The hits that its settle has given back.
+    pub given_back: Option<Hits>,
 }
 
 crate::named! {
@@ -210,6 +216,16 @@ pub trait Trace: Send + Sync {
 
     /// The store of a descriptor gave no answer, and `on_error` decides. [st-4]
     fn fell_back(&self, action: OnError, kind: &'static str);
+
+    /// This became of so many holds of the request. [hd-8]
+    fn holds(&self, result: HoldResult, count: u64) {
+        let _ = (result, count);
+    }
+
+    /// Its holds moved so many hits. [hd-8]
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        let _ = (kind, hits);
+    }
 
     /// The decision was made or failed.
     fn decided(&self, result: DecisionResult);

@@ -101,7 +101,6 @@ impl Plans {
     }
 
     /// The name of the default plan.
-    #[must_use]
     pub fn default_plan(&self) -> &str {
         &self.default
     }
@@ -117,13 +116,11 @@ impl Plans {
     }
 
     /// The limits of the default plan.
-    #[must_use]
     pub fn default_limits(&self) -> &PlanLimits {
         &self.plans[0].1
     }
 
     /// The limits under a plan. None if the rule has no such plan.
-    #[must_use]
     pub fn limits(&self, plan: &str) -> Option<&PlanLimits> {
         self.iter().find(|(name, _)| *name == plan).map(|(_, limits)| limits)
     }

@@ -40,13 +40,11 @@ struct Counts {
 
 impl Load {
     /// The open connections, including those handed over and not yet accepted by their runtime.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.0.connections.load(Relaxed)
     }
 
     /// The requests so far.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Relaxed)
     }

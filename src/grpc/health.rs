@@ -26,7 +26,6 @@ impl Health {
     }
 
     /// A service for one runtime.
-    #[must_use]
     pub fn service(&self) -> HealthServer<HealthService> {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }

@@ -8,7 +8,6 @@ mod authority;
 mod balance;
 mod connection;
 pub mod ended;
-mod finishing;
 mod frames;
 pub mod fuzz;
 mod handshakes;

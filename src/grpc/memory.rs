@@ -60,25 +60,21 @@ pub struct Memory(pub(super) Arc<Total>);
 
 impl Memory {
     /// Bytes reserved for callers. The last 64 KiB of each runtime may be missing.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Relaxed) as u64
     }
 
     /// Requests refused because too much was reserved.
-    #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.ended.refused()
     }
 
     /// Connections that weir closed for this reason.
-    #[must_use]
     pub fn closed(&self, reason: CloseReason) -> u64 {
         self.0.ended.closed(reason)
     }
 
     /// Requests that HTTP/2 reset with the code at this index of [`CODES`](super::ended::CODES).
-    #[must_use]
     pub fn reset(&self, code: usize) -> u64 {
         self.0.ended.reset(code)
     }

@@ -15,6 +15,7 @@ use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
+use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::proto::RateLimitResponse;
@@ -24,11 +25,10 @@ use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::{Trace, Tracer};
 
 use super::connection::Load;
-use super::finishing::{Finishing, MustFinish};
 use super::memory::{Peer, Reservation, STREAM_BYTES};
 use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
-use super::unary::{self, Sent, Untaken};
+use super::unary::{self, Sent};
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";

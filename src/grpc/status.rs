@@ -29,7 +29,6 @@ impl fmt::Display for RequestError {
 }
 
 /// The status for the caller.
-#[must_use]
 pub fn status(error: &RequestError) -> Status {
     let text = error.to_string();
     match error {

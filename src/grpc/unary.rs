@@ -16,6 +16,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
 use weir_lifecycle::give_way;
+use weir_limiter::finishing::Untaken;
 
 use super::memory::{Piece, Reservation};
 use super::other::Stream;
@@ -214,24 +215,6 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
-/// What happens if HTTP/2 does not send a message, because its stream or connection has ended.
-#[derive(Default)]
-pub(super) struct Untaken(Option<Box<dyn FnOnce() + Send>>);
-
-impl Untaken {
-    pub(super) fn then(act: impl FnOnce() + Send + 'static) -> Self {
-        Self(Some(Box::new(act)))
-    }
-}
-
-impl Drop for Untaken {
-    fn drop(&mut self) {
-        if let Some(act) = self.0.take() {
-            act();
-        }
-    }
-}
-
 /// The response with a message, or the error status. It counts to `reservation` until it has been sent.
 pub(super) fn response(
     result: Result<(impl Message, Untaken), Status>,
@@ -279,8 +262,8 @@ impl HttpBody for Sent {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
         let frame = match std::mem::take(&mut *self) {
-            Self::Message(message, mut untaken) => {
-                untaken.0 = None;
+            Self::Message(message, untaken) => {
+                untaken.taken();
                 *self = Self::Trailers;
                 Frame::data(message)
             }

@@ -1,16 +1,16 @@
-//! Fuzz targets: bodies that set overrides and rows.
+//! Fuzz targets for the bodies that set overrides and rows.
 
 use weir_engine::descriptor::{parse_entries, spell_entries};
 
 use super::{overrides, rows};
 
-/// An instant at which bodies come.
+/// The arrival time of bodies.
 const NOW: u64 = 2_000_000_000_000_000;
 
 /// The body of `PUT /overrides`.
 ///
-/// # Panics
-/// When an override without limits or a reason is read, or a descriptor that its own text is not.
+/// # Panics If an override without limits or a reason is accepted, or the text of a descriptor is read as another
+/// descriptor.
 pub fn override_body(data: &[u8]) {
     let Ok(one) = overrides::wanted(data, "fuzz", NOW) else { return };
     assert!(!one.set.numbers.is_empty() && !one.reason.is_empty());
@@ -22,8 +22,7 @@ pub fn override_body(data: &[u8]) {
 
 /// The body of `PUT /rows`, and a line of `POST /rows`.
 ///
-/// # Panics
-/// When a row is shown as another row.
+/// # Panics If a row is shown as another row.
 pub fn row_body(data: &[u8]) {
     let Ok(row) = rows::row_of(data) else { return };
     assert_eq!(rows::row_of(rows::as_json(&row).to_string().as_bytes()), Ok(row));

@@ -111,6 +111,8 @@ pub(super) async fn top(
     answer["limits_left_out"] = json!(left_out);
     answer["instance"] = json!({ "name": site.admin.instance.name, "version": site.admin.instance.version });
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
+    let leases = site.limiter.lease_totals();
+    answer["leases"] = json!({ "keys": leases.keys, "charged": leases.charged, "used": leases.used });
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
     Ok(fresh(&answer))
@@ -200,7 +202,7 @@ fn key_as_json(key: &KeyReport, values: Values) -> Value {
         "denials_max": key.at_most,
         "first_ms": key.first_ms,
         "last_ms": key.last_ms,
-        "row": key.row.as_ref().map(|terms| terms.to_string()),
+        "row": key.row.as_ref().map(ToString::to_string),
     })
 }
 

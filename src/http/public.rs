@@ -1,18 +1,25 @@
 //! The paths of the public listener, for callers and load balancers.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http_body::{Frame, SizeHint};
+use tokio::runtime::Handle;
 use tokio_stream::StreamExt as _;
-use weir_limiter::Detail;
+use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
+use weir_limiter::{Detail, HeldCharge};
+use weir_rls::json::JsonRequest;
 use weir_rls::{client_headers, convert, detail, json, receipts};
 use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::Trace;
@@ -176,17 +183,27 @@ async fn decide(
     request: Request,
 ) -> Response {
     let trace = site.json.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Http, request.headers()));
-    let response = answer(&site, asked, request, trace.as_deref()).await;
-    if let Some(trace) = trace {
-        trace.end_http(response.status().as_u16());
+    let must_finish = site.limiter.can_hold().then(MustFinish::default);
+    let finish = must_finish.clone();
+    let answering = async move {
+        let response = answer(&site, asked, request, finish, trace.as_deref()).await;
+        if let Some(trace) = trace {
+            trace.end_http(response.status().as_u16());
+        }
+        response
+    };
+    match must_finish {
+        None => answering.await,
+        Some(must_finish) => Finishing::new(Box::pin(answering), must_finish).await,
     }
-    response
 }
 
+/// A request of a domain with holds sets `finish`. [hd-9]
 async fn answer(
-    site: &Site,
+    site: &Arc<Site>,
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
+    finish: Option<MustFinish>,
     trace: Option<&Trace>,
 ) -> Response {
     if let Err(reason) = origin::check(&request, &site.allowed_origins) {
@@ -209,18 +226,22 @@ async fn answer(
         site.limiter.refused(started);
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
-    let request = match json::parse_request(&body.bytes) {
+    let parsed = match json::parse_request(&body.bytes) {
         Ok(request) => request,
         Err(error) => {
             site.limiter.unreadable(started);
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
         }
     };
-    let mut request = request.view();
-    let settle = match site.limiter.has_holds(request.domain).then(|| receipts::take(&mut request)).transpose() {
+    let mut request = parsed.view();
+    let finish = finish.filter(|_| site.limiter.has_holds(request.domain));
+    let settle = match finish.as_ref().map(|_| receipts::take(&mut request)).transpose() {
         Ok(settle) => settle.flatten(),
         Err(invalid) => return refused(&invalid),
     };
+    if let Some(finish) = finish {
+        finish.set();
+    }
     let query = match convert::query(&request, &site.json.bounds) {
         Ok(query) => weir_limiter::Query { settle, ..query },
         Err(invalid) => return refused(&invalid),
@@ -238,6 +259,9 @@ async fn answer(
     let holds = std::mem::take(&mut answer.holds);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
     let mut response = convert::response(&request, answer, &site.json.extras);
+    // `parsed` goes with the answer.
+    drop(query);
+    drop(request);
     if wants_problem && !response.raw_body.is_empty() {
         let kind = HeaderValue::from_static(client_headers::PROBLEM_TYPE);
         let body = std::mem::take(&mut response.raw_body);
@@ -249,10 +273,53 @@ async fn answer(
         Ok(mut body) => {
             receipts::add_to_json(&mut body, &holds);
             let kind = HeaderValue::from_static("application/json");
+            let body = if holds.is_empty() {
+                Body::from(body)
+            } else {
+                Body::new(HeldAnswer(Some((body.into(), release_untaken(site.clone(), parsed, holds)))))
+            };
             with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after)
         }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
+}
+
+/// The body of an answer with a receipt, until HTTP takes it.
+struct HeldAnswer(Option<(Bytes, Untaken)>);
+
+impl HttpBody for HeldAnswer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|(body, untaken)| {
+            untaken.taken();
+            Ok(Frame::data(body))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |(body, _)| body.len() as u64))
+    }
+}
+
+/// Releases what a request has opened, if HTTP does not take its answer. [hd-9]
+fn release_untaken(site: Arc<Site>, parsed: JsonRequest, holds: Vec<HeldCharge>) -> Untaken {
+    Untaken::then(move || {
+        // Without a runtime the process ends, and no store could be asked.
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let mut request = parsed.view();
+            // Both were read without an error before.
+            let _ = receipts::take(&mut request);
+            let Ok(query) = convert::query(&request, &site.json.bounds) else { return };
+            site.limiter.release(query, holds).await;
+        });
+    })
 }
 
 fn with_retry_after(mut response: Response, seconds: Option<u64>) -> Response {

@@ -137,7 +137,7 @@ pub(super) async fn tap(
     }
     let filter = wanted.filter.clone();
     let listener = site.metrics.taps().listen(filter, wanted.sample).map_err(|TooManyTaps| {
-        let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
+        let reason = format!("{TAPS_MAX} taps are open, which is the maximum: end one, or try again later");
         json_error(StatusCode::SERVICE_UNAVAILABLE, reason)
     })?;
     let listener = listener.with_values(shows_values);

@@ -65,14 +65,12 @@ pub(super) struct Caller {
 
 impl TokenFile {
     /// The tokens of this file. It is read when a request needs a token.
-    #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
         Self { path, last_good: Mutex::default(), refused: AtomicU64::new(0), complaints }
     }
 
     /// Requests that had no token of the file.
-    #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }

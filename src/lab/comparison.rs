@@ -20,31 +20,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use states::{Cause, Fate, StateChange};
 use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 
-/// The direction of a change, for the affected descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Less passes.
-    Stricter,
-    /// More passes.
-    Looser,
-    /// Less passes at some times, and more at others.
-    Both,
-    /// The amount does not change, or is unknown.
-    Neither,
+weir_engine::named! {
+    /// The direction of a change, for the affected descriptors.
+    pub enum Direction {
+        /// Fewer requests pass.
+        Stricter = "stricter",
+        /// More requests pass.
+        Looser = "looser",
+        /// At some times fewer requests pass, and at others more.
+        Both = "stricter and looser",
+        /// The amount does not change, or is unknown.
+        Neither = "otherwise",
+    }
 }
 
 impl Direction {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stricter => "stricter",
-            Self::Looser => "looser",
-            Self::Both => "stricter and looser",
-            Self::Neither => "otherwise",
-        }
-    }
-
     /// The direction of two changes together.
     const fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -77,15 +67,16 @@ pub struct Effect<'p> {
 /// The subject of a difference.
 #[derive(Debug)]
 pub enum Subject<'p> {
-    /// The old and the new limit; none if there was or is no such limit.
+    /// The old and the new limit. `None` on a side without the limit.
     Limit(Option<&'p Limit>, Option<&'p Limit>),
-    /// The old and the new limit of descriptors whose row names this plan, if the default plan has not the same difference.
+    /// The old and the new limit of descriptors whose row names this plan, if the default plan does not have the same
+    /// difference.
     Plan(&'p str, Option<&'p Limit>, Option<&'p Limit>),
     /// A key of a policy, with its old and its new value.
     Key(&'static str, String, String),
     /// The values that the rule matches: new ones, and removed ones.
     Values(Vec<String>, Vec<String>),
-    /// A descriptor that the rule matches on one side only, with the rules that it meets.
+    /// A descriptor that the rule matches on one side only, with the rules that it meets before and now.
     Met {
         /// The descriptor.
         example: String,
@@ -107,32 +98,20 @@ pub enum Subject<'p> {
     MoreExamples(usize),
 }
 
-/// What happened to a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// It is new.
-    Added,
-    /// It was removed.
-    Removed,
-    /// It differs.
-    Changed,
-    /// It is the same with another path.
-    Renamed,
-    /// Some of its descriptors meet another old rule.
-    Moved,
-}
-
-impl Kind {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Changed => "changed",
-            Self::Renamed => "renamed",
-            Self::Moved => "moved",
-        }
+weir_engine::named! {
+    /// What happened to a rule.
+    #[derive(PartialOrd, Ord)]
+    pub enum Kind {
+        /// It is new.
+        Added = "added",
+        /// It was removed.
+        Removed = "removed",
+        /// It differs.
+        Changed = "changed",
+        /// It is the same with another path.
+        Renamed = "renamed",
+        /// Some of its descriptors meet another old rule.
+        Moved = "moved",
     }
 }
 
@@ -159,7 +138,6 @@ pub struct RuleChange<'p> {
 
 impl RuleChange<'_> {
     /// Whether states are forgotten.
-    #[must_use]
     pub fn forgets(&self) -> bool {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
@@ -203,7 +181,7 @@ pub struct DomainChange<'p> {
 pub struct Comparison<'p> {
     /// Domains, by name.
     pub domains: Vec<DomainChange<'p>>,
-    /// Rules, by domain and in the order of the new policies; removed ones last.
+    /// Rules, by domain and in the order of the new policies. Removed rules come last.
     pub rules: Vec<RuleChange<'p>>,
     /// The number of unchanged rules.
     pub same: usize,
@@ -213,32 +191,27 @@ pub struct Comparison<'p> {
 
 impl Comparison<'_> {
     /// Whether no change is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.rules.is_empty()
     }
 
-    /// The number of changes in a direction; `Both` counts for stricter and for looser.
-    #[must_use]
+    /// The number of changes in a direction. `Both` counts as stricter and as looser.
     pub fn with_direction(&self, direction: Direction) -> usize {
         self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
     /// The number of changes that forget states.
-    #[must_use]
     pub fn forgetting(&self) -> usize {
         self.rules.iter().filter(|change| change.forgets()).count()
     }
 
     /// The number of changes of a kind.
-    #[must_use]
     pub fn of_kind(&self, kind: Kind) -> usize {
         self.rules.iter().filter(|change| change.kind == kind).count()
     }
 }
 
 /// Compares two policy sets.
-#[must_use]
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);

@@ -117,7 +117,6 @@ impl Simulated {
     }
 
     /// Loaded policies, and an empty store.
-    #[must_use]
     pub fn new(name: String, loaded: Loaded, settings: &Arc<Settings>) -> Self {
         let policies = Arc::new(loaded.policies);
         let counts = Counts::new(&policies);
@@ -125,22 +124,20 @@ impl Simulated {
         Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
     }
 
-    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan counts for their customers.
+    /// Replaces its rows. Returns a warning if some do not fit its policies: then the default plan applies to their customers.
     #[must_use]
     pub fn set_rows(&self, rows: &GivenRows) -> Option<String> {
         let (left_out, first) = self.world.replace_rows(rows)?;
         let rows = counted(left_out, "row");
-        Some(format!("{}: {rows} without effect, so the default plan counts, such as {first}", self.name))
+        Some(format!("{}: {rows} without effect, so the default plan applies, such as {first}", self.name))
     }
 
     /// Its policies.
-    #[must_use]
     pub fn policies(&self) -> &PolicySet {
         &self.policies
     }
 
     /// The files that its policies were read from.
-    #[must_use]
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
@@ -171,7 +168,6 @@ impl Simulated {
     }
 
     /// The results, with the `keys` keys that were denied most.
-    #[must_use]
     pub fn report(&self, keys: usize) -> PolicyReport {
         let counted: Counted = self.counts.counted(keys);
         PolicyReport::new(&self.name, &self.policies, &self.places, &counted)
@@ -216,7 +212,6 @@ pub fn simulate(
 }
 
 /// A warning if values of traffic are hidden and policies have more than exact values.
-#[must_use]
 pub fn hidden_values(traffic: &Traffic, policies: &PolicySet) -> Option<String> {
     let is_inexact = |value: &Matcher| value.exact().is_none() && !matches!(value, Matcher::List(_));
     let rule = policies

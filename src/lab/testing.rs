@@ -37,7 +37,6 @@ pub enum Strictness {
 
 impl Strictness {
     /// Strict, or lenient.
-    #[must_use]
     pub const fn of(is_strict: bool) -> Self {
         if is_strict { Self::Strict } else { Self::Lenient }
     }
@@ -167,7 +166,6 @@ impl Runner {
     }
 
     /// Which rules were met so far, of all policies that were loaded from files.
-    #[must_use]
     pub fn coverage(&self) -> Coverage {
         self.loads.coverage()
     }

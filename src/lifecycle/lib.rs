@@ -50,7 +50,6 @@ pub struct Phases(watch::Sender<Phase>);
 
 impl Phases {
     /// Starts in the first phase.
-    #[must_use]
     pub fn starting() -> Self {
         Self(watch::Sender::new(Phase::Starting))
     }
@@ -67,7 +66,6 @@ impl Phases {
     }
 
     /// A view of the phase.
-    #[must_use]
     pub fn watch(&self) -> Life {
         Life(self.0.subscribe())
     }
@@ -79,7 +77,6 @@ pub struct Life(watch::Receiver<Phase>);
 
 impl Life {
     /// The phase now.
-    #[must_use]
     pub fn phase(&self) -> Phase {
         *self.0.borrow()
     }
@@ -201,7 +198,6 @@ pub enum OnHangup {
 }
 
 /// A connected pair of both.
-#[must_use]
 pub fn shutdown() -> (Stop, Shutdown) {
     let (stops, stopped) = watch::channel(0);
     let (reloads, reloaded) = watch::channel(0);
@@ -253,7 +249,6 @@ impl Shutdown {
     }
 
     /// The orders to reload, for another part.
-    #[must_use]
     pub fn reloads(&self) -> Reloads {
         let done = Arc::new(AtomicU64::new(0));
         self.parts.done.lock().push(Arc::downgrade(&done));
@@ -261,7 +256,6 @@ impl Shutdown {
     }
 
     /// The orders to reload, and whether all parts have carried them out.
-    #[must_use]
     pub fn orders(&self) -> Orders {
         Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
     }
@@ -361,7 +355,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 impl Supervisor {
     /// Supervises tasks that may end from [`Phase::Draining`] on, and not before.
-    #[must_use]
     pub fn new(life: Life) -> Self {
         let (deaths, heard) = mpsc::unbounded_channel();
         Self { life, deaths, heard }

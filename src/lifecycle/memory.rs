@@ -33,7 +33,6 @@ impl ThreadMemory {
     }
 
     /// Whether the next tick returns memory.
-    #[must_use]
     pub fn gives_back(&self) -> bool {
         self.ticks > 0
     }

@@ -25,7 +25,6 @@ pub struct Heart {
 }
 
 /// Makes a connected pair of both.
-#[must_use]
 pub fn pulse() -> (Pulse, Heart) {
     let answered = Arc::new(AtomicU64::new(0));
     let (asked, questions) = watch::channel(0);
@@ -34,7 +33,6 @@ pub fn pulse() -> (Pulse, Heart) {
 
 impl Pulse {
     /// Whether the last question has an answer. If so, asks the next one. The first call returns true.
-    #[must_use]
     pub fn check(&self) -> bool {
         let beats = self.answered.load(Relaxed) >= *self.asked.borrow();
         if beats {

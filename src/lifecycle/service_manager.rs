@@ -76,7 +76,6 @@ impl ServiceManager {
     }
 
     /// The longest time between two [`Notice::Watchdog`]. None without a watchdog.
-    #[must_use]
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }

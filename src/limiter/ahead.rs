@@ -1,7 +1,7 @@
-//! Takes hits ahead for a lease, and gives back what is left of it at its end.
+//! Takes hits ahead for a lease, and gives back the rest at the end of the lease.
 //!
-//! Each call is a task of its own. A caller that goes away meanwhile ends neither, so it leaves no hits behind that no process holds.
-//! Not here: what is held (leases.rs), and when hits are taken ahead.
+//! Each lease runs in its own task. If the caller disconnects, the task still finishes, so no hits are lost. leases.rs
+//! holds the hits and decides when to take them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,11 +32,11 @@ pub(super) struct Ahead {
     deny_cache: Option<Arc<DenyCache>>,
     unanswered: Arc<Unanswered>,
     budget: Duration,
-    /// Whether the process ends.
+    /// True during shutdown.
     ends: watch::Receiver<bool>,
 }
 
-/// The key, for which no other call takes hits ahead meanwhile.
+/// The key. Its owner is the only task that takes hits ahead of it.
 struct Taking {
     leases: Arc<Leases>,
     key: String,
@@ -59,7 +59,7 @@ impl Drop for Taking {
 }
 
 impl Ahead {
-    /// Begins to take hits ahead of the key of this charge. None of it is waited for.
+    /// Starts a task that takes hits ahead of the key of this charge. The caller does not wait for it.
     pub(super) fn begin(
         options: &Options,
         observer: &Arc<dyn Observer>,
@@ -69,7 +69,7 @@ impl Ahead {
         hits: Hits,
     ) {
         let taking = Taking { leases: options.leases.clone(), key: charge.key.to_owned(), is_over: false };
-        // Without a runtime no store could be asked, and a process that ends takes nothing more.
+        // Without a runtime there is no store to ask. During shutdown, weir takes no hits ahead.
         let Ok(runtime) = Handle::try_current() else { return };
         let Some((lease, ends)) = charge.limit.lease.zip(options.leases.listen()) else { return };
         let ahead = Self {
@@ -96,7 +96,7 @@ impl Ahead {
             Err(error) => {
                 self.observer.lease_asked(LeaseResult::Failed);
                 if let StoreError::Unknown(_) = error {
-                    // They may have been charged, and nobody admits by them.
+                    // The store may have charged these hits, but no lease admits requests with them.
                     self.observer.lease_hits(LeaseHits::Leased, self.hits);
                     self.observer.lease_hits(LeaseHits::Lost, self.hits);
                 }
@@ -120,7 +120,7 @@ impl Ahead {
             None => receipt.hits,
             Some(generation) => {
                 let lasts = Duration::from_micros(until.saturating_sub(received));
-                // Whether it ends by itself or with the process, it ends in the same way.
+                // The lease ends when its time is over or when the process shuts down.
                 let _ = tokio::time::timeout(lasts, self.ends.wait_for(|ends| *ends)).await;
                 self.taking.leases.end(&self.taking.key, generation)
             }
@@ -133,8 +133,8 @@ impl Ahead {
         }
     }
 
-    /// Charges the hits, all or none. A store that finds no window of the calendar is asked once more, with those around its
-    /// clock. [cl-3]
+    /// Charges all hits or none. If the store needs other calendar windows, weir retries once with the windows around
+    /// the store's clock. [cl-3]
     async fn charge(&mut self) -> Result<Outcome, StoreError> {
         match self.charge_once().await {
             Err(StoreError::StaleBounds { now }) => {
@@ -160,14 +160,14 @@ impl Ahead {
         decided.map(|decision| decision.outcomes.into_iter().next().unwrap_or_else(|| unreachable!("one charge")))
     }
 
-    /// Gives back the hits that were left at the end. Once: a call that failed may have been made. [ls-6]
+    /// Gives back the remaining hits. weir does not retry: a failed call may have been executed. [ls-6]
     async fn give_back(&self, outcome: &Outcome, left: Hits) -> LeaseHits {
         let Some(receipt) = outcome.receipt else { return LeaseHits::Lost };
         let receipt = Receipt { hits: left, ..receipt };
         let undo = Undo { key: &self.taking.key, limit: &self.limit, receipt, bounds: self.bounds };
         let is_undone = undo_all(&[(&self.store, undo)], Instant::now() + self.budget).await == [true];
-        // What was denied meanwhile may have been denied because of these hits, and shares that others found crossed may be crossed
-        // again.
+        // These hits may have caused the denials in the cache. Shares of the limit that were crossed meanwhile may be
+        // crossed again.
         if let Some(cache) = &self.deny_cache {
             cache.forget(&self.taking.key);
         }

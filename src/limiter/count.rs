@@ -42,7 +42,7 @@ impl Counts {
         in_force.tally.decided(plan.domain, self.lane, result, plan.unmatched);
         self.decided(result, request.started, request.trace);
         if let Some(tap) = self.observer.tap() {
-            tell(tap, &Told::new(query, result, Some(plan), decided));
+            tell(tap, &Told::new(query, result, Some(plan), decided, request.given_back));
         }
     }
 
@@ -117,7 +117,7 @@ impl Counts {
         }
         self.decided(result, started, trace);
         if let Some(tap) = self.observer.tap() {
-            tell(tap, &Told::new(query, result, None, None));
+            tell(tap, &Told::new(query, result, None, None, &[]));
         }
         if in_force.is_loaded { Ok(()) } else { Err(Undecided::NoPolicies) }
     }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 use weir_engine::observer::{RowEvent, Trace};
 use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Decision, Mode, Operation};
-use weir_store::{Check, Failure, Store, StoreError};
+use weir_engine::{Charge, Decision, Mode};
+use weir_store::{Before, Check, Failure, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::holds::{Settle, Settling};
-use super::leases;
+use super::leases::{self, Found, Hot, ToTake};
 use super::plan::{Decided, Plan, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
@@ -49,7 +49,7 @@ impl Limiter {
             return Box::pin(self.decide_under_rows(&request)).await;
         }
         let plan = self.plan(&request, None);
-        self.decide_planned(&request.with(&plan), query, None).await
+        self.decide_planned(&request.with(&plan), query).await
     }
 
     fn plan<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Plan<'a> {
@@ -60,7 +60,7 @@ impl Limiter {
     /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
     /// has a different row. [rw-2]
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
-        let mut settled = Settled::default();
+        let mut is_again = false;
         let mut unread = None;
         for round in 1.. {
             let plan = self.plan(asked, Some(self.stores.row_source()));
@@ -71,8 +71,9 @@ impl Limiter {
                 unread = read.err();
                 continue;
             }
-            let request = Request { can_ask_again: !is_last, unread: unread.as_ref(), ..asked.with(&plan) };
-            match self.decide_planned(&request, asked.query, Some(&mut settled)).await {
+            let request = Request { can_ask_again: !is_last, is_again, unread: unread.as_ref(), ..asked.with(&plan) };
+            is_again = true;
+            match self.decide_planned(&request, asked.query).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
                 }
@@ -88,32 +89,24 @@ impl Limiter {
         unreachable!("the last round has an answer")
     }
 
-    /// Decides a request whose limits are known. `settled` has the results of an earlier settle, if the request may be
-    /// decided again.
-    async fn decide_planned(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        settled: Option<&mut Settled>,
-    ) -> Result<Answer, Undecided> {
+    /// Decides a request whose limits are known.
+    async fn decide_planned(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
         let plan = request.plan;
         let mut charges = plan.charges(query);
-        let settling = match (&query.settle, settled) {
-            (None, _) => Settling::default(),
+        let settling = match &query.settle {
+            None => None,
             // A box, because few requests settle.
-            (Some(settle), None) => Box::pin(self.stores.settle(request, query, settle, &mut charges)).await,
-            (Some(settle), Some(settled)) => {
-                Box::pin(self.settle_once(request, query, settle, &mut charges, settled)).await
-            }
+            Some(settle) => Some(Box::pin(self.stores.begin_settle(request, query, settle, &mut charges)).await),
         };
+        let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
         // The limits of a settle need the store anyway, for the settle itself.
         let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
         let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
-        let request = &Request { is_leasable, ..*request };
+        let request = &Request { is_leasable, given_back, ..*request };
         let mut decided = Decided::default();
         let has_none = charges.is_empty() && plan.rows.is_empty();
         let result = if has_none
-            || (request.is_leasable && self.is_leased(request, &charges, &mut decided))
+            || (request.is_leasable && self.is_leased(request, &charges, &mut decided).await)
             || self.is_known(request, &charges, &mut decided)
         {
             Ok(())
@@ -124,8 +117,14 @@ impl Limiter {
             // Counts nothing before the last answer.
             return Err(Undecided::Store(stale));
         }
-        self.stores.settled(&settling, result.is_ok().then_some(&decided));
         plan.leave_out_absent(&mut decided);
+        let mut holds = Vec::new();
+        if plan.domain.has_holds && result.is_ok() && !decided.decision.denied {
+            holds = self.stores.opened(&decided, request.trace);
+        }
+        if let Some(settling) = &settling {
+            self.stores.end_settle(settling, result.is_ok().then_some(&decided), request.trace);
+        }
         self.counts.request(request, query, result.is_ok().then_some(&decided));
         match &query.settle {
             // The settle may have given hits back, so the request must not be sent again. [hd-6]
@@ -133,9 +132,7 @@ impl Limiter {
             _ => result?,
         }
         let mut answer = plan.answer(query, &decided);
-        if plan.domain.has_holds && !answer.denied {
-            answer.holds = self.stores.opened(&decided);
-        }
+        answer.holds = holds;
         Ok(answer)
     }
 
@@ -147,33 +144,7 @@ impl Limiter {
         let deadline = started + options.budget;
         let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
         let plan = self.plan(&asked, None);
-        self.stores.settle(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
-    }
-
-    /// Settles holds. If that was done before, restores the charges that resulted.
-    async fn settle_once(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        settle: &Settle,
-        charges: &mut [Charge<'_>],
-        settled: &mut Settled,
-    ) -> Settling {
-        let is_report = |charge: &Charge<'_>| charge.limit.hold && matches!(charge.operation, Operation::Report(_));
-        if let Some(settling) = settled.settling {
-            for charge in charges.iter_mut().filter(|charge| charge.limit.hold) {
-                let is_it = |(key, group, _): &&(String, u16, Operation)| *key == charge.key && *group == charge.group;
-                if let Some((.., operation)) = settled.reports.iter().find(is_it) {
-                    charge.operation = *operation;
-                }
-            }
-            return settling;
-        }
-        let settling = self.stores.settle(request, query, settle, charges).await;
-        let reports = charges.iter().filter(|charge| is_report(charge));
-        settled.reports = reports.map(|charge| (charge.key.to_owned(), charge.group, charge.operation)).collect();
-        settled.settling = Some(settling);
-        settling
+        self.stores.settle_alone(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
     }
 
     /// Whether leases can admit the request: each of its limits has a lease, and its store is not in this process.
@@ -184,26 +155,72 @@ impl Limiter {
     }
 
     /// Whether leases admit the request. If so, `decided` gets its outcomes. [ls-4]
-    #[cold]
-    fn is_leased<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        let Some(admitted) = self.stores.options.leases.admit(charges, request.started) else { return false };
-        let planned = &request.plan.planned;
-        for ((charge, planned), hits) in charges.iter().zip(planned).zip(admitted.ahead) {
-            if let Some(hits) = hits {
-                self.stores.begin_ahead(self.stores.store_of(charge.limit, planned.is_single), charge, hits);
+    async fn is_leased<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        decided: &mut Decided<'a>,
+    ) -> bool {
+        let Some(hot) = self.stores.options.leases.count(charges, request.started) else { return false };
+        match self.admit_by_leases(request, charges, &hot, decided) {
+            Found::Enough(()) => true,
+            Found::TooFew => false,
+            // A box, because few requests wait.
+            Found::Coming(end) => Box::pin(self.wait_for_hits(request, charges, &hot, end, decided)).await,
+        }
+    }
+
+    /// Waits until a call has charged hits ahead, once for each limit, and admits the request from them. So a burst of requests
+    /// that finds a lease used up makes one call to the store.
+    async fn wait_for_hits<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        hot: &Hot,
+        mut end: watch::Receiver<()>,
+        decided: &mut Decided<'a>,
+    ) -> bool {
+        for _ in charges {
+            // Nothing is sent on the channel: it closes.
+            if tokio::time::timeout_at(request.deadline.into(), end.changed()).await.is_err() {
+                return false;
+            }
+            match self.admit_by_leases(request, charges, hot, decided) {
+                Found::Enough(()) => return true,
+                Found::TooFew => return false,
+                Found::Coming(next) => end = next,
             }
         }
-        let outcomes = admitted.decision.outcomes.into_iter().map(Some);
-        *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
-        true
+        false
+    }
+
+    /// Asks the leases once, and begins to charge the hits ahead that hot keys lack.
+    #[cold]
+    fn admit_by_leases<'a>(
+        &self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        hot: &Hot,
+        decided: &mut Decided<'a>,
+    ) -> Found<()> {
+        let planned = &request.plan.planned;
+        let mut to_take = ToTake::new();
+        let found = self.stores.options.leases.admit(charges, hot, &mut to_take);
+        for (place, hits) in to_take {
+            let charge = &charges[place];
+            self.stores.begin_ahead(self.stores.store_of(charge.limit, planned[place].is_single), charge, hits);
+        }
+        found.map(|decision| {
+            let outcomes = decision.outcomes.into_iter().map(Some);
+            *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
+        })
     }
 
     /// Whether known denials are enough for an answer. `decided` gets all that are known. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        // Only the store decides about limits that depend on a row. [rw-2]
-        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| request.plan.rows.is_empty()) else {
-            return false;
-        };
+        // Only the store decides about limits that depend on a row, or of a settle that gives hits back. [rw-2] [hd-5]
+        let can_be_known = request.plan.rows.is_empty() && request.given_back.is_empty();
+        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| can_be_known) else { return false };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
             Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
@@ -240,7 +257,10 @@ impl Limiter {
                 Err(error) => Some(error),
             },
             Ok(None) => None,
-            Err(too_heavy) => Some(too_heavy),
+            Err(not_asked) => {
+                self.stores.gave_back(request, request.given_back, charges, false);
+                Some(not_asked)
+            }
         };
         // A box, so that a request with a single call does not reserve the memory for this.
         *decided = match (Box::pin(decide_split(&self.stores, request, charges, failed)).await, known) {
@@ -260,12 +280,14 @@ impl Limiter {
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
         let checks: SmallVec<[Check<'_>; 1]> = request.plan.rows.iter().map(|row| request.plan.check(row)).collect();
-        self.stores.ask(store, request, &checks, charges, decision).await
+        let before = Before { checks: &checks, given_back: request.given_back };
+        self.stores.ask(store, request, before, charges, decision).await
     }
 
     /// The store that can decide all of these charges in one call. None if no store can.
     ///
-    /// # Errors When the decision would take Redis too long. No other store decides it then. [dc-11]
+    /// # Errors
+    /// When the decision would take Redis too long. No other store decides it then. [dc-11]
     fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if let ([charge], []) = (charges, &*plan.rows) {
             return Ok(Some(self.stores.store_of(charge.limit, plan.planned[0].is_single)));
@@ -313,19 +335,12 @@ impl<'a> Asked<'a, '_> {
             deadline,
             is_leasable: false,
             can_ask_again: false,
+            is_again: false,
+            given_back: &[],
             unread: None,
             trace,
         }
     }
-}
-
-/// The settle of a request's first round.
-#[derive(Default)]
-struct Settled {
-    /// None before the first round.
-    settling: Option<Settling>,
-    /// The charges that resulted: key, descriptor and operation.
-    reports: Vec<(String, u16, Operation)>,
 }
 
 /// The failure of a request whose rows were evicted each time after they were read.

@@ -38,7 +38,6 @@ pub enum Known {
 
 impl Known {
     /// The denials, if they are enough.
-    #[must_use]
     pub fn enough(self) -> Option<Denials> {
         match self {
             Self::Enough(denials) => Some(denials),
@@ -118,13 +117,11 @@ struct OwnLine<T>(T);
 impl DenyCache {
     /// A cache of at most `max_keys` keys (at least 1). A denial of age `max_age` or more is not used. A key takes
     /// about 160 bytes and its text.
-    #[must_use]
     pub fn new(max_age: Duration, max_keys: usize) -> Self {
         Self::with_age(Age::AtMost(max_age), max_keys)
     }
 
     /// A cache that keeps each denial until the window of its limit ends. [dn-7]
-    #[must_use]
     pub fn until_window_end(max_keys: usize) -> Self {
         Self::with_age(Age::Window, max_keys)
     }

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use weir_engine::observer::{HoldHits, HoldResult};
+use weir_engine::observer::{HoldHits, HoldResult, Trace};
 use weir_engine::{Charge, Hits, Operation, Receipt, key};
-use weir_store::{Store, Undo};
+use weir_store::{GivenBack, Store, Undo};
 
 use super::Query;
 use super::plan::Decided;
@@ -55,16 +55,24 @@ impl Settle {
     }
 }
 
-/// What a settle has found out, and what the decision after it has to charge.
-#[derive(Clone, Copy, Default)]
+/// The parts of a settle, when its charges are known.
+#[derive(Default)]
 pub(super) struct Settling {
+    /// The hits to give back in the call of the decision.
+    pub(super) given_back: Vec<GivenBack>,
+    /// The hits to give back in the memory of this process, which were charged there while the store gave no answer.
+    from_local: Vec<GivenBack>,
+    /// Holds whose hits were all used.
+    settled: u64,
     /// Holds of which more was used than held: the decision charges the excess, one for each key.
     excesses: u64,
+    /// Holds that are on no key of the request, or in another process.
+    lost: u64,
 }
 
 impl Stores {
     /// The charges that the caller of an admitted request settles later. Those past the bound stay as they are. [hd-4]
-    pub(super) fn opened(&self, decided: &Decided<'_>) -> Vec<HeldCharge> {
+    pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
         let mut holds = Vec::new();
         let (mut opened, mut held) = (0, 0);
         for (charge, planned, outcome) in decided.iter() {
@@ -83,9 +91,9 @@ impl Stores {
             }
         }
         if opened > 0 {
-            self.count_holds(HoldResult::Opened, opened);
-            self.count_holds(HoldResult::Lost, opened - holds.len() as u64);
-            self.observer.hold_hits(HoldHits::Held, held);
+            self.count_holds(trace, HoldResult::Opened, opened);
+            self.count_holds(trace, HoldResult::Lost, opened - holds.len() as u64);
+            self.count_hold_hits(trace, HoldHits::Held, held);
         }
         holds
     }
@@ -107,9 +115,9 @@ impl Stores {
         self.options.local.as_ref().filter(|_| is_ours)
     }
 
-    /// Gives back what a settle's descriptors have not used, and makes their charges what is still to be charged: the excess
-    /// of a hold, once for each key. Nothing that fails is tried again. [hd-5] [hd-6]
-    pub(super) async fn settle(
+    /// Replaces the charges of a settle by what is left to charge: the excess of a hold, once for each key. Returns the hits to give
+    /// back. [hd-5]
+    fn settling(
         &self,
         request: &Request<'_, '_>,
         query: &Query<'_>,
@@ -117,10 +125,6 @@ impl Stores {
         charges: &mut [Charge<'_>],
     ) -> Settling {
         let mut settling = Settling::default();
-        if settle.holds.is_empty() {
-            self.count_holds(HoldResult::Reported, 1);
-            return settling;
-        }
         let mut keyed: Vec<(u64, usize)> = charges
             .iter()
             .enumerate()
@@ -128,78 +132,153 @@ impl Stores {
             .map(|(at, charge)| (key::number(charge.key), at))
             .collect();
         keyed.sort_unstable();
-        let mut undos: Vec<(&Arc<dyn Store>, Undo<'_>)> = Vec::new();
-        let (mut named, mut settled, mut lost) = (0, 0, 0);
+        let mut named = 0;
         for of_key in keyed.chunk_by(|(one, _), (other, _)| one == other) {
             let (number, first) = of_key[0];
             let used = of_key.iter().map(|&(_, at)| hits_of(query, &charges[at]));
             let mut left = used.fold(0, Hits::saturating_add);
-            let charge = &charges[first];
-            let now = self.store_of(charge.limit, request.plan.planned[first].is_single);
+            let now = self.store_of(charges[first].limit, request.plan.planned[first].is_single);
             let mut is_held = false;
             for hold in settle.holds.iter().filter(|hold| hold.key == number) {
                 named += 1;
-                let Some(store) = self.holding(hold.store, now) else {
-                    lost += 1;
-                    continue;
+                let from = match self.holding(hold.store, now) {
+                    None => {
+                        settling.lost += 1;
+                        continue;
+                    }
+                    Some(store) if Arc::ptr_eq(store, now) => &mut settling.given_back,
+                    Some(_) => &mut settling.from_local,
                 };
                 let kept = left.min(hold.receipt.hits);
                 left -= kept;
                 is_held = true;
                 match hold.receipt.hits - kept {
-                    0 => settled += 1,
-                    back => {
-                        let receipt = Receipt { hits: back, ..hold.receipt };
-                        let bounds = self.calendar.bounds(charge.limit, self.options.clock.now());
-                        undos.push((store, Undo { key: charge.key, limit: charge.limit, receipt, bounds }));
-                    }
+                    0 => settling.settled += 1,
+                    hits => from.push(GivenBack {
+                        charge: u16::try_from(first).expect("a request has a few hundred charges"),
+                        receipt: Receipt { hits, ..hold.receipt },
+                    }),
                 }
             }
             if is_held && left > 0 {
                 // One of those that were used up is settled when this is charged.
-                (settled, settling.excesses) = (settled - 1, settling.excesses + 1);
+                (settling.settled, settling.excesses) = (settling.settled - 1, settling.excesses + 1);
                 charges[first].operation = Operation::Report(left);
             }
         }
-        let confirmed = undo_all(&undos, request.deadline).await;
-        let mut given_back = 0;
-        for ((_, undo), is_confirmed) in undos.iter().zip(confirmed) {
-            if is_confirmed {
-                (settled, given_back) = (settled + 1, given_back + u64::from(undo.receipt.hits));
-            } else {
-                lost += 1;
-            }
-            // What was denied meanwhile may have been denied because of these hits.
-            if let Some(cache) = &self.options.deny_cache {
-                cache.forget(undo.key);
-            }
-        }
-        lost += settle.holds.len() as u64 - named;
-        self.count_holds(HoldResult::Settled, settled);
-        self.count_holds(HoldResult::Lost, lost);
-        self.observer.hold_hits(HoldHits::GivenBack, given_back);
+        settling.lost += settle.holds.len() as u64 - named;
         settling
     }
 
-    /// Counts the excesses that the decision of a settle has charged, and those that it could not. [hd-6]
-    pub(super) fn settled(&self, settling: &Settling, decided: Option<&Decided<'_>>) {
-        if settling.excesses == 0 {
-            return;
+    /// The same, and gives back the hits that are not in the store of the decision.
+    pub(super) async fn begin_settle(
+        &self,
+        request: &Request<'_, '_>,
+        query: &Query<'_>,
+        settle: &Settle,
+        charges: &mut [Charge<'_>],
+    ) -> Box<Settling> {
+        let settling = Box::new(self.settling(request, query, settle, charges));
+        if !request.is_again {
+            if settle.holds.is_empty() {
+                self.count_holds(request.trace, HoldResult::Reported, 1);
+            }
+            self.give_back_local(request, &settling, charges).await;
         }
+        settling
+    }
+
+    /// Counts the holds of a settle that give nothing back: those that are settled, the excesses that were charged, and lost ones.
+    /// [hd-6]
+    pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>, trace: Option<&dyn Trace>) {
         let (mut charged, mut hits) = (0, 0);
-        for (charge, ..) in decided.into_iter().flat_map(Decided::iter) {
+        for (charge, ..) in decided.into_iter().flat_map(Decided::iter).take_while(|_| settling.excesses > 0) {
             if let (true, Operation::Report(excess)) = (charge.limit.hold, charge.operation) {
                 (charged, hits) = (charged + 1, hits + u64::from(excess));
             }
         }
-        self.count_holds(HoldResult::Settled, charged);
-        self.count_holds(HoldResult::Lost, settling.excesses.saturating_sub(charged));
-        self.observer.hold_hits(HoldHits::Excess, hits);
+        self.count_holds(trace, HoldResult::Settled, settling.settled + charged);
+        self.count_holds(trace, HoldResult::Lost, settling.lost + settling.excesses.saturating_sub(charged));
+        self.count_hold_hits(trace, HoldHits::Excess, hits);
     }
 
-    fn count_holds(&self, result: HoldResult, count: u64) {
+    /// Settles holds without a decision.
+    pub(super) async fn settle_alone(
+        &self,
+        request: &Request<'_, '_>,
+        query: &Query<'_>,
+        settle: &Settle,
+        charges: &mut [Charge<'_>],
+    ) {
+        let settling = self.settling(request, query, settle, charges);
+        let planned = &request.plan.planned;
+        let store_of = |at: usize| Some(self.store_of(charges[at].limit, planned[at].is_single));
+        self.give_back_alone(request, &settling.given_back, charges, store_of).await;
+        self.give_back_local(request, &settling, charges).await;
+        self.end_settle(&settling, None, None);
+    }
+
+    async fn give_back_local(&self, request: &Request<'_, '_>, settling: &Settling, charges: &[Charge<'_>]) {
+        let local = |_| self.options.local.as_ref();
+        self.give_back_alone(request, &settling.from_local, charges, local).await;
+    }
+
+    /// Gives back without a decision. Nothing that fails is tried again. [hd-6]
+    async fn give_back_alone<'s>(
+        &'s self,
+        request: &Request<'_, '_>,
+        given_back: &[GivenBack],
+        charges: &[Charge<'_>],
+        store_of: impl Fn(usize) -> Option<&'s Arc<dyn Store>>,
+    ) {
+        let undo = |back: &GivenBack| {
+            let &Charge { key, limit, .. } = &charges[usize::from(back.charge)];
+            let bounds = self.calendar.bounds(limit, self.options.clock.now());
+            Some((store_of(usize::from(back.charge))?, Undo { key, limit, receipt: back.receipt, bounds }))
+        };
+        let undos: Vec<_> = given_back.iter().filter_map(undo).collect();
+        let confirmed = undo_all(&undos, request.deadline).await;
+        for (back, is_confirmed) in given_back.iter().zip(confirmed) {
+            self.gave_back(request, std::slice::from_ref(back), charges, is_confirmed);
+        }
+    }
+
+    /// Counts the holds of a call that had to give back hits.
+    pub(super) fn gave_back(
+        &self,
+        request: &Request<'_, '_>,
+        given_back: &[GivenBack],
+        charges: &[Charge<'_>],
+        is_confirmed: bool,
+    ) {
+        let result = if is_confirmed { HoldResult::Settled } else { HoldResult::Lost };
+        self.count_holds(request.trace, result, given_back.len() as u64);
+        for back in given_back {
+            if is_confirmed {
+                self.count_hold_hits(request.trace, HoldHits::GivenBack, u64::from(back.receipt.hits));
+            }
+            // What was denied meanwhile may have been denied because of these hits.
+            if let Some(cache) = &self.options.deny_cache {
+                cache.forget(charges[usize::from(back.charge)].key);
+            }
+        }
+    }
+
+    fn count_holds(&self, trace: Option<&dyn Trace>, result: HoldResult, count: u64) {
         if count > 0 {
             self.observer.holds(result, count);
+            if let Some(trace) = trace {
+                trace.holds(result, count);
+            }
+        }
+    }
+
+    fn count_hold_hits(&self, trace: Option<&dyn Trace>, kind: HoldHits, hits: u64) {
+        if hits > 0 {
+            self.observer.hold_hits(kind, hits);
+            if let Some(trace) = trace {
+                trace.hold_hits(kind, hits);
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Hits of hot keys that this process has taken ahead: the store has charged them, and no request has had them yet. [ls-1]
+//! Keeps the hits of hot keys that this process has taken ahead. The store has charged these hits, but no request has
+//! used them yet. [ls-1]
 //!
-//! One table serves all cores. Keys with leases are spread over small sets with a mutex each, as in the cache of denials:
-//! nothing is awaited while it is held. A key that is not hot never comes to the sets.
-//! A lease is left in three ways: requests take its hits, its end takes what is left out of the table, or a reset drops it. What
-//! was taken and is not admitted goes back to the same lease, by its number, or nowhere. So no hit is admitted and given
-//! back.
-//! Not here: the calls to the store (ahead.rs).
+//! One table serves all cores. Keys with leases are spread over small sets with a mutex each, as in the cache of
+//! denials. Code that holds a mutex never awaits. Keys that are not hot have no entry. A lease loses hits in three
+//! ways: requests take them, the end of the lease removes the rest, or a reset drops the lease. Hits that a request
+//! took and did not use go back to the same lease, found by its number, or are lost. So weir never both admits and
+//! gives back a hit. Calls to the store are in ahead.rs.
 
 mod asks;
 #[path = "../store/sync.rs"]
@@ -32,14 +32,14 @@ use self::sync::{Mutex, MutexGuard};
 /// The sets, and how many keys one holds at most.
 const SETS: usize = 256;
 const SET_KEYS_MAX: usize = 8;
-/// The most keys that have leases at one time. Past it a hot key is asked for at the store.
+/// The most keys that have leases at one time. Requests for further hot keys go to the store.
 pub const LEASED_KEYS_MAX: usize = SETS * SET_KEYS_MAX;
-/// The most leases of one key that have hits left: the one in use, and the one after it.
+/// The most leases of one key with remaining hits: the current lease and the next one.
 const LEASES_OF_KEY_MAX: usize = 2;
-/// The next hits are taken ahead when at most this part of the last ones is left, so that no request waits for them.
+/// weir takes the next hits ahead when at most this part of the last hits remains, so that no request has to wait.
 const LOW_WATER: Hits = 4;
 
-/// The machine's time since its start, while it was suspended too: a lease ends for a machine that sleeps. [ls-3]
+/// The time since the machine started, including suspension. A lease also ends while the machine sleeps. [ls-3]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -47,23 +47,24 @@ impl Clock for BootClock {
     fn now(&self) -> Micros {
         #[cfg(target_os = "linux")]
         let clock = ClockId::Boottime;
-        // Those of other systems go on while the machine sleeps.
+        // On other systems the monotonic clock also runs during suspension.
         #[cfg(not(target_os = "linux"))]
         let clock = ClockId::Monotonic;
         let now = clock_gettime(clock);
-        // Neither part of that clock is ever negative.
+        // This clock never has negative parts.
         now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
     }
 }
 
-/// The leases of a process, shared by all of its limiters. Without memory until the first request for a limit with a lease.
+/// The leases of a process, shared by all its limiters. They need no memory until the first request for a limit with a
+/// lease.
 pub struct Leases {
     clock: Arc<dyn Clock>,
-    /// Keyed at random, so that no caller can aim at a set.
+    /// Keyed at random, so that callers cannot fill one set on purpose.
     hasher: DefaultHashBuilder,
     table: OnceLock<Table>,
     generations: AtomicU64,
-    /// The process ends, and gives back what it holds. Each lease listens.
+    /// True during shutdown. Each lease watches it, and gives back its remaining hits.
     ends: watch::Sender<bool>,
 }
 
@@ -72,39 +73,49 @@ struct Table {
     sets: Box<[Mutex<Vec<Entry>>]>,
 }
 
-/// A key that has leases, or is to get one.
+/// A key that has, had or soon gets leases.
 struct Entry {
     key: Box<str>,
     hash: u64,
-    /// Oldest first. Of those, at most [`LEASES_OF_KEY_MAX`] have hits left.
+    /// Oldest first. At most [`LEASES_OF_KEY_MAX`] of them have remaining hits.
     leases: SmallVec<[Held; LEASES_OF_KEY_MAX]>,
-    /// A call is on its way that takes hits ahead.
-    is_asking: bool,
-    /// What the store had left in its last answer.
+    /// The pending call that takes hits ahead.
+    asking: Option<Asking>,
+    /// The remaining hits in the store's last answer.
     remaining: Hits,
 }
+
+/// A pending call that takes hits ahead.
+struct Asking {
+    /// The hits of the call that no waiting request has claimed.
+    unclaimed: Hits,
+    /// Dropped at the end of the call, which wakes the waiting requests.
+    end: CallEnd,
+}
+
+type CallEnd = watch::Sender<()>;
 
 /// A lease.
 struct Held {
     generation: u64,
     granted: Granted,
-    /// The hits that no request has taken yet.
+    /// The hits that no request has taken.
     left: Hits,
-    /// A request has found that it has ended.
+    /// A request has found that the lease has ended.
     is_late: bool,
 }
 
 /// What the store granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
-    /// The hits of the limit, by which the store decided.
+    /// The limit's hits at the time of the charge.
     pub(super) requests: Hits,
     /// The proof of the charge.
     pub(super) receipt: Receipt,
-    /// What the charge left behind, and the store's clock then.
+    /// The state after the charge, and the store's clock at that time.
     pub(super) state: Observed,
     pub(super) now: Micros,
-    /// When the answer arrived, and from when on nothing is admitted, by the clock of leases.
+    /// By the clock of leases: the arrival of the answer, and the end of the lease.
     pub(super) received: Micros,
     pub(super) until: Micros,
 }
@@ -115,31 +126,58 @@ struct Taken {
     hash: u64,
     generation: u64,
     hits: Hits,
-    /// The hits that are left after these.
+    /// The hits that remain after these.
     left: Hits,
     granted: Granted,
-    /// The hits to take ahead now, so that the next request finds some.
-    ahead: Option<Hits>,
 }
 
-/// What the leases of this process decide about a request.
-pub(super) struct Admitted {
-    pub(super) decision: Decision,
-    /// For each charge the hits to take ahead now.
-    pub(super) ahead: SmallVec<[Option<Hits>; 2]>,
+/// The charges of a request whose keys are all hot: the hash of each key, and its requests during the last lease time.
+pub(super) type Hot = SmallVec<[(u64, u32); 2]>;
+
+/// The result of looking for a request's hits in the leases of this process.
+pub(super) enum Found<T> {
+    /// The leases admit the request.
+    Enough(T),
+    /// The leases have too few hits, but a pending call takes enough. The channel closes at the end of the call.
+    Coming(watch::Receiver<()>),
+    TooFew,
 }
 
-/// Whether hits of this charge can be admitted by a lease.
+impl<T> Found<T> {
+    pub(super) fn map<U>(self, with: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::Enough(found) => Found::Enough(with(found)),
+            Self::Coming(end) => Found::Coming(end),
+            Self::TooFew => Found::TooFew,
+        }
+    }
+}
+
+/// The hits to take ahead now, each with the index of its charge in the request.
+pub(super) type ToTake = SmallVec<[(usize, Hits); 2]>;
+
+/// Whether a lease can admit hits of this charge.
 pub(super) fn is_leasable(charge: &Charge<'_>) -> bool {
     leasable(charge).is_some()
 }
 
-/// Hits of a charge that can be admitted by a lease: consumed, of an enforced limit with a lease. [ls-1]
+/// The hits of a charge that a lease can admit: consumed hits of an enforced limit with a lease. [ls-1]
 fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
     match charge.operation {
         Operation::Consume(hits) if charge.role == Role::Enforced => Some((hits, charge.limit.lease?)),
         _ => None,
     }
+}
+
+/// The current leases of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTotals {
+    /// The keys with a lease.
+    pub keys: u64,
+    /// The hits that were charged ahead.
+    pub charged: u64,
+    /// How many of these hits requests have used.
+    pub used: u64,
 }
 
 impl Default for Leases {
@@ -149,7 +187,8 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// No leases. The clock counts from any instant, never steps back, and counts while the machine is suspended.
+    /// Makes an empty table. The clock may start anywhere. It must never step back, and must run while the machine is
+    /// suspended.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (hasher, table) = (DefaultHashBuilder::default(), OnceLock::new());
@@ -160,24 +199,39 @@ impl Leases {
         self.clock.now()
     }
 
-    /// For a lease to listen for the end of the process. None if that has begun.
+    /// Totals of the leases that have not ended. A lease without remaining hits may be missing.
+    pub(super) fn totals(&self) -> LeaseTotals {
+        let mut totals = LeaseTotals::default();
+        for set in self.table.get().into_iter().flat_map(|table| &table.sets) {
+            for entry in set.lock().iter().filter(|entry| !entry.leases.is_empty()) {
+                totals.keys += 1;
+                for held in &entry.leases {
+                    let charged = held.granted.receipt.hits;
+                    totals.charged += u64::from(charged);
+                    totals.used += u64::from(charged.saturating_sub(held.left));
+                }
+            }
+        }
+        totals
+    }
+
+    /// Returns the channel that tells a lease about the shutdown. `None` during shutdown.
     pub(super) fn listen(&self) -> Option<watch::Receiver<bool>> {
         let ends = self.ends.subscribe();
         let is_over = *ends.borrow();
         (!is_over).then_some(ends)
     }
 
-    /// Ends all leases now. Returns when all have given back what was left of them.
+    /// Ends all leases. Returns when all have given back their remaining hits.
     pub(super) async fn end_all(&self) {
         self.ends.send_replace(true);
         self.ends.closed().await;
     }
 
-    /// Counts a request for its keys, and admits it if each of its limits has a lease with enough hits. None if the store has to
-    /// be asked. [ls-4]
-    pub(super) fn admit(&self, charges: &[Charge<'_>], now: Instant) -> Option<Admitted> {
+    /// Counts a request for its keys. Returns `None` if one of them is not hot, or cannot have a lease. [ls-2]
+    pub(super) fn count(&self, charges: &[Charge<'_>], now: Instant) -> Option<Hot> {
         let asks = &self.table().asks;
-        let mut hot = SmallVec::<[(u64, u32); 2]>::new();
+        let mut hot = Hot::new();
         for (charge, (_, lease)) in charges.iter().filter_map(|charge| Some((charge, leasable(charge)?))) {
             let hash = self.hasher.hash_one(charge.key);
             let count = asks.count(hash, lease, now);
@@ -185,61 +239,59 @@ impl Leases {
                 hot.push((hash, count));
             }
         }
-        if hot.len() < charges.len() {
-            return None;
-        }
-        // A lease that has ended is found late once; then the next one of the key is tried.
-        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, &hot)).flatten()
+        (hot.len() == charges.len()).then_some(hot)
     }
 
-    /// None if a lease was found late: others may be left. `Some(None)` if the leases have too few hits.
-    fn admit_once(&self, charges: &[Charge<'_>], hot: &[(u64, u32)]) -> Option<Option<Admitted>> {
+    /// Admits a request if each of its limits has a lease with enough hits. In any case the caller must take `to_take`
+    /// ahead. [ls-4]
+    pub(super) fn admit(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Found<Decision> {
+        // An ended lease is detected once. The next attempt uses the next lease of the key.
+        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, hot, to_take)).unwrap_or(Found::TooFew)
+    }
+
+    /// Returns `None` if a lease has ended. The key may have another lease.
+    fn admit_once(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Option<Found<Decision>> {
         let mut taken = SmallVec::<[Taken; 2]>::new();
-        for (charge, &(hash, asks)) in charges.iter().zip(hot) {
-            match self.take(charge, hash, asks) {
-                Some(hits) => taken.push(hits),
-                None => {
+        for (place, (charge, &(hash, asks))) in charges.iter().zip(hot).enumerate() {
+            let mut set = self.lock(hash);
+            let found = match find(&mut set, charge.key, hash) {
+                Some(entry) => {
+                    let hits = entry.take(charge, hash);
+                    let demand = asks.saturating_mul(charge.operation.asked());
+                    to_take.extend(entry.ahead(charge.limit, demand).map(|hits| (place, hits)));
+                    hits.ok_or_else(|| entry.wait(charge.operation.asked()))
+                }
+                None => Err(Found::TooFew),
+            };
+            drop(set);
+            match found {
+                Ok(hits) => taken.push(hits),
+                Err(found) => {
                     self.put_back(charges, &taken, None);
-                    return Some(None);
+                    return Some(found);
                 }
             }
         }
-        // After the hits were taken: a process that stood still before this instant finds out here. [ls-4]
+        // The clock is read after the hits were taken, so a process that was paused before now detects ended leases.
+        // [ls-4]
         let now = self.clock.now();
         if taken.iter().any(|taken| now >= taken.granted.until) {
             self.put_back(charges, &taken, Some(now));
             return None;
         }
-        Some(Some(Admitted {
-            decision: Decision {
-                denied: false,
-                now: taken.first().map_or(0, |taken| taken.granted.at(now)),
-                outcomes: charges.iter().zip(&taken).map(|(charge, taken)| taken.outcome(charge, now)).collect(),
-            },
-            ahead: taken.iter().map(|taken| taken.ahead).collect(),
+        Some(Found::Enough(Decision {
+            denied: false,
+            now: taken.first().map_or(0, |taken| taken.granted.at(now)),
+            outcomes: charges.iter().zip(&taken).map(|(charge, taken)| taken.outcome(charge, now)).collect(),
         }))
     }
 
-    /// Takes hits of the oldest lease that has as many.
-    fn take(&self, charge: &Charge<'_>, hash: u64, asks: u32) -> Option<Taken> {
-        let hits = charge.operation.asked();
-        let mut set = self.lock(hash);
-        let entry = find(&mut set, charge.key, hash)?;
-        let held = entry.leases.iter_mut().find(|held| held.is_usable(charge.limit) && held.left >= hits)?;
-        held.left -= hits;
-        let (generation, left, granted) = (held.generation, held.left, held.granted);
-        let ahead = entry.ahead(charge.limit, asks.saturating_mul(hits));
-        Some(Taken { hash, generation, hits, left, granted, ahead })
-    }
-
-    /// Puts hits back into the leases that they were taken from, as far as these are still there. With a time, leases that have ended
-    /// by then are not used any more.
+    /// Puts hits back into their leases, if these still exist. With a time, marks the leases that ended before it as
+    /// late.
     fn put_back(&self, charges: &[Charge<'_>], taken: &[Taken], now: Option<Micros>) {
         for (charge, taken) in charges.iter().zip(taken) {
             let mut set = self.lock(taken.hash);
             let Some(entry) = find(&mut set, charge.key, taken.hash) else { continue };
-            // Nobody takes them ahead now.
-            entry.is_asking &= taken.ahead.is_none();
             if let Some(held) = entry.leases.iter_mut().find(|held| held.generation == taken.generation) {
                 held.left += taken.hits;
                 held.is_late |= now.is_some_and(|now| now >= held.granted.until);
@@ -247,7 +299,7 @@ impl Leases {
         }
     }
 
-    /// Notes what the store has answered for a charge. Returns the hits to take ahead now, if the key is hot. [ls-2]
+    /// Notes the store's answer for a charge. Returns the hits to take ahead now, if the key is hot. [ls-2]
     pub(super) fn answered(&self, charge: &Charge<'_>, outcome: &Outcome, now: Instant) -> Option<Hits> {
         let (hits, lease) = leasable(charge)?;
         let hash = self.hasher.hash_one(charge.key);
@@ -263,43 +315,44 @@ impl Leases {
         }
         let ahead = hits_ahead(demand, 0, outcome.remaining, charge.limit.requests())?;
         if set.len() == SET_KEYS_MAX {
-            return None;
+            let unused = set.iter().position(Entry::is_unused)?;
+            set.swap_remove(unused);
         }
-        let (key, remaining) = (charge.key.into(), outcome.remaining);
-        set.push(Entry { key, hash, leases: SmallVec::new(), is_asking: true, remaining });
+        let (key, remaining, asking) = (charge.key.into(), outcome.remaining, Some(Asking::new(ahead)));
+        set.push(Entry { key, hash, leases: SmallVec::new(), asking, remaining });
         Some(ahead)
     }
 
-    /// Ends a call that takes hits ahead, which had this to show. Returns the number of the lease, if there is one now.
+    /// Ends a call that takes hits ahead, and keeps its result. Returns the number of the lease if the call got one.
     pub(super) fn asked(&self, key: &str, remaining: Option<Hits>, granted: Option<Granted>) -> Option<u64> {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let entry = find(&mut set, key, hash)?;
-        entry.is_asking = false;
+        let asking = entry.asking.take();
         entry.remaining = remaining.unwrap_or(entry.remaining);
-        let Some(granted) = granted else {
-            remove_unused(&mut set, hash, key);
-            return None;
-        };
-        // Those that are used up have nothing to give back.
+        // Leases without remaining hits have nothing to give back.
         entry.leases.retain(|held| held.left > 0);
-        let generation = self.generations.fetch_add(1, Relaxed);
-        entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
-        Some(generation)
+        let generation = granted.map(|granted| {
+            let generation = self.generations.fetch_add(1, Relaxed);
+            entry.leases.push(Held { generation, granted, left: granted.receipt.hits, is_late: false });
+            generation
+        });
+        // Waiting requests need the lock, so it is released before they wake up.
+        drop(set);
+        drop(asking);
+        generation
     }
 
-    /// Ends a lease. Returns the hits that no request has taken, which none can take any more.
+    /// Ends a lease. Returns its remaining hits, which no request can take any more.
     pub(super) fn end(&self, key: &str, generation: u64) -> Hits {
         let hash = self.hasher.hash_one(key);
         let mut set = self.lock(hash);
         let Some(entry) = find(&mut set, key, hash) else { return 0 };
         let at = entry.leases.iter().position(|held| held.generation == generation);
-        let left = at.map_or(0, |at| entry.leases.remove(at).left);
-        remove_unused(&mut set, hash, key);
-        left
+        at.map_or(0, |at| entry.leases.remove(at).left)
     }
 
-    /// Drops the leases of a key whose state was reset: the store does not have their hits any more.
+    /// Drops the leases of a key whose state was reset, because the store no longer has their hits.
     pub(super) fn forget(&self, key: &str) {
         if self.table.get().is_none() {
             return;
@@ -308,7 +361,6 @@ impl Leases {
         let mut set = self.lock(hash);
         if let Some(entry) = find(&mut set, key, hash) {
             entry.leases.clear();
-            remove_unused(&mut set, hash, key);
         }
     }
 
@@ -318,7 +370,7 @@ impl Leases {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Vec<Entry>> {
-        // Other bits than those that choose a count.
+        // These are other bits of the hash than those that choose a count.
         self.table().sets[usize::try_from((hash >> 32) % SETS as u64).unwrap_or_default()].lock()
     }
 }
@@ -327,43 +379,72 @@ fn find<'s>(set: &'s mut [Entry], key: &str, hash: u64) -> Option<&'s mut Entry>
     set.iter_mut().find(|entry| entry.hash == hash && *entry.key == *key)
 }
 
-/// Removes a key that has no lease and gets none.
-fn remove_unused(set: &mut Vec<Entry>, hash: u64, key: &str) {
-    set.retain(|entry| entry.is_asking || !entry.leases.is_empty() || entry.hash != hash || *entry.key != *key);
-}
-
 impl Entry {
-    /// The hits to take ahead now; the caller takes them. None if there are enough, or a call is on its way.
+    /// Takes hits from the oldest lease that has enough.
+    fn take(&mut self, charge: &Charge<'_>, hash: u64) -> Option<Taken> {
+        let hits = charge.operation.asked();
+        let held = self.leases.iter_mut().find(|held| held.is_usable(charge.limit) && held.left >= hits)?;
+        held.left -= hits;
+        Some(Taken { hash, generation: held.generation, hits, left: held.left, granted: held.granted })
+    }
+
+    /// The hits that the caller must take ahead now. `None` if the leases have enough, or a call is pending.
     fn ahead(&mut self, limit: &Limit, demand: Hits) -> Option<Hits> {
         let newest = self.leases.last().map_or(0, |held| held.granted.receipt.hits);
         let usable = || self.leases.iter().filter(|held| held.left > 0 && held.is_usable(limit));
         let held = usable().fold(0, |sum: Hits, held| sum.saturating_add(held.left));
         let is_enough = held > newest / LOW_WATER || usable().count() >= LEASES_OF_KEY_MAX;
-        if self.is_asking || (held > 0 && is_enough) {
+        if self.asking.is_some() || (held > 0 && is_enough) {
             return None;
         }
         let hits = hits_ahead(demand, held, self.remaining, limit.requests())?;
-        self.is_asking = true;
+        self.asking = Some(Asking::new(hits));
         Some(hits)
+    }
+
+    /// Waits for the pending call, if it brings enough hits for all waiting requests. Otherwise the request asks the
+    /// store.
+    fn wait<T>(&mut self, hits: Hits) -> Found<T> {
+        match &mut self.asking {
+            Some(asking) if asking.unclaimed >= hits => {
+                asking.unclaimed -= hits;
+                Found::Coming(asking.end.subscribe())
+            }
+            _ => Found::TooFew,
+        }
+    }
+
+    /// The key has no lease and no pending call. Keeping the store's last answer saves a call when the key becomes hot
+    /// again.
+    fn is_unused(&self) -> bool {
+        self.asking.is_none() && self.leases.is_empty()
+    }
+}
+
+impl Asking {
+    fn new(hits: Hits) -> Self {
+        Self { unclaimed: hits, end: watch::Sender::new(()) }
     }
 }
 
 impl Held {
-    /// Whether it may be used: it is not known to have ended, and was granted under the same numbers. [ls-5]
+    /// Whether requests can use the lease: it is not late, and the limit's numbers are the same as at the charge.
+    /// [ls-5]
     fn is_usable(&self, limit: &Limit) -> bool {
         !self.is_late && self.granted.requests == limit.requests()
     }
 }
 
 impl Granted {
-    /// The least that the store's clock can be, at an instant of the clock of leases.
+    /// The earliest possible time of the store's clock, at a time of the clock of leases.
     fn at(&self, now: Micros) -> Micros {
         self.now + now.saturating_sub(self.received)
     }
 }
 
 impl Taken {
-    /// The outcome, as if the store had charged the hits now, and those that are left in the lease later. [ls-5]
+    /// The outcome as if the store had charged these hits now, and will charge the remaining hits of the lease later.
+    /// [ls-5]
     fn outcome(&self, charge: &Charge<'_>, now: Micros) -> Outcome {
         let (kind, at) = (charge.limit.kind(), self.granted.at(now));
         let before = kind.without(&self.granted.state, self.left.saturating_add(self.hits), at);
@@ -393,6 +474,8 @@ mod tests {
     use super::*;
 
     const LEFT: Hits = 50_000;
+    /// The hits that weir takes ahead for a key that has just become hot.
+    const FIRST_AHEAD: Hits = HOT_ASKS - HOT_ASKS / 8;
     const STORE_NOW: Micros = 1_700_000_000_000_000;
 
     #[derive(Default)]
@@ -414,7 +497,7 @@ mod tests {
         Charge::alone(key, limit, Operation::Consume(hits))
     }
 
-    /// The outcome of a store that has charged hits, and has so many left after them.
+    /// The outcome of a store that charged hits and has `remaining` left.
     fn outcome(limit: &Limit, hits: Hits, remaining: Hits) -> Outcome {
         let kind = limit.kind();
         let nothing = kind.observe(None, hits, None, STORE_NOW);
@@ -447,11 +530,22 @@ mod tests {
             Self { leases: Leases::new(clock.clone()), clock, started: Instant::now() }
         }
 
-        fn admit(&self, charges: &[Charge<'_>]) -> Option<Admitted> {
-            self.leases.admit(charges, self.started)
+        /// Returns what leases have for a request, and the hits to take ahead.
+        fn find(&self, charges: &[Charge<'_>]) -> (Found<Decision>, ToTake) {
+            let mut to_take = ToTake::new();
+            let Some(hot) = self.leases.count(charges, self.started) else { return (Found::TooFew, to_take) };
+            (self.leases.admit(charges, &hot, &mut to_take), to_take)
         }
 
-        /// Asks so often for a key that it is hot. Returns the hits to take ahead when the store has answered.
+        /// The decision, if leases admit the request.
+        fn admit(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+            match self.find(charges).0 {
+                Found::Enough(decision) => Some(decision),
+                Found::Coming(_) | Found::TooFew => None,
+            }
+        }
+
+        /// Sends enough requests for a key to make it hot. Returns the hits to take ahead after the store's answer.
         fn heat(&self, key: &str, limit: &Limit) -> Option<Hits> {
             for _ in 0..HOT_ASKS {
                 assert!(self.admit(&[consume(key, limit, 1)]).is_none(), "no lease yet");
@@ -477,34 +571,35 @@ mod tests {
             assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
         }
         assert!(bench.admit(std::slice::from_ref(&charge)).is_none());
-        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(HOT_ASKS));
-        // A call is on its way, so that there is no second one.
+        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
+        // A call is pending, so this answer starts no second one.
         assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), None);
-        // It fails, and the next answer begins another.
+        // The call fails, and the next answer starts another call.
         assert_eq!(bench.leases.asked("k", None, None), None);
-        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(HOT_ASKS));
+        assert_eq!(bench.leases.answered(&charge, &outcome(&limit, 1, LEFT), bench.started), Some(FIRST_AHEAD));
     }
 
     #[test]
     fn hits_of_a_lease_are_admitted_until_it_is_used_up_or_ends() {
         let (bench, limit) = (Bench::new(), limit());
-        assert_eq!(bench.heat("k", &limit), Some(HOT_ASKS));
+        assert_eq!(bench.heat("k", &limit), Some(FIRST_AHEAD));
         bench.grant("k", &limit, 40, 1_000);
         let one = [consume("k", &limit, 1)];
         bench.clock.0.store(10, SeqCst);
-        let Admitted { decision, ahead } = bench.admit(&one).unwrap();
-        // As if the store had charged it now, and those that are left later.
+        let (Found::Enough(decision), to_take) = bench.find(&one) else { panic!("it has enough") };
+        // The outcome is as if the store had charged the hits now, and will charge the remaining hits later.
         let outcome = &decision.outcomes[0];
         assert_eq!((outcome.remaining_before, outcome.remaining), (LEFT, LEFT - 1));
         assert_eq!((decision.denied, decision.now, outcome.now), (false, STORE_NOW + 10, STORE_NOW + 10));
         assert_eq!(outcome.receipt.map(|receipt| (receipt.hits, receipt.at)), Some((1, STORE_NOW)));
-        assert_eq!(*ahead, [None]);
-        // More than is left goes to the store, and what is left stays.
+        assert!(to_take.is_empty(), "{to_take:?}");
+        // A request for more hits than the lease has goes to the store. The lease keeps its hits.
         assert!(bench.admit(&[consume("k", &limit, 40)]).is_none());
         assert!(bench.admit(&[consume("k", &limit, 28)]).is_some());
-        // The low water: the next hits are taken ahead, once.
-        let ahead: Vec<Option<Hits>> = (0..2).map(|_| bench.admit(&one).unwrap().ahead[0]).collect();
-        assert!(matches!(*ahead, [Some(26..), None]), "{ahead:?}");
+        // At the low water mark, one request takes the next hits ahead.
+        let [first, second] = [(); 2].map(|()| bench.find(&one).1);
+        assert!(matches!(*first, [(0, 21..)]), "{first:?}");
+        assert!(second.is_empty(), "{second:?}");
         bench.clock.0.store(999, SeqCst);
         assert!(bench.admit(&one).is_some());
         bench.clock.0.store(1_000, SeqCst);
@@ -526,7 +621,32 @@ mod tests {
         assert_eq!(bench.leases.end("k", lease), 25);
         assert_eq!(bench.leases.end("k", lease), 0);
         assert!(bench.admit(&[consume("k", &limit, 1)]).is_none());
-        assert!(bench.leases.table().sets.iter().all(|set| set.lock().is_empty()), "nothing is kept of it");
+    }
+
+    #[test]
+    fn requests_wait_for_as_many_hits_as_are_on_their_way() {
+        let (bench, limit) = (Bench::new(), limit());
+        let ahead = bench.heat("k", &limit).unwrap();
+        let waiting = [10, ahead - 11, 1].map(|hits| match bench.find(&[consume("k", &limit, hits)]).0 {
+            Found::Coming(end) => end,
+            Found::Enough(_) | Found::TooFew => panic!("{hits} of {ahead} hits are on their way"),
+        });
+        assert!(matches!(bench.find(&[consume("k", &limit, 1)]).0, Found::TooFew), "others wait for all of them");
+        assert!(waiting.iter().all(|end| end.has_changed().is_ok()));
+        let lease = bench.grant("k", &limit, ahead, 1_000);
+        assert!(waiting.iter().all(|end| end.has_changed().is_err()), "the call has ended");
+        assert!(bench.admit(&[consume("k", &limit, ahead)]).is_some());
+        // That request has started another call, which fails.
+        bench.leases.asked("k", None, None);
+        // A hot key without a lease takes hits ahead before its request asks the store. The store's last answer decides
+        // how many.
+        bench.leases.end("k", lease);
+        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
+        assert!(matches!((found, &*to_take), (Found::Coming(_), [(0, 1..)])), "{to_take:?}");
+        // The call fails, and the next request starts another call.
+        bench.leases.asked("k", Some(100), None);
+        let (found, to_take) = bench.find(&[consume("k", &limit, 1)]);
+        assert!(matches!(found, Found::TooFew) && to_take.is_empty(), "too little is left to take any ahead");
     }
 
     #[test]
@@ -552,7 +672,7 @@ mod tests {
         let [a, b] = [("a", 40), ("b", 10)].map(|(key, hits)| bench.grant(key, &limit, hits, 1_000));
         let both = |hits| [consume("a", &limit, hits), consume("b", &limit, hits)];
         assert!(bench.admit(&both(11)).is_none());
-        assert_eq!(bench.admit(&both(7)).map(|admitted| admitted.decision.outcomes.len()), Some(2));
+        assert_eq!(bench.admit(&both(7)).map(|decision| decision.outcomes.len()), Some(2));
         assert!(bench.admit(&[consume("a", &limit, 1), consume("cold", &limit, 1)]).is_none());
         assert_eq!((bench.leases.end("a", a), bench.leases.end("b", b)), (33, 3));
     }
@@ -563,8 +683,15 @@ mod tests {
         for key in 0..3 * LEASED_KEYS_MAX {
             bench.heat(&key.to_string(), &limit);
         }
-        let kept: usize = bench.leases.table().sets.iter().map(|set| set.lock().len()).sum();
-        assert!((LEASED_KEYS_MAX / 2..=LEASED_KEYS_MAX).contains(&kept), "{kept}");
+        let kept = || bench.leases.table().sets.iter().map(|set| set.lock().len()).sum::<usize>();
+        assert!((LEASED_KEYS_MAX / 2..=LEASED_KEYS_MAX).contains(&kept()), "{}", kept());
+        // Keys without leases make room.
+        for key in 0..3 * LEASED_KEYS_MAX {
+            bench.leases.asked(&key.to_string(), None, None);
+        }
+        let new = (0..LEASED_KEYS_MAX).filter(|key| bench.heat(&format!("new {key}"), &limit).is_some()).count();
+        assert!(new >= LEASED_KEYS_MAX / 2, "{new}");
+        assert!(kept() <= LEASED_KEYS_MAX, "{}", kept());
     }
 
     #[test]
@@ -580,7 +707,7 @@ mod tests {
                         let mut admitted = 0;
                         for hits in [1, 3] {
                             let charge = consume("k", &limit, hits);
-                            if let Some(Admitted { decision, .. }) = bench.admit(&[charge]) {
+                            if let Some(decision) = bench.admit(&[charge]) {
                                 assert!(decision.now < STORE_NOW + 1_000, "it had ended");
                                 admitted += hits;
                             }
@@ -613,7 +740,7 @@ mod tests {
                 bench.heat(key, &limit);
             }
             let first = bench.grant("a", &limit, 8, 1_000);
-            // The second key has no lease, so that hits of the first are taken and put back.
+            // The second key has no lease, so hits of the first key are taken and put back.
             let askers: Vec<_> = (0..2)
                 .map(|_| {
                     let (bench, limit) = (bench.clone(), limit.clone());
@@ -625,7 +752,7 @@ mod tests {
                 })
                 .collect();
             let left = bench.leases.end("a", first);
-            // The key may have gone with its lease, and then is hot again.
+            // The key may have lost its entry, and is then hot again.
             let again = bench.leases.answered(&consume("a", &limit, 1), &outcome(&limit, 1, LEFT), bench.started);
             let second = again.map(|_| bench.grant("a", &limit, 16, 1_000));
             askers.into_iter().for_each(|asker| asker.join().unwrap());

@@ -5,14 +5,15 @@
 //! to one store (stores.rs); charging hits ahead (ahead.rs), and taking charges back (reserved.rs); leases (leases.rs)
 //! and known denials (deny_cache.rs); the charges of a request (plan.rs). Beside the stores: counting (count.rs) and
 //! taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs),
-//! calendar windows (calendar.rs), reading and resetting states (inspect.rs, states.rs). Not here: the wire (rls), and
-//! what a decision is (engine).
+//! calendar windows (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs,
+//! states.rs). Not here: the wire (rls), and what a decision is (engine).
 
 mod ahead;
 mod calendar;
 mod count;
 mod decide;
 pub mod deny_cache;
+pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;
@@ -42,7 +43,7 @@ use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 pub use self::inspect::ShownState;
-use self::leases::Leases;
+use self::leases::{LeaseTotals, Leases};
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;
@@ -225,6 +226,12 @@ impl Limiter {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.stores.options.store
+    }
+
+    /// The leases that the process has now.
+    #[must_use]
+    pub fn lease_totals(&self) -> LeaseTotals {
+        self.stores.options.leases.totals()
     }
 
     /// Gives back the unused hits of the process's leases, before the process ends. Takes no longer than a decision

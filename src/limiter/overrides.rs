@@ -128,7 +128,6 @@ pub struct OverrideTable {
 
 impl OverrideTable {
     /// The overrides of this store, for these policies. None is in force before [`OverrideTable::look`].
-    #[must_use]
     pub fn new(store: Arc<dyn Store>, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
@@ -142,39 +141,33 @@ impl OverrideTable {
     }
 
     /// All known overrides, without a store call.
-    #[must_use]
     pub fn known(&self) -> Known {
         self.known.lock().clone()
     }
 
     /// Why the overrides in force differ from the store's, if they do. Contains no text from the store; the log has it.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         let [unread, skipped] = &*self.problems.lock();
         unread.as_ref().or(skipped.as_ref()).cloned()
     }
 
     /// The clock for the end of overrides.
-    #[must_use]
     pub fn now(&self) -> Micros {
         self.clock.now()
     }
 
     /// The store of the overrides.
-    #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
     /// How many are in force, and how many match no rule.
-    #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let in_force = self.policies.snapshot().overrides.as_ref().map_or(0, |overrides| overrides.len());
         (in_force, self.known().overrides.len().saturating_sub(in_force))
     }
 
     /// The policies in force.
-    #[must_use]
     pub fn policies(&self) -> Arc<PolicySet> {
         self.policies.current()
     }
@@ -208,7 +201,7 @@ impl OverrideTable {
                 Err(at) => next.insert(at, new.clone()),
             }
             if next.len() > OVERRIDES_MAX {
-                let reason = format!("there are {OVERRIDES_MAX} overrides, which is the most: delete some");
+                let reason = format!("there are {OVERRIDES_MAX} overrides, which is the maximum: delete some");
                 return Err(Refused::Full(reason));
             }
             self.check_alone(&new, &next)?;

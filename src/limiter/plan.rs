@@ -120,6 +120,13 @@ pub(super) struct Planned {
     role: Role,
 }
 
+impl Planned {
+    /// Its descriptor.
+    pub(super) fn group(&self) -> usize {
+        usize::from(self.group)
+    }
+}
+
 /// The decided charges of a plan, their origins, and their outcomes, each in the same order. A descriptor whose store
 /// did not answer has no charges here.
 #[derive(Default)]

@@ -39,7 +39,6 @@ pub(super) struct InForce {
 
 impl Policies {
     /// Starts with the first policies.
-    #[must_use]
     pub fn new(policies: impl Into<Arc<PolicySet>>, observer: Arc<dyn Observer>) -> Self {
         let first = InForce::of(policies.into(), &*observer);
         let have_holds = AtomicBool::new(first.has_holds());
@@ -49,7 +48,6 @@ impl Policies {
 
     /// Starts without policies: until some are loaded, decisions fail with
     /// [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
-    #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(Arc::default(), &*observer) };
         let current = ArcSwap::from_pointee(none);
@@ -118,7 +116,6 @@ impl Policies {
     }
 
     /// The policies in force.
-    #[must_use]
     pub fn current(&self) -> Arc<PolicySet> {
         self.current.load().policies.clone()
     }

@@ -1,7 +1,7 @@
-//! Rows: each descriptor of a rule with rows has numbers of its own, beside its states. [rw-1]
+//! Rows: each descriptor of a rule with rows can have its own limits. weir keeps them beside its states. [rw-1]
 //!
-//! This file is the table of rows for operators: reading, writing and listing. Not here: what a row does to a decision (plan.rs,
-//! decide.rs), and the lines of files of rows (package policies).
+//! This file is the table of rows for operators: reading, writing and listing. The effect of a row on a decision is in
+//! plan.rs and decide.rs. The lines of files of rows are in the package policies.
 
 pub mod known;
 mod text;
@@ -18,42 +18,42 @@ use self::known::{KnownRow, KnownRows, ROWS_OF_PROCESS_MAX, Removal};
 pub use self::text::fuzz;
 use super::Policies;
 
-/// How long one call to the store may take.
+/// The timeout of one call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many rows are read or written at the same time.
+/// The number of rows that are read or written at the same time.
 const AT_ONCE: usize = 256;
 /// The most rows of this process in one page.
 const PAGE_ROWS: usize = 5_000;
 /// The most steps of a scan in one page.
 const PAGE_STEPS: usize = 50;
-/// How often a row is read that others change before it is removed.
+/// How often weir reads a row again that others change before its removal.
 const REMOVE_ATTEMPTS: usize = 16;
 
 /// Why a row was not read, written or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowRefused {
-    /// It fits no rule of the policies in force.
+    /// The row fits no rule of the policies in force.
     #[error("{0}")]
     Misfit(RowMisfit),
-    /// Something else is wrong with it.
+    /// The row is wrong in another way.
     #[error("{0}")]
     Invalid(String),
-    /// There are too many rows in this process.
-    #[error("this process has {ROWS_OF_PROCESS_MAX} rows, which is the most")]
+    /// This process has too many rows.
+    #[error("this process has {ROWS_OF_PROCESS_MAX} rows, which is the maximum")]
     Full,
-    /// A file has the row, and no operator has set it.
+    /// The row comes from a file, and no operator has set it.
     #[error("the row comes from a file beside the policies: change the file")]
     OfFile,
-    /// Others have changed the row each time that it was to be removed.
-    #[error("others change the row again and again: try again")]
+    /// Others changed the row before each attempt to remove it.
+    #[error("others keep changing the row: try again")]
     Contended,
-    /// There is none for this descriptor.
+    /// This descriptor has no row.
     #[error("there is no row for this domain and descriptor")]
     Absent,
-    /// The value at its key is none of weir's.
+    /// weir did not write the value at the key of the row.
     #[error("the value at the key of the row was not written by weir: set the row, or delete the key")]
     Foreign,
-    /// The store did not confirm it.
+    /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
 }
@@ -61,7 +61,7 @@ pub enum RowRefused {
 fn unconfirmed(error: &StoreError) -> String {
     match error {
         StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
-        StoreError::Unknown(failure) => format!("{}: the row may be written or not", failure.message),
+        StoreError::Unknown(failure) => format!("{}: the row may have been written", failure.message),
         StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
     }
 }
@@ -69,9 +69,9 @@ fn unconfirmed(error: &StoreError) -> String {
 /// A row that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// What there was before, if it was a row.
+    /// The row before, if any.
     pub before: Option<Row>,
-    /// The store had the same row already, and nothing was written.
+    /// The store already had the same row, so weir wrote nothing.
     pub is_same: bool,
 }
 
@@ -80,31 +80,31 @@ pub struct Written {
 pub struct Removed {
     /// The row.
     pub row: Row,
-    /// The row of a file that counts from now on. An operator had set the removed one in its place.
+    /// The row of a file that applies from now on. The removed row had replaced it.
     pub left: Option<Row>,
 }
 
 /// One page of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The rows, with whether each has an effect under the policies in force, and if not, why.
+    /// The rows. If a row has no effect under the policies in force, with the reason.
     pub rows: Vec<(Row, Option<RowMisfit>)>,
-    /// Keys of rows with values that are none of weir's.
+    /// Keys of rows whose values weir did not write.
     pub foreign: Vec<String>,
-    /// Where the next page begins; none after the last.
+    /// The start of the next page. `None` on the last page.
     pub next: Option<String>,
 }
 
-/// Where a page begins.
+/// The start of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
-    /// Which of the stores.
+    /// The index of the store.
     store: usize,
-    /// Where in it. With rows of this process, the part is a shard.
+    /// The position in the store. For rows of this process, the part is a shard.
     at: ScanPosition,
 }
 
-/// A row where it is.
+/// A row and its place.
 struct Found<'a> {
     store: &'a Arc<dyn Store>,
     key: String,
@@ -112,7 +112,7 @@ struct Found<'a> {
     row: Row,
 }
 
-/// A page of rows where they are, and of keys with values that are none of weir's.
+/// A page of rows with their places, and of keys whose values weir did not write.
 struct FoundPage<'a> {
     rows: Vec<Found<'a>>,
     foreign: Vec<String>,
@@ -138,7 +138,7 @@ struct Ready {
 }
 
 impl RowTable {
-    /// The rows of these stores, for these policies.
+    /// Makes the table of the rows in these stores, for these policies.
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
@@ -152,13 +152,13 @@ impl RowTable {
         Self { store, per_second, policies, known, clock, observer }
     }
 
-    /// The store that has them.
+    /// The store of the rows.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// The clock of this process, for ends that are given as a length of time.
+    /// The time of this process, for ends that are given as a duration.
     #[must_use]
     pub fn now(&self) -> Micros {
         self.clock.now()
@@ -178,8 +178,7 @@ impl RowTable {
 
     /// Whether a row fits the policies in force.
     ///
-    /// # Errors
-    /// When it does not.
+    /// # Errors If it does not fit.
     pub fn check(&self, row: &Row) -> Result<(), RowRefused> {
         self.ready(row.clone()).map(|_| ())
     }
@@ -201,7 +200,7 @@ impl RowTable {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
     }
 
-    /// Writes rows, each by itself. A row that the store has already is not written again.
+    /// Writes each row separately. weir does not write a row that the store already has.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
@@ -249,7 +248,7 @@ impl RowTable {
                 RowRead::Absent | RowRead::Foreign { .. } => None,
             };
             results[*at] = Ok(Written { before, is_same });
-            // Two lines of one descriptor: the later one counts.
+            // If two lines have the same descriptor, the later line applies.
             changed.retain(|(_, other)| other.key != ready.key);
             if !is_same {
                 changed.push(one);
@@ -295,15 +294,15 @@ impl RowTable {
         store.read_rows(keys, Instant::now() + CALL_TIMEOUT).get().await
     }
 
-    /// The row of a descriptor, which may have ended.
+    /// Returns the row of a descriptor, even if it has ended.
     ///
-    /// # Errors
-    /// When there is none, or the store did not answer.
+    /// # Errors If there is no row, or the store does not answer.
     pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
         self.find(domain, entries).await.map(|found| found.row)
     }
 
-    /// Finds a row. One whose rule has gone, or now has its states in the other store, is found where it was written.
+    /// Finds a row. If its rule was removed, or the rule's states are now in the other store, the row is found where it
+    /// was written.
     async fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Found<'_>, RowRefused> {
         let policies = self.policies();
         let (key, is_per_second, absent) = match row_key(&policies, domain, entries) {
@@ -325,10 +324,10 @@ impl RowTable {
         Err(absent)
     }
 
-    /// Removes the row of a descriptor. If another one is set meanwhile, that one is removed: what is returned is what was there last.
+    /// Removes the row of a descriptor. If somebody sets another row at the same time, that row is removed. Returns the
+    /// last row.
     ///
-    /// # Errors
-    /// When there is none, only a file has it, or the store did not confirm it.
+    /// # Errors If there is no row, only a file has it, or the store does not confirm the removal.
     pub async fn remove(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Removed, RowRefused> {
         for _ in 0..REMOVE_ATTEMPTS {
             let found = self.find(domain, entries).await?;
@@ -342,7 +341,7 @@ impl RowTable {
         Err(RowRefused::Contended)
     }
 
-    /// Removes a row that was found. Answers false if it is not there any more, or another one is.
+    /// Removes a row that was found. Returns false if it is gone, or was replaced.
     async fn delete(&self, found: &Found<'_>) -> Result<bool, RowRefused> {
         let Found { store, key, stored, .. } = found;
         let is_removed = if store.is_immediate() {
@@ -363,11 +362,10 @@ impl RowTable {
         Ok(is_removed)
     }
 
-    /// A page of the rows of a domain, or of all domains, in no particular order. A row that is there all the time is in some page; it
-    /// may be in two.
+    /// Returns a page of the rows of a domain, or of all domains, in no particular order. A row that exists the whole
+    /// time appears in some page, perhaps in two.
     ///
-    /// # Errors
-    /// When the store did not answer, or the cursor is none.
+    /// # Errors If the store does not answer, or the cursor is invalid.
     pub async fn page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<Page, RowRefused> {
         let FoundPage { rows, foreign, next } = self.found_page(domain, cursor).await?;
         let policies = self.policies();
@@ -431,17 +429,17 @@ impl RowTable {
         Ok(page)
     }
 
-    /// Why a row has no effect under these policies, if it has none.
+    /// Returns the reason why a row has no effect under these policies.
     fn misfit(&self, policies: &PolicySet, row: &Row) -> Option<RowMisfit> {
         let fitted = row_key(policies, &row.domain, &row.descriptor());
         fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.terms).map(|_| ())).err()
     }
 
-    /// Removes the rows of a page that ended more than a minute ago by the clock of this process, also those whose rule has gone. A row
-    /// that was set meanwhile, or that a file has, stays. Returns those that were removed, and where the next page begins.
+    /// Removes the rows of a page that ended more than a minute ago by the clock of this process, even if their rule is
+    /// gone. Rows that were set meanwhile, and rows of files, stay. Returns the removed rows, and the start of the next
+    /// page.
     ///
-    /// # Errors
-    /// As [`RowTable::page`], and when the store did not confirm a removal.
+    /// # Errors As [`RowTable::page`], and if the store does not confirm a removal.
     pub async fn prune(
         &self,
         domain: Option<&str>,
@@ -461,10 +459,10 @@ impl RowTable {
         Ok((pruned, next))
     }
 
-    /// Replaces the rows that come from files beside the policies, with the memory store. All or nothing.
+    /// Replaces the rows that come from files beside the policies, with the memory store. If one row is wrong, nothing
+    /// changes.
     ///
-    /// # Errors
-    /// For each row that does not fit these policies, its position and why. At most `most` of them.
+    /// # Errors The position and reason of each row that does not fit these policies, at most `most`.
     pub fn replace_of_files(
         &self,
         policies: &PolicySet,
@@ -504,7 +502,7 @@ fn is_row_key(key: &str) -> bool {
     key.strip_suffix(ROW_ID).is_some_and(|tag| tag.ends_with('}'))
 }
 
-/// The key that the row of a descriptor had under a rule that has gone. Rules with rows share no states.
+/// Returns the key that the row of a descriptor had under a removed rule. Rules with rows share no states.
 fn key_without_rule(domain: &str, entries: &[Entry<'_>]) -> String {
     let mut key = String::new();
     key::write_tag(&mut key, domain, entries.iter().copied(), &[]);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use weir_engine::decision::deny;
 use weir_engine::{Charge, Decision, Mode, OnError, Operation, Outcome, Rise, Role, Verdict};
-use weir_store::{Check, Failure, Store, StoreError};
+use weir_store::{Before, Check, Failure, GivenBack, Store, StoreError};
 
 use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
@@ -26,6 +26,8 @@ struct Part<'a> {
     /// The rows that determine the charges, and the descriptors of these rows.
     checks: Vec<Check<'a>>,
     row_groups: Vec<u16>,
+    /// The hits to give back, by the positions of charges in the part.
+    given_back: Vec<GivenBack>,
     /// The positions of the charges in the request.
     at: Vec<usize>,
     /// The charges as sent to the store.
@@ -92,6 +94,9 @@ pub(super) async fn decide_split<'a>(
         // Another part may have made a charge that cannot be taken back, so nothing is decided again: `on_error`
         // applies to these parts.
         for part in pieces.failures.iter_mut().filter(|part| is_stale(part)) {
+            let is_of_part = |back: &&GivenBack| part.at.contains(&usize::from(back.charge));
+            let lost: Vec<_> = request.given_back.iter().filter(is_of_part).copied().collect();
+            stores.gave_back(request, &lost, charges, false);
             let message =
                 "the row of a descriptor has changed, and another part of the request cannot be taken back".to_owned();
             part.error = StoreError::NotSent(Failure { kind: "stale_row", message });
@@ -140,7 +145,7 @@ fn doubt(stores: &Stores, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) 
 
 impl<'a> Part<'a> {
     fn of(store: &'a Arc<dyn Store>, slot: u16, at: Vec<usize>, charges: Vec<Charge<'a>>) -> Self {
-        Self { store, slot, checks: Vec::new(), row_groups: Vec::new(), at, charges }
+        Self { store, slot, checks: Vec::new(), row_groups: Vec::new(), given_back: Vec::new(), at, charges }
     }
 }
 
@@ -162,6 +167,11 @@ async fn reserve<'a>(
     let mut parts = parts(stores, request.plan, charges);
     let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
     for part in &mut parts {
+        let given_back = request.given_back.iter().filter_map(|back| {
+            let charge = part.at.iter().position(|&at| at == usize::from(back.charge))?;
+            Some(GivenBack { charge: u16::try_from(charge).ok()?, ..*back })
+        });
+        part.given_back = given_back.collect();
         for charge in &mut part.charges {
             match charge.operation {
                 // Nothing is refunded before the request certainly passes.
@@ -177,6 +187,9 @@ async fn reserve<'a>(
     let mut pieces = pieces(stores, charges);
     let mut asked = ask_each(stores, request, parts);
     while let Some((part, answer)) = asked.next().await {
+        let is_row_stale = matches!(answer, Err(StoreError::StaleRow { .. }));
+        // A settle is sent once. [hd-6]
+        pieces.is_final |= !part.given_back.is_empty() && !is_row_stale;
         let decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
@@ -307,7 +320,7 @@ async fn fall_back<'a>(
     // Quotas are decided together with those that other stores have answered.
     alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
     let mut decision = Decision::default();
-    stores.ask(store, request, &[], &mut alone, &mut decision).await?;
+    stores.ask(store, request, Before::default(), &mut alone, &mut decision).await?;
     pieces.denied |= decision.denied;
     let stands = request.mode == Mode::Atomic && !decision.denied;
     for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
@@ -361,7 +374,8 @@ fn ask_each<'a>(
 ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
     let ask = async |mut part: Part<'a>| {
         let mut decision = Decision::default();
-        let result = stores.ask(part.store, request, &part.checks, &mut part.charges, &mut decision).await;
+        let before = Before { checks: &part.checks, given_back: &part.given_back };
+        let result = stores.ask(part.store, request, before, &mut part.charges, &mut decision).await;
         (part, result.map(|()| decision))
     };
     parts.into_iter().map(ask).collect()

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use weir_engine::observer::{Observer, RowEvent, StoreCall, Trace};
 use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Unit};
-use weir_store::{Check, Failure, Reply, Store, StoreError};
+use weir_store::{Before, Check, Failure, GivenBack, Reply, Store, StoreError};
 
 use super::Options;
 use super::ahead::Ahead;
@@ -31,6 +31,10 @@ pub(super) struct Request<'a, 'p> {
     pub(super) is_leasable: bool,
     /// Whether the request is decided again if a row has changed. [rw-2]
     pub(super) can_ask_again: bool,
+    /// Whether it was decided before, and a row had changed.
+    pub(super) is_again: bool,
+    /// The hits that its settle gives back with the decision, by the positions of its charges. [hd-5]
+    pub(super) given_back: &'a [GivenBack],
     /// Why rows are unknown. Then no store is called, and `on_error` applies.
     pub(super) unread: Option<&'a StoreError>,
     /// Receives the events of the decision. Usually None.
@@ -127,36 +131,39 @@ impl Stores {
         }
     }
 
-    /// Calls one store for a decision over charges that it can decide together, if the rows still have the versions of
-    /// the checks.
+    /// Calls one store for a decision over charges that it can decide together, with the checks of rows and the hits to give
+    /// back `before` it. Counts the hits that were given back.
     ///
     /// The decision is written in place: it is large, and each level that returned it would copy it.
     pub(super) async fn ask(
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
-        checks: &[Check<'_>],
+        before: Before<'_>,
         charges: &mut [Charge<'_>],
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
         self.set_bounds(charges, None);
-        let mut result = self.call(store, request, checks, charges, decision).await;
+        let mut result = self.call(store, request, before, charges, decision).await;
         if let Err(StoreError::StaleBounds { now }) = result {
             // Nothing was charged: the store's clock and weir's are on different sides of a boundary. One retry is
             // enough, unless the store's clock jumps in between.
             self.set_bounds(charges, Some(now));
-            result = self.call(store, request, checks, charges, decision).await;
+            result = self.call(store, request, before, charges, decision).await;
         }
         if let Err(StoreError::StaleRow { found }) = &result {
-            self.learn_rows(checks, found);
+            self.learn_rows(before.checks, found);
             if request.can_ask_again {
                 return result;
             }
             let message = "the row of a descriptor changed each time that it was read".to_owned();
             result = Err(StoreError::NotSent(Failure { kind: "stale_row", message }));
         }
+        if !before.given_back.is_empty() {
+            self.gave_back(request, before.given_back, charges, result.is_ok());
+        }
         if request.is_leasable && result.is_ok() && !store.is_immediate() {
-            self.take_ahead(store, request, charges, decision);
+            self.take_ahead(store, charges, decision);
         }
         if !store.is_immediate() {
             let error = result.as_ref().err();
@@ -171,7 +178,7 @@ impl Stores {
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
-        checks: &[Check<'_>],
+        before: Before<'_>,
         charges: &[Charge<'_>],
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
@@ -182,7 +189,7 @@ impl Stores {
         let asked = if store.is_immediate() { None } else { self.options.unanswered.ask(charges) };
         let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
         // In two steps, so that a waiting request does not reserve memory for an answer that is ready.
-        let reply = match store.decide_checked(checks, charges, request.mode, request.deadline) {
+        let reply = match store.decide_after(before, charges, request.mode, request.deadline) {
             Reply::Ready(answer) => Err(write(answer)),
             Reply::Pending(answer) => Ok(answer),
         };
@@ -204,15 +211,10 @@ impl Stores {
 
     /// Charges hits ahead for the hot keys, based on the store's answer. [ls-2]
     #[cold]
-    fn take_ahead(
-        &self,
-        store: &Arc<dyn Store>,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'_>],
-        decision: &Decision,
-    ) {
+    fn take_ahead(&self, store: &Arc<dyn Store>, charges: &[Charge<'_>], decision: &Decision) {
+        let now = Instant::now();
         for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
-            if let Some(hits) = self.options.leases.answered(charge, outcome, request.started) {
+            if let Some(hits) = self.options.leases.answered(charge, outcome, now) {
                 self.begin_ahead(store, charge, hits);
             }
         }

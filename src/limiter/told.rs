@@ -5,7 +5,8 @@
 use std::cell::OnceCell;
 
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use weir_engine::{Entry, Hits, RowTerms, Rule};
+use weir_engine::{Entry, Hits, Operation, RowTerms, Rule};
+use weir_store::GivenBack;
 
 use super::plan::{Decided, Plan};
 use super::{Answer, Query};
@@ -24,6 +25,7 @@ pub(super) struct Told<'a, 'q, 'p, 'd> {
     plan: Option<&'a Plan<'p>>,
     /// None if nothing was decided.
     decided: Option<&'a Decided<'d>>,
+    given_back: &'a [GivenBack],
     answer: OnceCell<Answer>,
 }
 
@@ -33,8 +35,22 @@ impl<'a, 'q, 'p, 'd> Told<'a, 'q, 'p, 'd> {
         result: DecisionResult,
         plan: Option<&'a Plan<'p>>,
         decided: Option<&'a Decided<'d>>,
+        given_back: &'a [GivenBack],
     ) -> Self {
-        Self { query, result, plan, decided, answer: OnceCell::new() }
+        Self { query, result, plan, decided, given_back, answer: OnceCell::new() }
+    }
+
+    /// The hits that a descriptor has held, and those that its settle has given back.
+    fn hold_hits(&self, at: usize) -> (Option<Hits>, Option<Hits>) {
+        let (Some(plan), Some(decided)) = (self.plan, self.decided) else { return (None, None) };
+        let held = decided.iter().filter(|(charge, ..)| charge.limit.hold && usize::from(charge.group) == at);
+        let held = held.filter_map(|(charge, _, outcome)| match charge.operation {
+            Operation::Consume(_) => Some(outcome.receipt?.hits),
+            _ => None,
+        });
+        let of_descriptor = |back: &&GivenBack| plan.planned[usize::from(back.charge)].group() == at;
+        let given_back = self.given_back.iter().filter(of_descriptor).map(|back| back.receipt.hits);
+        (held.reduce(Hits::saturating_add), given_back.reduce(Hits::saturating_add))
     }
 
     fn outcome(&self, at: usize) -> (Option<DescriptorVerdict>, Option<Hits>) {
@@ -83,6 +99,16 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
     fn descriptor(&self, at: usize) -> AnsweredDescriptor {
         let asked = &self.query.descriptors[at];
         let (verdict, remaining) = self.outcome(at);
-        AnsweredDescriptor { operation: asked.operation, limit: asked.limit, verdict, remaining }
+        let (held, given_back) = self.hold_hits(at);
+        let settles = self.query.settle.as_ref().is_some_and(|settle| settle.has(at));
+        AnsweredDescriptor {
+            operation: asked.operation,
+            limit: asked.limit,
+            verdict,
+            remaining,
+            settles,
+            held,
+            given_back,
+        }
     }
 }

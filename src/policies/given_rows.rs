@@ -1,6 +1,6 @@
-//! The key `rows` of files of tests and of traffic: the path of a file of rows, or its lines in place.
+//! Reads the key `rows` in files of tests and of traffic: the path of a file of rows, or the lines themselves.
 //!
-//! Not here: what a line means (row_file.rs), and whether rows fit policies (limiter).
+//! The format of a line is in row_file.rs. Whether rows fit policies is in limiter.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -15,7 +15,7 @@ use super::row_file::RowReader;
 use super::state::{FileReader, Reported};
 use super::{Position, VALUE_BYTES_MAX};
 
-/// The name of rows in place, in messages.
+/// The name of lines without a file, in messages.
 const IN_PLACE: &str = "rows";
 
 /// Rows of a file of tests or of traffic.
@@ -30,15 +30,14 @@ pub struct GivenRows {
 }
 
 impl GivenRows {
-    /// A message about the row of this line, with its place.
-    #[must_use]
+    /// Returns a message about the row of this line, with its place.
     pub fn at(&self, line: usize, message: &str) -> String {
         format!("{}:{line}: column 1: {message}", self.name)
     }
 }
 
 impl FileReader<'_> {
-    /// The rows of a mapping, at most `most`. Paths are below `directory`.
+    /// Reads the rows of a mapping, at most `most`. Paths are relative to `directory`.
     pub(super) fn given_rows(&mut self, fields: &Fields, directory: &Path, most: usize) -> Read<Arc<GivenRows>> {
         let Some((at, id)) = fields.get("rows") else { return Ok(None) };
         let node = self.document.node(id);
@@ -80,7 +79,7 @@ impl FileReader<'_> {
     }
 }
 
-/// Opens a regular file. A pipe or a device could have no end.
+/// Opens a regular file. A pipe or a device could be endless.
 fn open(path: &Path) -> io::Result<File> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));

@@ -81,7 +81,7 @@ mod tests {
     fn a_rule_that_few_descriptors_make_too_heavy_is_named_with_its_place() {
         let four = ["min", "h", "day", "30d"].map(|unit| LOG.replace("min", unit));
         let four = four.each_ref().map(String::as_str);
-        let expected = "3:5: warning: these limits weigh 168 together, so that a request with 7 descriptors of it weighs \
+        let expected = "3:5: warning: these limits weigh 168 in total, so a request with 7 descriptors of it weighs \
                         more than 1024: no store decides it, and on_error applies; a coarser precision, or fewer limits, \
                         weigh less [heavy]";
         assert_eq!(warnings(1, &four), [expected]);
@@ -94,7 +94,7 @@ mod tests {
         let found = warnings(25, &[LOG]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            found[0].contains("each of the 25 heaviest rules of this domain weighs 1050, more than 1024"),
+            found[0].contains("meets the 25 heaviest rules of this domain weighs 1050, more than 1024"),
             "{found:?}"
         );
     }

@@ -129,7 +129,6 @@ pub struct Dialect {
 
 impl Dialect {
     /// The dialect of the settings.
-    #[must_use]
     pub const fn of(policies: &weir_settings::Policies) -> Self {
         Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
     }
@@ -390,7 +389,6 @@ pub struct Outline {
 
 impl Outline {
     /// The place of the descriptor.
-    #[must_use]
     pub fn place(&self) -> Location {
         Location { file: self.file.clone(), position: self.position }
     }
@@ -477,13 +475,11 @@ pub struct Problems {
 
 impl Problems {
     /// The problems, at most [`PROBLEMS_MAX`].
-    #[must_use]
     pub fn list(&self) -> &[Problem] {
         &self.list
     }
 
     /// The number of problems, including those that were not kept.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }

@@ -188,7 +188,6 @@ fn number(text: &str) -> Result<Numbers, String> {
 }
 
 /// Formats numbers as [`numbers`] reads them.
-#[must_use]
 pub fn numbers_text(numbers: &[Numbers]) -> String {
     let one = |Numbers { name, requests, window, burst }: &Numbers| {
         let name = name.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
@@ -201,7 +200,6 @@ pub fn numbers_text(numbers: &[Numbers]) -> String {
 }
 
 /// Formats a row as a line of a file with the header [`ROW_HEAD`].
-#[must_use]
 pub fn row_line(row: &Row) -> String {
     let pairs: Vec<(String, String)> =
         row.entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -278,7 +276,6 @@ pub enum RowFileError {
 
 impl RowFileError {
     /// The error with the name of the file.
-    #[must_use]
     pub fn in_file(&self, name: &dyn fmt::Display) -> String {
         match self {
             Self::Read(error) => format!("{name}: {error}"),
@@ -314,13 +311,11 @@ impl<R: BufRead> RowReader<R> {
     }
 
     /// The number of the last line that was read; 0 before the first.
-    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
     /// The bytes that were read.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -68,7 +68,6 @@ pub struct Case {
 
 impl Case {
     /// When the case begins.
-    #[must_use]
     pub fn starts_at(&self) -> Micros {
         self.steps.first().map_or(START_US, |step| step.now)
     }
@@ -150,7 +149,6 @@ pub struct Ask {
 
 impl Ask {
     /// The number of requests.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         self.rounds.saturating_mul(u64::from(self.callers)).saturating_mul(u64::from(self.times))
     }
@@ -212,7 +210,6 @@ pub struct Expect {
 impl Expect {
     /// Whether a request that meets no rule would pass this expectation by mistake. A misspelled key or domain has this
     /// effect.
-    #[must_use]
     pub fn holds_without_rule(&self) -> bool {
         let is_ok =
             |answer: &Option<Positioned<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
@@ -265,7 +262,6 @@ impl Verdict {
     pub const NAMES: [&'static str; 2] = ["ok", "over"];
 
     /// The verdict as a word.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => Self::NAMES[0],

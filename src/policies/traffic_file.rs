@@ -188,12 +188,11 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
-    let (settings, rows, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
-    Ok(TrafficFile { name: name.clone(), settings, rows, origin })
+    single::parse(name, text, &KINDS, |reader| reader.traffic(directory))
 }
 
 impl FileReader<'_> {
-    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Option<Arc<GivenRows>>, Origin), Reported> {
+    fn traffic(&mut self, directory: &Path) -> Result<TrafficFile, Reported> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
@@ -214,7 +213,7 @@ impl FileReader<'_> {
             }
             (None, None) => Err(self.report(fields.at, "a file of traffic has sources or an access_log")),
         };
-        Ok((settings?, rows?, origin?))
+        Ok(TrafficFile { name: self.file.clone(), settings: settings?, rows: rows?, origin: origin? })
     }
 
     fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {

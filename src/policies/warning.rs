@@ -26,7 +26,6 @@ macro_rules! codes {
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Code),+];
 
             /// The word for it.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Code => $name,)+
@@ -34,7 +33,6 @@ macro_rules! codes {
             }
 
             /// The advice.
-            #[must_use]
             pub const fn advice(self) -> &'static str {
                 match self {
                     $(Self::$Code => $advice,)+
@@ -127,7 +125,6 @@ pub struct Warning {
 
 impl Warning {
     /// Makes a warning for a location in a policy file, for example a rule's.
-    #[must_use]
     pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
         Self { file: place.file.clone(), position: place.position, message: message.into(), code }
     }
@@ -150,13 +147,11 @@ pub struct Warnings {
 
 impl Warnings {
     /// The warnings, at most [`WARNINGS_MAX`].
-    #[must_use]
     pub fn list(&self) -> &[Warning] {
         &self.list
     }
 
     /// The number of warnings, including those that were not kept.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }

@@ -53,7 +53,6 @@ pub(super) fn problem(answer: &Answer) -> Option<Vec<u8>> {
 
 /// The value of `Retry-After`: whole seconds, rounded up and at least 1. None if the request is not denied, no wait helps, or the
 /// wait is unknown.
-#[must_use]
 pub fn retry_after(answer: &Answer) -> Option<u64> {
     answer.retry_after.map(|us| us.div_ceil(MICROS_PER_SECOND).max(1))
 }

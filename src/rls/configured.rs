@@ -6,7 +6,6 @@ use weir_settings::Settings;
 use crate::convert::{Bounds, Extras, LimitHeaders};
 
 /// The modes of the settings, which apply to every rule.
-#[must_use]
 pub const fn modes(settings: &Settings) -> Modes {
     Modes {
         shadow: settings.shadow_mode,
@@ -17,7 +16,6 @@ pub const fn modes(settings: &Settings) -> Modes {
 }
 
 /// The bounds on one request.
-#[must_use]
 pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
     Bounds {
         descriptors: limits.descriptors,
@@ -30,7 +28,6 @@ pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
 }
 
 /// The optional parts of a response.
-#[must_use]
 pub fn extras(response: &weir_settings::Response) -> Extras {
     Extras {
         dynamic_metadata: response.dynamic_metadata,

@@ -222,7 +222,6 @@ const MICROS_PER_SECOND: Micros = 1_000_000;
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
 /// Converts an answer to the response on the wire.
-#[must_use]
 pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
     if extras.dynamic_metadata {

@@ -44,7 +44,6 @@ pub fn add_to_json(body: &[u8], details: &[Option<Detail>]) -> serde_json::Resul
 
 /// The details of an answer as dynamic metadata: `{"weir": {"detail": [..]}}`, one for each status in order, and `null`
 /// for a status without a limit. Numbers of a Struct are doubles, which hold every wait exactly.
-#[must_use]
 pub fn metadata(answer: &Answer) -> Struct {
     let details = answer.statuses.iter().map(|status| match &status.detail {
         None => Kind::NullValue(0),

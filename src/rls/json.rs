@@ -85,13 +85,11 @@ pub struct JsonError {
 
 impl JsonError {
     /// The line of the body at which reading stopped, from 1.
-    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
     /// The byte of that line at which reading stopped, from 1; 0 before the first.
-    #[must_use]
     pub fn column(&self) -> usize {
         self.column
     }
@@ -247,7 +245,6 @@ struct OverrideFields {
 
 impl JsonRequest {
     /// The request.
-    #[must_use]
     pub fn view(&self) -> Request<'_> {
         let RequestFields { domain, descriptors, hits_addend } = &self.0;
         let (descriptors, descriptors_left_out) = parts(descriptors.as_ref());

@@ -33,7 +33,6 @@ const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
 
 /// Formats a receipt.
-#[must_use]
 pub fn text(holds: &[HeldCharge]) -> String {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
     for HeldCharge { key, store, receipt } in holds {
@@ -56,7 +55,6 @@ pub fn text(holds: &[HeldCharge]) -> String {
 }
 
 /// Reads the output of [`text`]. None if the text is not a receipt of this version.
-#[must_use]
 pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -142,7 +140,6 @@ pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[
 }
 
 /// The receipt in the dynamic metadata of a response.
-#[must_use]
 pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
     let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
     let Some(Kind::StructValue(ours)) = &ours.kind else { return None };

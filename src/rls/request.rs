@@ -54,7 +54,6 @@ impl<'a> Request<'a> {
     /// Reads a request from the bytes of a message. None if they are not a message, have more than [`FIELDS_MAX`]
     /// fields, or have a text that is not UTF-8. Reading stops at the first part beyond a bound, because the request
     /// will be refused.
-    #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         // For a usual request, checking all bytes at once is cheaper than checking each text.
         if bytes.len() > BYTES_LOOKED_AT_MAX || may_need_spelling(bytes) {
@@ -103,7 +102,6 @@ impl<'a> Request<'a> {
     }
 
     /// The message of this view, without omitted parts.
-    #[must_use]
     pub fn message(&self) -> RateLimitRequest {
         let entry =
             |entry: &Entry<'_>| rate_limit_descriptor::Entry { key: entry.key.into(), value: entry.value.into() };
@@ -118,7 +116,6 @@ impl<'a> Request<'a> {
     }
 
     /// A view of a message.
-    #[must_use]
     pub fn of(message: &'a RateLimitRequest) -> Self {
         let descriptors = message.descriptors.iter().map(Descriptor::of).collect();
         Self { domain: &message.domain, descriptors, descriptors_left_out: 0, hits_addend: message.hits_addend }

@@ -11,7 +11,6 @@ use weir_engine::{Limit, PolicySet, Role, Rule};
 /// ```text
 /// shop.tenant.path_/pay: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
 /// ```
-#[must_use]
 pub fn render(policies: &PolicySet) -> String {
     let mut text = String::new();
     for rule in policies.rules() {

@@ -67,7 +67,6 @@ fn put_byte(byte: u8, to: &mut dyn Out) {
 }
 
 /// The text of these bytes, if it needs no encoding.
-#[must_use]
 pub fn plain(bytes: &[u8]) -> Option<&str> {
     let text = str::from_utf8(bytes).ok()?;
     (!may_need_spelling(bytes) || !text.chars().any(stands_for_byte)).then_some(text)
@@ -80,7 +79,6 @@ pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
 }
 
 /// Encodes each character that represents a byte as its four bytes. [ky-6]
-#[must_use]
 pub fn respelt(text: String) -> String {
     if plain(text.as_bytes()).is_some() {
         return text;

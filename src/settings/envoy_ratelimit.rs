@@ -80,7 +80,6 @@ pub struct Note {
 }
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables that are not in [`VARIABLES`] are ignored.
-#[must_use]
 pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> RatelimitVariables {
     let mut mapping = Mapping::new(environment, machine);
     for &(setting, text) in FIXED {

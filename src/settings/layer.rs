@@ -53,7 +53,6 @@ struct GivenSetting {
 
 impl Layer {
     /// The defaults of the table.
-    #[must_use]
     pub fn defaults() -> Self {
         let mut layer = Self::default();
         for setting in table::SETTINGS {
@@ -65,7 +64,6 @@ impl Layer {
     }
 
     /// A settings file. An unreadable file is a problem of the layer.
-    #[must_use]
     pub fn file(path: &Path) -> Self {
         let shown = path.display().to_string();
         match read_bounded(path) {
@@ -81,7 +79,6 @@ impl Layer {
     /// The text of a settings file; errors call it `file`.
     ///
     /// Groups are mappings, and a dotted name is the same as its mapping: `redis.timeout: 10ms`.
-    #[must_use]
     pub fn yaml(file: &str, text: &str) -> Self {
         let mut layer = Self::default();
         if let Err(problem) = layer.read_yaml(file, text) {
@@ -97,7 +94,6 @@ impl Layer {
     }
 
     /// Every variable that starts with `WEIR__`.
-    #[must_use]
     pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut layer = Self::default();
         let mut ours: Vec<(String, OsString)> = variables
@@ -254,8 +250,7 @@ impl Layer {
     }
 }
 
-/// Lets the `config` crate merge layers. A layer has only known names, so `config` interprets none of them as a path
-/// expression.
+/// Lets the `config` crate merge layers. A layer has only known names, so `config` reads none as a path expression.
 impl Source for Layer {
     fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
         Box::new(self.clone())

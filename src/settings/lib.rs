@@ -349,7 +349,6 @@ settings! {
 impl Runtime {
     /// The number of cores that serve gRPC: the setting, or as many as the cgroup's quota and the CPU affinity of this
     /// process allow (a quota of 2.5 CPUs is 2). At least one.
-    #[must_use]
     pub fn cores(&self) -> NonZeroUsize {
         NonZeroUsize::new(self.cores).or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
     }

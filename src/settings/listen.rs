@@ -56,7 +56,6 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// The IP and the port. None for a Unix socket.
-    #[must_use]
     pub const fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),

@@ -51,7 +51,6 @@ const METRICS_WITHOUT_EFFECT: [&str; 7] = [
 ];
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
-#[must_use]
 pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> OtelVariables {
     let mut mapping = OtelMapping {
         given: BTreeMap::new(),

@@ -181,19 +181,16 @@ const FLAGS: [(&str, &str); 7] = [
 
 impl Setting {
     /// The flag of `weir serve` that sets it, besides `--set`.
-    #[must_use]
     pub fn flag(&self) -> Option<&'static str> {
         FLAGS.iter().find(|(name, _)| *name == self.name).map(|(_, flag)| *flag)
     }
 
     /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
-    #[must_use]
     pub fn env_name(&self) -> String {
         env_name(self.name)
     }
 
     /// The default as the documentation writes it.
-    #[must_use]
     pub fn default_text(&self) -> String {
         match self.default {
             Preset::Is("") => "empty".to_owned(),
@@ -204,7 +201,6 @@ impl Setting {
     }
 
     /// The help of its flag: what it does, and its default.
-    #[must_use]
     pub fn help(&self) -> String {
         format!("{} [{}]", self.about, self.default_note())
     }
@@ -217,7 +213,6 @@ impl Setting {
     }
 
     /// The allowed values as the documentation writes them, with their unit.
-    #[must_use]
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),

@@ -12,7 +12,6 @@ pub const SETTINGS: &[Setting] = &flat::<{ count(Settings::ENTRIES) }>(Settings:
 
 impl Setting {
     /// The row with this name, if any.
-    #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
@@ -25,7 +24,6 @@ pub(super) fn is_group(name: &str) -> bool {
 
 /// The probable correction of a misspelled name. A name without its group is also found: `key_prefix` for
 /// `redis.key_prefix`.
-#[must_use]
 pub fn nearest(unknown: &str) -> Option<&'static str> {
     let last_part = |setting: &'static Setting| setting.name.rsplit('.').next();
     weir_text::nearest(unknown, SETTINGS.iter().map(|setting| setting.name)).or_else(|| {
@@ -35,7 +33,6 @@ pub fn nearest(unknown: &str) -> Option<&'static str> {
 }
 
 /// Every setting with its default and explanation, for `weir serve --help`.
-#[must_use]
 pub fn listing() -> String {
     let mut text = String::new();
     for setting in SETTINGS {

@@ -10,7 +10,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::http::{HeaderName, Uri};
 use tracing_subscriber::EnvFilter;
@@ -33,7 +32,7 @@ pub const PAIRS_MAX: usize = 32;
 /// How much of an invalid value an error prints, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// A text that is never printed: `Debug`, `Display` and `Serialize` all give `***`.
+/// A text that is never printed: `Debug` and `Display` both give `***`.
 ///
 /// ```
 /// use weir_settings::Secret;
@@ -47,7 +46,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// The secret itself.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -68,12 +66,6 @@ impl fmt::Debug for Secret {
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HIDDEN)
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(HIDDEN)
     }
 }
 
@@ -118,31 +110,26 @@ const NO_URL: &str = "not a Redis URL: write redis://HOST:PORT, rediss://HOST:PO
 
 impl RedisUrl {
     /// The URL with its credentials and its first host.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.first
     }
 
     /// Each host with its port, or with `port` if the URL has none. Empty for a Unix socket.
-    #[must_use]
     pub fn places(&self, port: u16) -> Vec<(String, u16)> {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
     }
 
     /// Whether connections use TLS.
-    #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
     /// The number of the database.
-    #[must_use]
     pub fn database(&self) -> i64 {
         self.database
     }
 
     /// Whether the URL contains a password.
-    #[must_use]
     pub fn has_password(&self) -> bool {
         self.has_password
     }
@@ -245,12 +232,6 @@ impl fmt::Debug for RedisUrl {
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&redact(&self.text))
-    }
-}
-
-impl Serialize for RedisUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&redact(&self.text))
     }
 }
 
@@ -686,11 +667,8 @@ mod tests {
     }
 
     #[test]
-    fn secrets_stay_secret_when_serialized() {
-        let text = serde_json::to_string(&Secret::from("hunter2")).unwrap();
-        assert_eq!(text, "\"***\"");
+    fn debug_hides_the_password_of_a_url() {
         let url: RedisUrl = "redis://:hunter2@h".parse().unwrap();
-        assert_eq!(serde_json::to_string(&url).unwrap(), "\"redis://***@h\"");
         assert_eq!(format!("{url:?}"), "redis://***@h");
         assert!(url.has_password());
     }

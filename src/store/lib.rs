@@ -25,14 +25,15 @@ pub trait Store: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Makes one decision over all charges, in the order of [dc-2], with one reading of the store's clock. [tm-1]
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        self.decide_after(Before::default(), charges, mode, deadline)
+    }
 
-    /// As [`Store::decide`], but only if each of these rows has the given version; checks and charges use one reading
-    /// of the store's clock. If a version differs, charges nothing and returns [`StoreError::StaleRow`]. An immediate store
-    /// compares nothing: its process keeps the rows itself. [rw-2]
-    fn decide_checked<'a>(
+    /// As [`Store::decide`], with checks of rows and hits to give back `before` it, in the same call and with the same reading
+    /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them.
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
@@ -127,6 +128,26 @@ pub trait Store: Send + Sync {
     fn keys(&self) -> Option<u64> {
         None
     }
+}
+
+/// What a call does before its decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// The rows that must have these versions. If one differs, the call changes nothing and returns
+    /// [`StoreError::StaleRow`]. A store in this process stores no rows and checks nothing: the process keeps them itself.
+    /// [rw-2]
+    pub checks: &'a [Check<'a>],
+    /// The hits to give back, also if the decision denies. [hd-5]
+    pub given_back: &'a [GivenBack],
+}
+
+/// Hits of an earlier charge on the key and limit of a charge of the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenBack {
+    /// The position of a charge of the decision on the key.
+    pub charge: u16,
+    /// The proof of the earlier charge, with the hits to give back. Not of a log. [un-2]
+    pub receipt: Receipt,
 }
 
 /// One charge to take back.

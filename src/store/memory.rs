@@ -17,7 +17,7 @@ use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer,
 
 use super::sync::{Mutex, MutexGuard};
 use super::{
-    Check, Clock, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    Before, Clock, Failure, GivenBack, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
     StoredOverrides, Undo,
 };
 
@@ -85,9 +85,9 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
-    fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
+    fn decide_now(&self, given_back: &[GivenBack], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         // Most decisions have one charge.
-        if let [charge] = charges {
+        if let ([], [charge]) = (given_back, charges) {
             return self.decide_one(charge, mode);
         }
         let (places, firsts) = decision::key_indices(charges);
@@ -97,6 +97,9 @@ impl Memory {
         // Read under the locks, so the times of one key's decisions are in the order of the decisions.
         let now = self.clock.now();
 
+        if !given_back.is_empty() {
+            self.give_back(&mut locked, given_back, charges, now)?;
+        }
         let key = |place: usize| charges[usize::from(firsts[place])].key;
         let found: SmallVec<[Option<usize>; 4]> = hashes
             .iter()
@@ -188,27 +191,58 @@ impl Memory {
         Scanned { keys, next: (!is_last).then_some(next) }
     }
 
+    /// Gives hits back to keys of a decision.
+    ///
+    /// # Errors
+    /// When no window of a calendar holds the clock, and nothing was given back.
+    fn give_back(
+        &self,
+        locked: &mut Locked<'_>,
+        given_back: &[GivenBack],
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<(), StoreError> {
+        let charge_of = |back: &GivenBack| &charges[usize::from(back.charge)];
+        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
+        if applying.chain(given_back.iter().map(charge_of)).any(|charge| has_no_window(charge.bounds, now)) {
+            return Err(StoreError::StaleBounds { now });
+        }
+        for back in given_back {
+            let &Charge { key, limit, bounds, .. } = charge_of(back);
+            self.take_back(locked, &Undo { key, limit, receipt: back.receipt, bounds }, now);
+        }
+        Ok(())
+    }
+
     /// Takes one charge back.
     ///
     /// # Errors When no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
-        let hash = self.hash(undo.key);
-        let mut locked = self.lock(&[hash]);
+        let mut locked = self.lock(&[self.hash(undo.key)]);
         let now = self.clock.now();
-        if undo.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
+        if has_no_window(undo.bounds, now) {
             return Err(StoreError::StaleBounds { now });
         }
-        let shard = shard(&mut locked, self.shard_of(hash));
-        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else {
-            return Ok(());
-        };
+        self.take_back(&mut locked, undo, now);
+        Ok(())
+    }
+
+    /// Takes one charge back, whose window of a calendar holds now. Entries can have other numbers afterwards.
+    fn take_back(&self, locked: &mut Locked<'_>, undo: &Undo<'_>, now: Micros) {
+        let hash = self.hash(undo.key);
+        let shard = shard(locked, self.shard_of(hash));
+        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else { return };
         let owner = shard.entries[at].owner;
         let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, bounds: undo.bounds };
         shard.change(Some(at), &slot, now, &*self.observer, |state| {
             undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
         });
-        Ok(())
     }
+}
+
+/// Whether these are boundaries of a calendar of which no window holds now. [cl-3]
+fn has_no_window(bounds: Option<Bounds>, now: Micros) -> bool {
+    bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none())
 }
 
 impl Store for Memory {
@@ -216,19 +250,15 @@ impl Store for Memory {
         "memory"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _deadline: Instant) -> Reply<'a, Decision> {
-        Reply::Ready(self.decide_now(charges, mode))
-    }
-
     /// The process has the rows, and compares them itself. [rw-6]
-    fn decide_checked<'a>(
+    fn decide_after<'a>(
         &'a self,
-        _checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         _deadline: Instant,
     ) -> Reply<'a, Decision> {
-        Reply::Ready(self.decide_now(charges, mode))
+        Reply::Ready(self.decide_now(before.given_back, charges, mode))
     }
 
     fn read_rows<'a>(&'a self, _keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, Vec<RowRead>> {
@@ -670,7 +700,7 @@ mod tests {
 
     fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {
         let charge = Charge { operation: Operation::Consume(0), ..charges(&[key], limit).remove(0) };
-        let decision = store.decide_now(&[charge], Mode::Atomic).unwrap();
+        let decision = store.decide_now(&[], &[charge], Mode::Atomic).unwrap();
         limit.requests() - decision.outcomes[0].remaining
     }
 
@@ -687,7 +717,7 @@ mod tests {
                 let (store, keys, admitted, limit) = (store.clone(), keys.clone(), admitted.clone(), limit.clone());
                 thread::spawn(move || {
                     let named: Vec<&str> = order.iter().map(|&at| keys[at].as_str()).collect();
-                    let decision = store.decide_now(&charges(&named, &limit), Mode::Atomic).unwrap();
+                    let decision = store.decide_now(&[], &charges(&named, &limit), Mode::Atomic).unwrap();
                     if decision.outcomes.iter().all(|outcome| !outcome.verdict.is_over()) {
                         for &at in order {
                             admitted[at].fetch_add(1, Ordering::SeqCst);

@@ -45,7 +45,7 @@ pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
 use super::{
-    Check, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+    Before, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
 };
 
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
@@ -216,18 +216,15 @@ impl Store for Redis {
         "redis"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        self.decide_checked(&[], charges, mode, deadline)
-    }
-
-    fn decide_checked<'a>(
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
         Reply::Pending(Box::pin(async move {
+            let checks = before.checks;
             let keys = || charges.iter().map(|charge| charge.key).chain(checks.iter().map(|check| check.key));
             let first = keys().next().unwrap_or("");
             if charges.len() + checks.len() > 1 {
@@ -237,9 +234,9 @@ impl Store for Redis {
                 }
             }
             let (places, firsts) = decision::key_indices(charges);
-            let call = || encode::decide_call(&self.key_prefix, checks, charges, &places, &firsts, mode, self.now());
+            let call = || encode::decide_call(&self.key_prefix, before, charges, &places, &firsts, mode, self.now());
             let reply = self.call(first, call, deadline).await?;
-            let Some(reply) = decode::read_decision(&reply, checks, charges) else {
+            let Some(reply) = decode::read_decision(&reply, before, charges) else {
                 self.observer.strange_reply();
                 return Err(malformed_reply());
             };

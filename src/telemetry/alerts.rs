@@ -40,7 +40,6 @@ pub struct Alerts {
 
 impl Alerts {
     /// No alerts yet. `values` determines how values of descriptors are printed.
-    #[must_use]
     pub fn new(values: Values) -> Self {
         let (sender, receiver) = mpsc::channel(ALERTS_WAITING_MAX);
         let receiver = Mutex::new(Some(receiver));
@@ -64,13 +63,11 @@ impl Alerts {
     }
 
     /// Alerts that were neither logged nor sent, because too many waited.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
     /// The alerts, for the one task that handles them. None on the second call.
-    #[must_use]
     pub fn take(&self) -> Option<mpsc::Receiver<Alert>> {
         self.receiver.lock().take()
     }

@@ -15,7 +15,6 @@ pub struct Complaint {
 
 impl Complaint {
     /// A problem that is logged at most once in `every`.
-    #[must_use]
     pub const fn new(every: Duration) -> Self {
         Self { every, logged: None, failures: 0 }
     }

@@ -8,84 +8,62 @@ use weir_engine::arith::Fraction;
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
 use weir_engine::{Mode, Operation, Role};
 
-/// The counters of one limit, in hits. On its own cache line, so that busy limits do not slow each other down.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(super) struct Counts {
-    hits: AtomicU64,
-    over: AtomicU64,
-    near: AtomicU64,
-    within: AtomicU64,
-    shadow: AtomicU64,
-    shadow_over: AtomicU64,
-    over_cached: AtomicU64,
-    uncharged_near: AtomicU64,
-    uncharged_within: AtomicU64,
+/// Declares the counters of one limit.
+macro_rules! counters {
+    ($($(#[doc = $about:literal])+ $name:ident,)+) => {
+        /// The counters of one limit, in hits. On its own cache line, so that busy limits do not slow each other down.
+        #[derive(Debug, Default)]
+        #[repr(align(64))]
+        pub(super) struct Counts {
+            $($name: AtomicU64,)+
+        }
+
+        /// The numbers of [`Counts`] at one moment, in hits.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(super) struct Values {
+            $($(#[doc = $about])+ pub(super) $name: u64,)+
+        }
+
+        impl Values {
+            /// Adds others to these. Counters wrap, as atomics do.
+            pub(super) fn add(&mut self, other: Self) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)+
+            }
+        }
+
+        impl Counts {
+            pub(super) fn values(&self) -> Values {
+                Values { $($name: self.$name.load(Relaxed),)+ }
+            }
+        }
+    };
 }
 
-/// The numbers of [`Counts`] at one moment, in hits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Values {
+counters! {
     /// Requested hits.
-    pub(super) hits: u64,
+    hits,
     /// Above the limit.
-    pub(super) over: u64,
+    over,
     /// Charged within the limit, and above the near threshold.
-    pub(super) near: u64,
+    near,
     /// Charged within the limit.
-    pub(super) within: u64,
+    within,
     /// All hits of requests that a limit in shadow mode would have denied.
-    pub(super) shadow: u64,
+    shadow,
     /// Hits above a limit whose rule is in shadow mode, or that is on trial.
-    pub(super) shadow_over: u64,
+    shadow_over,
     /// Above the limit, and denied from the cache of denials.
-    pub(super) over_cached: u64,
+    over_cached,
     /// As `near`, for hits that were not charged because another limit denied the request.
-    pub(super) uncharged_near: u64,
+    uncharged_near,
     /// As `within`, for hits that were not charged because another limit denied the request.
-    pub(super) uncharged_within: u64,
+    uncharged_within,
 }
 
 /// One of the numbers.
 pub(super) type Number = fn(&Values) -> u64;
 
-impl Values {
-    /// Adds others to these.
-    pub(super) fn add(&mut self, other: Self) {
-        let Self { hits, over, near, within, shadow, shadow_over, over_cached, uncharged_near, uncharged_within } =
-            self;
-        // Counters wrap, as atomics do.
-        for (sum, more) in [
-            (hits, other.hits),
-            (over, other.over),
-            (near, other.near),
-            (within, other.within),
-            (shadow, other.shadow),
-            (shadow_over, other.shadow_over),
-            (over_cached, other.over_cached),
-            (uncharged_near, other.uncharged_near),
-            (uncharged_within, other.uncharged_within),
-        ] {
-            *sum = sum.wrapping_add(more);
-        }
-    }
-}
-
 impl Counts {
-    pub(super) fn values(&self) -> Values {
-        Values {
-            hits: self.hits.load(Relaxed),
-            over: self.over.load(Relaxed),
-            near: self.near.load(Relaxed),
-            within: self.within.load(Relaxed),
-            shadow: self.shadow.load(Relaxed),
-            shadow_over: self.shadow_over.load(Relaxed),
-            over_cached: self.over_cached.load(Relaxed),
-            uncharged_near: self.uncharged_near.load(Relaxed),
-            uncharged_within: self.uncharged_within.load(Relaxed),
-        }
-    }
-
     pub(super) fn add(&self, part: &Part) {
         self.hits.fetch_add(part.hits, Relaxed);
         let (near, within) =

@@ -42,13 +42,11 @@ struct Lane(Mutex<Recorder>);
 
 impl Limited {
     /// No denials yet, for this many runtimes.
-    #[must_use]
     pub fn new(runtimes: usize, values: Values) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }
 
     /// How values are printed.
-    #[must_use]
     pub const fn values(&self) -> Values {
         self.values
     }
@@ -78,7 +76,6 @@ impl Limited {
 
     /// The denied keys of the last `minutes`, at most [`MINUTES_MAX`]. It can take milliseconds, so call it on a thread
     /// that makes no decisions.
-    #[must_use]
     pub fn report(&self, minutes: usize) -> Report {
         self.report_at(minutes, now_ms())
     }

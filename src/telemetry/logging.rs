@@ -160,7 +160,6 @@ pub enum LostBy {
 }
 
 /// How many lines were lost since the start of the process.
-#[must_use]
 pub fn lost(by: LostBy) -> u64 {
     match by {
         LostBy::Full => LOST.full.load(Relaxed),

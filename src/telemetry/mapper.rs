@@ -109,7 +109,6 @@ impl Mapper {
     ///
     /// # Panics
     /// Never: its patterns are constant.
-    #[must_use]
     pub fn built_in(in_milliseconds: bool) -> Self {
         let mut mappings = Vec::new();
         let metric = |name: &str, labels: &[(&str, &str)], scale: f64| Target::Metric {

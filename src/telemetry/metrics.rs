@@ -141,7 +141,6 @@ impl Metrics {
     /// Starts with no counts.
     ///
     /// # Panics When the table lacks a metric that is counted here: a mistake in weir.
-    #[must_use]
     pub fn new(options: Options) -> Self {
         let registry = Arc::<Registry>::default();
         let counter = |name: &str| registry.number(FamilyKind::Counter, name, &[]);
@@ -230,13 +229,11 @@ impl Metrics {
     }
 
     /// An observer for one runtime that serves gRPC. It has its own copy of the counters that it writes most often.
-    #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
         self.observer_of(Protocol::Grpc)
     }
 
     /// An observer for one runtime whose requests use this protocol.
-    #[must_use]
     pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
@@ -264,32 +261,27 @@ impl Metrics {
     }
 
     /// The statistics with the names of envoyproxy/ratelimit.
-    #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
     /// The denied keys.
-    #[must_use]
     pub const fn limited(&self) -> &Limited {
         &self.limited
     }
 
     /// Crossed shares of limits.
-    #[must_use]
     pub fn alerts(&self) -> &Alerts {
         &self.alerts
     }
 
     /// The taps, which receive whole requests.
-    #[must_use]
     pub const fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }
 
     /// The busiest limits since the last call, by any caller. It reads the counters of every limit, so call it on a
     /// thread that makes no decisions.
-    #[must_use]
     pub fn busiest(&self) -> Arc<Busiest> {
         self.looks.look(&self.rules, &self.domains, Instant::now())
     }
@@ -317,21 +309,18 @@ impl Metrics {
     }
 
     /// Whether [`Metrics::prepare`] copies many series.
-    #[must_use]
     pub fn is_copied(&self) -> bool {
         self.mapped.is_some()
     }
 
     /// Makes the part of a scrape that readers can share: the metrics of envoyproxy/ratelimit, if they are shown. It
     /// takes milliseconds for each thousand series, so call it on a thread that makes no decisions.
-    #[must_use]
     pub fn prepare(&self) -> Prepared {
         let families = self.mapped.as_ref().map(|mapped| mapped.families(Instant::now(), self.weir_names));
         Prepared(Arc::new(families.unwrap_or_default()))
     }
 
     /// Starts reading all metrics.
-    #[must_use]
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
@@ -364,7 +353,6 @@ impl Metrics {
     }
 
     /// All metrics in the text format of Prometheus. Only for few rules.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut writer = TextWriter::new(Format::Text);
         let mut reading = self.read(&self.prepare());

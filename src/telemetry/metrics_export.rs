@@ -50,7 +50,6 @@ impl MetricsExporter {
     /// An exporter of these metrics. It adds its own counters to them.
     ///
     /// # Panics When the metrics have an exporter already.
-    #[must_use]
     pub fn new(
         metrics: Arc<Metrics>,
         sender: MetricsSender,

@@ -37,7 +37,6 @@ use weir_tls::{GRPC_PROTOCOLS, Tls};
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// The protocols that an exporter offers by ALPN.
-#[must_use]
 pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
     if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }

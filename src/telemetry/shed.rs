@@ -29,7 +29,6 @@ impl ShedCounts {
     }
 
     /// How many connections were closed for this reason.
-    #[must_use]
     pub fn count(&self, reason: ShedReason) -> u64 {
         self.0[reason as usize].load(Relaxed)
     }

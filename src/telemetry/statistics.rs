@@ -299,7 +299,6 @@ impl Statistics {
     }
 
     /// One line for each number, `name: value`, sorted by name: the content of envoyproxy/ratelimit's `/stats`.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut lines = Vec::new();
         self.visit(|name, _, value| lines.push(format!("{name}: {value}\n")));

@@ -339,7 +339,15 @@ mod tests {
         fn descriptor(&self, _: usize) -> AnsweredDescriptor {
             self.asked.borrow_mut().push("descriptor");
             let verdict = Some(DescriptorVerdict::Over);
-            AnsweredDescriptor { operation: Operation::Consume(1), limit: None, verdict, remaining: Some(0) }
+            AnsweredDescriptor {
+                operation: Operation::Consume(1),
+                limit: None,
+                verdict,
+                remaining: Some(0),
+                settles: false,
+                held: None,
+                given_back: None,
+            }
         }
     }
 

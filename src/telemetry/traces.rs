@@ -20,7 +20,7 @@ use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
+use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, TraceIds};
 use weir_engine::{Entry, OnError, RowTerms, Rule};
 
 use self::context::{Caller, tracestate};
@@ -175,6 +175,14 @@ impl observer::Trace for Trace {
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.record.lock().fell_back(action, kind);
+    }
+
+    fn holds(&self, result: HoldResult, count: u64) {
+        self.record.lock().holds(result, count);
+    }
+
+    fn hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.record.lock().hold_hits(kind, hits);
     }
 
     fn decided(&self, result: DecisionResult) {

@@ -62,7 +62,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a length of time so that [`duration`] can parse it, rounded down to microseconds.
-#[must_use]
 pub fn spell(length: Duration) -> String {
     let mut text = String::new();
     let mut rest = length.as_micros();

@@ -5,7 +5,6 @@ const COMPARED_BYTES_MAX: usize = 64;
 
 /// The probable correction: a known word that begins with the misspelled one (`min`), or that differs in at most a
 /// third of its letters.
-#[must_use]
 pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     const PREFIX_BYTES_MIN: usize = 3;
     if word.len() > COMPARED_BYTES_MAX {

@@ -4,7 +4,6 @@
 const CHARS_MAX: usize = 60;
 
 /// A text quoted for a message and cut to a bounded length.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     match text.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
@@ -13,7 +12,6 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// As [`quoted`], without quotation marks.
-#[must_use]
 pub fn escaped(text: &str) -> String {
     quoted(text).replace('"', "")
 }

@@ -71,7 +71,6 @@ pub struct NodeId(u32);
 
 impl NodeId {
     /// The node at that index of a document's nodes.
-    #[must_use]
     pub const fn new(index: u32) -> Self {
         Self(index)
     }
@@ -104,7 +103,6 @@ pub enum Value<'a> {
 
 impl Node<'_> {
     /// Whether the value is absent, `~` or `null`.
-    #[must_use]
     pub fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain: true } => matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
@@ -113,7 +111,6 @@ impl Node<'_> {
     }
 
     /// The value's type, for messages.
-    #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
@@ -174,13 +171,11 @@ impl<'a> Document<'a> {
     }
 
     /// A document that was not read from text.
-    #[must_use]
     pub fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
         Self { nodes, root: Some(root), oddities: Vec::new(), comments: Comments::default() }
     }
 
     /// Whether one of these lines has a comment, or the line above is a comment.
-    #[must_use]
     pub fn has_comment(&self, first: u32, last: u32) -> bool {
         self.comments.is_beside(first, last)
     }
@@ -210,7 +205,6 @@ impl<'a> Document<'a> {
     }
 
     /// The last line with a key or a value of a node. An alias has no lines of its own.
-    #[must_use]
     pub fn last_line(&self, id: NodeId) -> u32 {
         let node = self.node(id);
         let below = match &node.value {
@@ -224,7 +218,6 @@ impl<'a> Document<'a> {
     }
 
     /// The node with this id.
-    #[must_use]
     pub fn node(&self, id: NodeId) -> &Node<'a> {
         &self.nodes[id.0 as usize]
     }

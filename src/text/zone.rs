@@ -8,13 +8,11 @@ use super::nearest;
 const BYTES_OFF_MAX: usize = 3;
 
 /// The zone with this name.
-#[must_use]
 pub fn zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
 }
 
 /// The end of a message about an unknown zone: the probable zone.
-#[must_use]
 pub fn hint(name: &str) -> String {
     match nearest_zone(name) {
         Some(near) => format!(", did you mean {near:?}?"),

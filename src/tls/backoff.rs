@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// A pause, less up to half of it at random.
-#[must_use]
 pub fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     let micros = usize::try_from(half.as_micros()).unwrap_or(usize::MAX).max(1);
@@ -16,7 +15,6 @@ pub fn jittered(pause: Duration) -> Duration {
 }
 
 /// The `first` pause, doubled `times` times, up to `most`.
-#[must_use]
 pub fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)
@@ -33,7 +31,6 @@ pub struct Pace {
 
 impl Pace {
     /// A pace that allows `burst` uses at once.
-    #[must_use]
     pub const fn new(every: Duration, burst: u32) -> Self {
         Self { every, burst: every.saturating_mul(burst), paid: Mutex::new(None) }
     }
@@ -48,7 +45,6 @@ impl Pace {
 }
 
 /// A random number below `bound`, which is more than zero. Not for secrets.
-#[must_use]
 pub fn random(bound: usize) -> usize {
     let bits = RandomState::new().hash_one(bound);
     usize::try_from(bits % (bound as u64)).unwrap_or(0)

@@ -96,7 +96,6 @@ struct Bytes {
 
 impl Tls {
     /// Creates TLS that uses these files. Reads none of them yet.
-    #[must_use]
     pub fn new(files: TlsFiles) -> Tls {
         Tls {
             files,
@@ -109,13 +108,11 @@ impl Tls {
     }
 
     /// The expiry of the certificates in use here.
-    #[must_use]
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
     }
 
     /// Offers these protocols by ALPN.
-    #[must_use]
     pub fn offering(self, protocols: &'static [&'static [u8]]) -> Tls {
         Tls { protocols, ..self }
     }
@@ -274,7 +271,6 @@ fn not_pem(error: &pem::Error) -> &'static str {
 }
 
 /// The error of a stream as a sentence. An error of TLS says what to check.
-#[must_use]
 pub fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {

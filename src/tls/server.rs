@@ -142,13 +142,11 @@ impl ServerTls {
     }
 
     /// The configuration for the next handshake.
-    #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 
     /// The expiry of the listener's certificates and of its clients' authorities.
-    #[must_use]
     pub const fn validity(&self) -> &Arc<Validity> {
         &self.validity
     }
@@ -159,13 +157,11 @@ impl ServerTls {
     }
 
     /// How many handshakes failed in this way.
-    #[must_use]
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
     }
 
     /// The paths of the files.
-    #[must_use]
     pub const fn files(&self) -> &ServerFiles {
         &self.files
     }
@@ -278,7 +274,6 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// The kind of a handshake error.
-    #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{
             BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,

@@ -59,7 +59,6 @@ struct Presented {
 impl Validity {
     /// The expiry of these certificates in seconds since 1970; 0 without any. For `own` and `peer`, the first to
     /// expire. For the authorities, the last to expire, because a file can have old ones beside new ones.
-    #[must_use]
     pub fn not_after(&self, holder: Holder) -> u64 {
         match holder {
             Holder::Own => self.own.load(Relaxed),

@@ -70,7 +70,6 @@ pub struct Options {
 pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
 
 /// Whether a resource is small enough in memory to be decoded.
-#[must_use]
 pub fn is_within_memory(config: &[u8]) -> bool {
     scan::check([config], 32 << 20).is_ok()
 }
@@ -104,7 +103,6 @@ enum Progress {
 
 impl Subscription {
     /// Makes a subscription that reports its state to `watch`. Does not connect yet.
-    #[must_use]
     pub fn new(options: Options, sink: Sink, watch: Arc<Watch>) -> Self {
         Self { options, sink, watch }
     }

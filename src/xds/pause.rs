@@ -26,13 +26,11 @@ pub struct Pauses {
 
 impl Pauses {
     /// The pause after a failed dial. `failures` attempts failed before it.
-    #[must_use]
     pub fn after_dial(&self, failures: u32) -> Duration {
         self.spread(doubled(DIAL_FIRST.min(self.dial_max), failures, self.dial_max))
     }
 
     /// The pause after a stream that ended. `failures` attempts failed before it.
-    #[must_use]
     pub fn after_stream(&self, failures: u32) -> Duration {
         self.spread(doubled(self.stream_first, failures, self.stream_max.max(self.stream_first)))
     }

@@ -51,7 +51,6 @@ pub struct Watch(Mutex<Status>);
 
 impl Watch {
     /// The state now.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.0.lock().clone()
     }
@@ -93,7 +92,6 @@ impl Watch {
 }
 
 /// The beginning of another program's text, at most 1 KiB.
-#[must_use]
 pub fn shown(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

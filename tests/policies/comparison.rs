@@ -245,8 +245,8 @@ fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
         - plan gold: 9 per hour, fixed_window
         + plan gold: 90 per minute, fixed_window
           for example a=x
-          state of 5 per hour: kept: what was used counts
-          state of 50 per day: kept: what was used counts
+          state of 5 per hour: kept: used hits count
+          state of 50 per day: kept: used hits count
           state of plan gold: 9 per hour: forgotten (window)
           state of plan gold: 90 per minute: begins empty
 
@@ -383,7 +383,10 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
     let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
     let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
     let (_, text) = diff(both, one, DiffFormat::Text, &[]);
-    assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
+    assert!(
+        text.contains("removed   b   otherwise   old.yaml:2:42\n      now these descriptors match no rule and pass"),
+        "{text}"
+    );
     let (_, text) = diff(one, both, DiffFormat::Text, &[]);
     assert!(text.contains("unlimited: false -> true"), "{text}");
     // An example is spelled as weir explain reads it.
@@ -574,9 +577,9 @@ fn a_change_of_a_rule_that_nothing_can_meet_is_not_stricter() {
         |hits| format!("{{key: a, regex: '(?s)x.*', rate_limit: 5/h}}, {{key: a, regex: xy, rate_limit: {hits}/h}}");
     let (outcome, text) = told(&of(9), &of(1), &[FailOn::Stricter, FailOn::Looser, FailOn::Forgotten]);
     assert_eq!(outcome, Outcome::Same, "{text}");
-    assert_has(&text, &["changed   a=~xy   otherwise", "no request meets it before and now"]);
+    assert_has(&text, &["changed   a=~xy   otherwise", "no request matches it, before and now"]);
     let (_, text) = told(&of(9), "{key: a, regex: '(?s)x.*', rate_limit: 5/h}", &[]);
-    assert_has(&text, &["removed   a=~xy   otherwise", "no request can meet it"]);
+    assert_has(&text, &["removed   a=~xy   otherwise", "no request can match it"]);
 }
 
 #[test]

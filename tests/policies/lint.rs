@@ -81,7 +81,7 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         Code::NeverMet,
         "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
         "4:5",
-        "only values with control characters match it, since the regular expression at p:3:5 comes before it and matches all of its values",
+        "only values with control characters match it, because the regular expression at p:3:5 comes before it and matches all of its values",
     ),
     (
         Code::NeverMet,

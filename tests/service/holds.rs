@@ -1,6 +1,8 @@
 //! Holds as callers meet them: receipts by gRPC and HTTP, bad ones, and callers that go away. Not in here: what a settle does to a
 //! state (store/holds.rs).
 
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
 use std::process::Command;
 use std::time::Duration;
 
@@ -152,4 +154,30 @@ fn what_callers_opened_that_went_away_is_released() {
     assert!(answered >= CALLS / 10, "{answered}: those who wait are answered");
     assert!(kept >= answered, "an answer that was read was released: {kept} of {answered}");
     assert!(count("settled") > 0 && count("lost") == 0, "nothing was released");
+}
+
+/// Redis stands still until all callers have gone, so that none of them can have its answer. [hd-9]
+#[test]
+fn what_callers_of_json_opened_that_went_away_is_released() {
+    const CALLS: u64 = 20;
+    let redis = RedisServer::start();
+    let settings = ["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=60s"];
+    let served = Served::start(POLICY, &settings);
+    let mut client = Client::connect(served.at.grpc);
+    assert_eq!(remaining(&client.ask(ann(0, None)).unwrap()), 1_000_000);
+    let body = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}).to_string();
+    redis.freeze();
+    let head = http::head("POST", "/json", &[("content-type", "application/json")], body.len());
+    for _ in 0..CALLS {
+        let mut caller = http::connect(served.at.http).expect("a connection");
+        caller.write_all(format!("{head}{body}").as_bytes()).expect("a request");
+        caller.shutdown(Shutdown::Write).expect("it was open");
+        // weir takes that for the end of the caller, and closes the connection without an answer.
+        assert_eq!(caller.read_to_end(&mut Vec::new()).expect("the end"), 0);
+    }
+    redis.thaw();
+    let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}")).unwrap();
+    until("all holds to be released", PATIENCE, || (count("settled") == CALLS).then_some(()));
+    assert_eq!((count("opened"), count("lost")), (CALLS, 0));
+    assert_eq!(remaining(&client.ask(ann(0, None)).unwrap()), 1_000_000);
 }

@@ -39,12 +39,16 @@ const ERROR: i32 = 2;
 
 /// A weir that sends each span soon.
 fn traced(collector: &Collector, by: By, settings: &[&str]) -> Served {
+    traced_with(POLICY, collector, by, settings)
+}
+
+fn traced_with(policy: &str, collector: &Collector, by: By, settings: &[&str]) -> Served {
     let endpoint = format!("tracing.otlp.endpoint={}", collector.url());
     let protocol = format!("tracing.otlp.protocol={}", by.setting());
     let own = ["tracing.exporter=otlp", &endpoint, &protocol];
     let delay = ["tracing.delay=5ms"];
     let delay = if settings.iter().any(|setting| setting.starts_with("tracing.delay=")) { &[][..] } else { &delay };
-    Served::start(POLICY, &[&own[..], delay, settings].concat())
+    Served::start(policy, &[&own[..], delay, settings].concat())
 }
 
 /// A client that sends metadata along.
@@ -540,4 +544,40 @@ fn a_request_that_its_caller_gives_up_has_a_span() {
     });
     let server = of_kind(&spans, SERVER)[0];
     assert_eq!((server.status, server.attribute("rpc.grpc.status_code")), (0, Value::Null));
+}
+
+#[test]
+fn a_span_has_what_became_of_holds() {
+    let policy =
+        "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 100, hold: true}}\n";
+    let collector = Collector::start(By::Http);
+    let served = traced_with(policy, &collector, By::Http, &[]);
+    let ask = |hits: u64, receipt: Option<&str>| -> Value {
+        let mut entries = vec![json!({"key": "user", "value": "ann"})];
+        entries.extend(receipt.map(|receipt| json!({"key": "weir.receipt", "value": receipt})));
+        let body = json!({"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": hits}]});
+        let answer = http::post_json(served.at.http, "/json", &body.to_string()).unwrap();
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    let (less, more) = (ask(40, None), ask(10, None));
+    ask(7, less["receipt"].as_str());
+    ask(15, more["receipt"].as_str());
+    ask(1, Some("none"));
+    let mut spans = collector.wait_for(5);
+    spans.sort_by_key(|span| span.times);
+    let of_holds = spans.iter().map(|span| {
+        let is_of_holds = |key: &&String| key.starts_with("weir.holds_") || key.starts_with("weir.hits_");
+        let keys = span.attributes.keys().filter(is_of_holds);
+        keys.map(|key| format!("{key}={}", span.attributes[key])).collect::<Vec<_>>().join(" ")
+    });
+    assert_eq!(
+        of_holds.collect::<Vec<_>>(),
+        [
+            "weir.hits_held=40 weir.holds_opened=1",
+            "weir.hits_held=10 weir.holds_opened=1",
+            "weir.hits_given_back=33 weir.holds_settled=1",
+            "weir.hits_excess=5 weir.holds_settled=1",
+            "weir.holds_reported=1",
+        ]
+    );
 }

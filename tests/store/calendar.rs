@@ -13,7 +13,7 @@ use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query,
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{Before, Reply, StatesRead, Store, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
@@ -149,8 +149,14 @@ impl Store for Watched {
         self.way == Way::Memory
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        let reply = self.inner.decide(charges, mode, deadline);
+    fn decide_after<'a>(
+        &'a self,
+        before: Before<'a>,
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        deadline: Instant,
+    ) -> Reply<'a, Decision> {
+        let reply = self.inner.decide_after(before, charges, mode, deadline);
         if let Reply::Ready(answer) = &reply {
             self.remember(charges, answer);
             if self.way == Way::Memory {
@@ -339,7 +345,13 @@ impl Store for Jumpy {
         "jumpy"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], _: Mode, _: Instant) -> Reply<'a, Decision> {
+    fn decide_after<'a>(
+        &'a self,
+        _: Before<'a>,
+        charges: &'a [Charge<'a>],
+        _: Mode,
+        _: Instant,
+    ) -> Reply<'a, Decision> {
         let mut asked = self.asked.lock().expect("no panic while it is held");
         asked.push(charges[0].bounds.expect("a calendar has boundaries"));
         let now = DAY_STARTS_US + asked.len() as u64 * 30 * 24 * HOUR_US;

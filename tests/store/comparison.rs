@@ -529,11 +529,11 @@ fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(!text.contains("no answer changes"), "{text}");
     assert!(
-        text.contains("; could not tell for 1, since values are hidden; no answer of the others changes"),
+        text.contains("; could not tell for 1, because values are hidden; no answer of the others changes"),
         "{text}"
     );
     assert!(
-        text.contains("could not tell, since values are hidden\n  requests\n         1   shop   gone -> unknown\n"),
+        text.contains("could not tell, because values are hidden\n  requests\n         1   shop   gone -> unknown\n"),
         "{text}"
     );
     let (outcome, _) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), DiffFormat::Markdown, &[])
@@ -580,7 +580,7 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
     let new = policy.replace("key: user,", "key: user, value: a*,");
     let (_, text) =
         with_traffic(&policy, &new, &hidden, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
-    assert!(text.contains("1 request; could not tell for 1, since values are hidden"), "{text}");
+    assert!(text.contains("1 request; could not tell for 1, because values are hidden"), "{text}");
 }
 
 #[test]

@@ -283,5 +283,63 @@ fn outside_of_its_term_a_limit_holds_nothing_and_gives_back_all_the_same() {
         world.ask_for(&ann(2), Some(first(&holds)));
         world.swap(&policy(WINDOWS[0]));
         assert_eq!(left(&world), 8);
+        assert_eq!(world.holds.get(), ([1, 1, 0, 0], [6, 4, 0]));
     });
+}
+
+#[test]
+fn an_excess_outside_of_the_term_is_lost() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[0]), Mode::Atomic);
+        let holds = open(&world, 6).expect("it fits");
+        world.swap(&policy(&format!("{}, until: '2030-01-01T00:00:00Z'", WINDOWS[0])));
+        world.ask_for(&ann(8), Some(first(&holds)));
+        world.swap(&policy(WINDOWS[0]));
+        assert_eq!((left(&world), world.holds.get()), (4, ([1, 0, 0, 1], [6, 0, 0])));
+    });
+}
+
+/// A settle and the decision about what is left are one call, with an actual of any size.
+#[test]
+fn a_settle_is_one_call_to_redis() {
+    let server = RedisServer::start();
+    let worlds = Worlds::of(Some(&server));
+    for limit in WINDOWS {
+        let world = worlds.with(&policy(limit), Mode::Atomic);
+        // The first call with a script may bring it along.
+        settle(&world, &open(&world, 1).expect("it fits"), 0);
+        for used in [0, 1, 6, 7] {
+            let holds = open(&world, 6).expect("it fits");
+            let before = server.runs("evalsha");
+            settle(&world, &holds, used);
+            assert_eq!(server.runs("evalsha") - before, 1, "{limit}: {used}");
+            world.step(50 * HOUR_US);
+        }
+    }
+}
+
+/// Redis has the keys that the same requests leave there without holds, while holds are open and after their settles.
+#[test]
+fn holds_have_no_keys_of_their_own() {
+    let server = RedisServer::start();
+    let worlds = Worlds::of(Some(&server));
+    let size =
+        || server.command(&["DBSIZE"]).and_then(|size| size.trim().parse::<u64>().ok()).expect("a number of keys");
+    for limit in WINDOWS {
+        let new_keys = |text: &str| {
+            let (world, before) = (worlds.with(text, Mode::Atomic), size());
+            let values = (0..20).map(|number| format!("u{number}")).collect::<Vec<_>>();
+            let ask = |value: &str, settle| world.ask_for(&[("user", value, Operation::Consume(2))], settle).holds;
+            let holds: Vec<_> = values.iter().map(|value| ask(value, None)).collect();
+            let opened = size() - before;
+            for (value, holds) in values.iter().zip(&holds).filter(|(_, holds)| !holds.is_empty()) {
+                let used = [("user", &**value, Operation::Consume(1))];
+                world.ask_for(&used, Some(first(holds)));
+            }
+            (opened, size() - before, holds.iter().flatten().count())
+        };
+        let without = new_keys(&policy(limit).replace(", hold: true", ""));
+        assert_eq!(without, (20, 20, 0), "{limit}");
+        assert_eq!(new_keys(&policy(limit)), (20, 20, 20), "{limit}");
+    }
 }

@@ -16,7 +16,7 @@ use weir_engine::{Entry, Micros, Observer, Operation, Row, RowTerms, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable, Written};
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Limiter, Options, Policies, Query, Settle};
 use weir_store::Clock as _;
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options as Pipeline;
@@ -40,6 +40,13 @@ descriptors:
     rate_limit: {rate: 2/hour, algorithm: sliding_window_log, plans: {gold: 4/hour}}
   - key: plain
     rate_limit: {rate: 4/hour}
+";
+
+const HOLDS: &str = "\
+domain: ai
+descriptors:
+  - {key: user, rate_limit: {rate: 10/hour, hold: true}}
+  - {key: tenant, rows: {default: free}, rate_limit: {rate: 50/hour, plans: {gold: 90/hour}}}
 ";
 
 /// Longer than any call here takes.
@@ -75,7 +82,7 @@ struct Replica {
 impl Replica {
     fn new(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> Self {
         let events = Arc::new(Events::default());
-        let policies = weir_policies::parse(&[("api.yaml", POLICY)]).expect("policies").policies;
+        let policies = weir_policies::parse(&[("api.yaml", POLICY), ("ai.yaml", HOLDS)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
         let known = Arc::new(KnownRows::default());
         let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
@@ -172,6 +179,35 @@ async fn a_row_is_in_force_at_the_next_decision_of_another_replica() {
         assert_eq!(answer.statuses[0].limit, None, "no limit applies");
     }
     assert_eq!(second.remove("tenant", "other").await, Err(RowRefused::Absent));
+}
+
+/// A settle beside a descriptor whose row has changed has changed nothing, and is sent again. [hd-5]
+#[tokio::test]
+async fn a_settle_beside_a_row_that_has_changed_gives_back_once() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    let entries = [[Entry { key: "user", value: "ann" }], [Entry { key: "tenant", value: "acme" }]];
+    let ask = async |hits, holds: Option<Vec<HeldCharge>>| {
+        let operation = if hits == 0 { Operation::Peek } else { Operation::Consume(hits) };
+        let descriptor = |entries| DescriptorRequest { entries, operation, limit: None };
+        let descriptors = entries.iter().map(|entries| descriptor(&entries[..])).collect();
+        let settle = holds.map(|holds| Box::new(Settle { descriptors: 1, holds }));
+        let query = Query { domain: "ai", descriptors, settle };
+        first.limiter.decide(&query, Instant::now(), None, None).await.expect("a decision")
+    };
+    let left = |answer: &Answer| (answer.statuses[0].remaining, answer.statuses[1].remaining);
+    let gold = Row { domain: "ai".into(), ..row("tenant", "acme", plan("gold"), None) };
+    for (used, user) in [(1, 9), (8, 1)] {
+        let opened = ask(6, None).await;
+        let before = left(&opened).1;
+        let again = first.events.of(RowEvent::AskedAgain);
+        second.set(&gold).await.expect("written");
+        let settled = ask(used, Some(opened.holds)).await;
+        assert_eq!(left(&settled), (user, before + 40 - used), "{used} are used, and the row is in force");
+        assert_eq!(first.events.of(RowEvent::AskedAgain), again + 1);
+        second.table.remove("ai", &entries[1]).await.expect("removed");
+        assert_eq!(left(&ask(0, None).await).0, user);
+    }
 }
 
 #[tokio::test]

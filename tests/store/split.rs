@@ -29,6 +29,7 @@ use self::slotted::{Call, Fault, Slotted, next_random, slot_of};
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
 
+const DAY_US: Micros = 86_400 * 1_000_000;
 /// Slots of the store under test.
 const SLOTS: u16 = 4;
 /// Keys in the memory store; more than a test here uses.
@@ -214,7 +215,6 @@ fn a_request_that_one_slot_denies_charges_none() {
 /// The undo brings the boundaries of its charge. A clock that has left them is asked once more with others.
 #[test]
 fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
-    const DAY_US: Micros = 86_400 * 1_000_000;
     for (now, undos) in [(START_US, 1), (START_US - 4 * DAY_US, 2), (START_US + 4 * DAY_US, 2)] {
         let bench = Bench::new();
         let full = bench.value_in("gcra", 0);

@@ -14,7 +14,7 @@ use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, State};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Clock as _, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{Before, Clock as _, Reply, StatesRead, Store, StoreError, Undo};
 
 use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
@@ -23,17 +23,6 @@ use super::redis::RedisServer;
 /// The part of `Store` about rows and overrides, for a store of a test that has neither.
 macro_rules! without_rows_and_overrides {
     () => {
-        fn decide_checked<'a>(
-            &'a self,
-            checks: &'a [weir_store::Check<'a>],
-            charges: &'a [Charge<'a>],
-            mode: Mode,
-            deadline: Instant,
-        ) -> Reply<'a, Decision> {
-            assert!(checks.is_empty(), "a row in a store that has none");
-            self.decide(charges, mode, deadline)
-        }
-
         fn read_rows<'a>(&'a self, _: &'a [&'a str], _: Instant) -> Reply<'a, Vec<weir_store::RowRead>> {
             unreachable!("no test asks")
         }
@@ -144,9 +133,25 @@ impl Store for Engine {
         NAMES[0]
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _: Instant) -> Reply<'a, Decision> {
+    fn decide_after<'a>(
+        &'a self,
+        before: Before<'a>,
+        charges: &'a [Charge<'a>],
+        mode: Mode,
+        _: Instant,
+    ) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
+        let charges_of = before.given_back.iter().map(|back| &charges[usize::from(back.charge)]);
+        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
+        let mut bounds = applying.chain(charges_of.clone()).filter_map(|charge| charge.bounds);
+        if bounds.any(|bounds| window_at(&bounds, now).is_none()) {
+            return Reply::Ready(Err(StoreError::StaleBounds { now }));
+        }
+        for (back, &Charge { key, limit, bounds, .. }) in before.given_back.iter().zip(charges_of) {
+            let given_back = |state| limit.kind().undone(state, back.receipt, bounds, now);
+            change(&mut states, key, (limit, bounds, now), given_back);
+        }
         let (places, firsts) = decision::key_indices(charges);
         let read =
             |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);

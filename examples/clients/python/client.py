@@ -71,15 +71,19 @@ class Limits:
         return True
 
 
-def main():
+def connect():
+    """Returns the weir of the arguments, and the user."""
     address = sys.argv[1] if len(sys.argv) > 1 else "localhost:8081"
     user = sys.argv[2] if len(sys.argv) > 2 else "ann"
     try:
-        limits = Limits(address)
+        return Limits(address), user
     except grpc.RpcError as error:
         # Reflection needs an answer too. Generated messages do not.
         sys.exit(f"{address} does not answer: {error.code().name}")
 
+
+def main():
+    limits, user = connect()
     for number in range(1, 5):
         limits.ask(f"request {number}", "user", user)
     limits.ask("peek", "user", user, hits=0)

@@ -59,10 +59,11 @@ pub struct ImportArguments {
 #[derive(Args)]
 #[command(group(ArgGroup::new("direct").multiple(true).conflicts_with_all(["server", "token_file"])))]
 pub struct RedisArguments {
-    /// Write into this Redis, without a server, such as redis://HOST:PORT; the policies are those of --policies or --config
+    /// Write into this Redis, without a server, such as redis://HOST:PORT; the rows must fit the policies of --policies
+    /// or --config
     #[arg(long, value_name = "URL", group = "direct")]
     redis: Option<Secret>,
-    /// Write into the Redis of this YAML file of settings of weir serve, without a server; the environment counts too
+    /// Write into the Redis of this YAML file of settings of weir serve, without a server; WEIR_* variables also apply
     #[arg(long, value_name = "FILE", group = "direct")]
     config: Option<PathBuf>,
     /// The policies that rows must fit, in place of those of the settings
@@ -71,8 +72,7 @@ pub struct RedisArguments {
 }
 
 impl RedisArguments {
-    /// The settings for an import without a server; none if a server imports.
-    #[must_use]
+    /// The settings for an import without a server. `None` if a server imports.
     pub fn settings(
         &self,
         environment: impl IntoIterator<Item = (OsString, OsString)>,

@@ -38,7 +38,7 @@ impl Report<'_> {
     }
 
     fn row(&self, change: &RuleChange<'_>) -> Row {
-        // The changed rule, and the side that has it.
+        // The changed rule, and whether it is the removed one.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
         let mut lines: Vec<ChangeLine> = change.effects.iter().flat_map(lines).collect();
@@ -119,8 +119,8 @@ pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
 /// The rule that the descriptors of a new rule matched before, or that those of a removed rule match now.
 fn context(change: &RuleChange<'_>) -> Option<ChangeLine> {
     let text = match (change.kind, change.old, change.new) {
-        (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
-        (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
+        (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can match it".to_owned(),
+        (_, Some(_), Some(_)) if !change.is_met => "no request matches it, before and now".to_owned(),
         (Kind::Added, Some(old), _) => format!("before, these descriptors matched {}", old.path),
         (Kind::Added, None, _) => "before, these descriptors matched no rule and passed".to_owned(),
         (Kind::Removed, _, Some(new)) => format!("now these descriptors match {}", new.path),
@@ -234,7 +234,7 @@ impl Report<'_> {
         }
         let unknown = self.could_not_tell();
         if unknown > 0 {
-            text.push_str(&format!("; could not tell for {unknown}, since values are hidden"));
+            text.push_str(&format!("; could not tell for {unknown}, because values are hidden"));
         }
         if answers.changed.all() == 0 {
             text.push_str(if unknown > 0 { "; no answer of the others changes" } else { "; no answer changes" });

@@ -82,7 +82,7 @@ fn write_unknown(rows: &[UnknownRow], out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\ncould not tell, since values are hidden\n  requests")?;
+    writeln!(out, "\ncould not tell, because values are hidden\n  requests")?;
     for UnknownRow { domain, what, requests } in rows {
         writeln!(out, "  {requests:8}   {}   {}", printable(domain), printable(what))?;
     }

@@ -1,6 +1,6 @@
-//! The import of a file of rows: reads lines with bounded memory, and hands their rows over in batches.
+//! Imports a file of rows: reads lines with bounded memory, and passes their rows on in batches.
 //!
-//! Not here: where rows are checked and written (rows.rs), and what a line means (policies).
+//! Rows are checked and written in rows.rs. The format of a line is in policies.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -18,9 +18,9 @@ use crate::bar::Bar;
 const BATCH: usize = 2_000;
 /// The most bytes of the lines of one batch, apart from its last line.
 const BATCH_BYTES: u64 = 1_024 * 1_024;
-/// The most wrong lines that are listed.
+/// The most wrong lines to list.
 const LISTED_MAX: usize = 100;
-/// How often the progress is shown, if standard error is no terminal.
+/// The interval of progress lines if standard error is no terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// Why an import failed.
@@ -37,22 +37,22 @@ pub enum ImportError {
     Output(#[from] io::Error),
 }
 
-/// What happened to the row of a line.
+/// The result of the row of a line.
 pub(super) enum LineEnd {
     Written,
     Same,
     /// The row is wrong.
     Refused(String),
-    /// The store did not confirm it.
+    /// The store did not confirm the row.
     Unconfirmed(String),
 }
 
-/// What happens to the rows of a batch.
+/// The work on the rows of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Their check.
+    /// Check the rows.
     Check,
-    /// Their check, and their writing.
+    /// Check and write the rows.
     Write,
 }
 
@@ -65,18 +65,18 @@ impl Pass {
     }
 }
 
-/// What becomes of the lines of an import.
+/// The results of all lines of an import.
 #[derive(Default)]
 struct Counts {
     written: usize,
     same: usize,
     wrong: usize,
-    /// The first of them: number of the line, column and reason.
+    /// The first wrong lines: number, column and reason.
     listed: Vec<String>,
 }
 
-/// Imports the rows of a file: first all lines are checked, then written. With `skip` the lines are written as they are read.
-/// `send` answers for each row of a batch, in order.
+/// Imports the rows of a file. The first pass checks all lines, and the second one writes them. With `skip` there is
+/// one pass, which writes the right lines. `send` returns one result for each row of a batch, in order.
 pub(super) fn import<E: From<ImportError>>(
     path: &Path,
     skip: bool,

@@ -67,6 +67,10 @@ pub(super) struct Descriptor {
     pub(super) refund: bool,
     #[serde(default)]
     pub(super) look: bool,
+    #[serde(default)]
+    pub(super) settle: bool,
+    pub(super) held: Option<u32>,
+    pub(super) given_back: Option<u32>,
     pub(super) rule: Option<String>,
     pub(super) verdict: Option<String>,
     pub(super) remaining: Option<u32>,

@@ -97,9 +97,15 @@ fn time_of_day(time: &str) -> String {
     printable(&time.chars().skip(DATE_BYTES).take(TIME_BYTES).collect::<String>())
 }
 
-/// The hits, refund and limit of a descriptor; empty for one plain hit.
+/// The hits of a descriptor and what they do; empty for one plain hit.
 fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
     let hits = descriptor.hits.unwrap_or(hits_of_request);
+    match (descriptor.settle, descriptor.held, descriptor.given_back) {
+        (true, _, None) => return format!("  (settles with {hits})"),
+        (true, _, Some(back)) => return format!("  (settles with {hits}, {back} given back)"),
+        (false, Some(held), _) => return format!("  (holds {held})"),
+        (false, None, _) => {}
+    }
     match (descriptor.look, descriptor.refund, hits) {
         (true, ..) => "  (look)".to_owned(),
         (false, true, hits) => format!("  (refund of {hits})"),
@@ -141,6 +147,20 @@ mod tests {
         ");
         let coloured = shown(&lines, true);
         assert!(coloured.contains("\u{1b}[31mover   \u{1b}[0m") && coloured.contains("\u{1b}[33mshadow"));
+    }
+
+    #[test]
+    fn holds_and_settles_show_their_hits() {
+        for (members, expected) in [
+            (r#""held":40"#, "(holds 40)"),
+            (r#""settle":true,"given_back":33"#, "(settles with 7, 33 given back)"),
+            (r#""settle":true"#, "(settles with 7)"),
+        ] {
+            let line = format!(
+                r#"{{"time":"2026-12-01T10:00:00Z","domain":"ai","hits":7,"descriptors":[{{"entries":[["user","ann"]],{members}}}],"verdict":"ok"}}"#
+            );
+            assert!(shown(&[&line], false).ends_with(&format!("  user=ann  {expected}\n")), "{members}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
 
-use super::report::{KeyRow, Name, Report};
+use super::report::{KeyRow, Leases, Name, Report};
 use super::view::{Table, View};
 
 /// The lines above the tables.
@@ -72,6 +72,7 @@ fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
         Span::raw(format!("requests/s  ok {ok}  over limit {over}  ")),
         judged(format!("failed {failed}"), !has_failed),
         Span::raw(format!("  overrides {}", view.report.overrides)),
+        Span::raw(leases(&view.report.leases)),
     ]);
     vec![status, parts, requests]
 }
@@ -143,6 +144,11 @@ fn help_line(view: &View) -> Line<'_> {
     Line::from(HELP)
 }
 
+/// How many of the hits that were charged ahead are used; nothing without leases.
+fn leases(leases: &Leases) -> String {
+    if leases.keys == 0 { String::new() } else { format!("  leases {} of {}", leases.used, leases.charged) }
+}
+
 /// A time ago, in its largest unit.
 fn ago(ms: u64) -> String {
     match ms / 1_000 {
@@ -201,7 +207,7 @@ mod tests {
         insta::assert_snapshot!(drawn(&view("ann"), 90, 16), @r"
         weir top  localhost:6070  ready  08:02:03 UTC  every 1s
         store redis answers  circuit closed  queue 3  policies 4 rules in 2 domains, 0 problems
-        requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2
+        requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2  leases 580 of 700
         limits by denied, from 1 of 4
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (per-user)
@@ -211,7 +217,7 @@ mod tests {
         denied most in 5 min, from 1 of 3
           denials    last who                                  by
         1200-1234      0s user=ann                             shop user (per-user)
-               34   1m05s user=bob                             shop user (per-user)
+               34   1m05s user=bob (plan ann)                  shop user (per-user)
                 7   3m43s idle=                                blog idle (f60s) shadow
 
         q quit  s sort  p pause  / filter  Tab table  up/down scroll
@@ -229,7 +235,7 @@ mod tests {
         insta::assert_snapshot!(drawn(&view, 90, 12), @r#"
         weir top  no answer for 0 s, trying again: cannot connect to localhost:6070: refused
         store redis does not answer  circuit open  queue 3  policies 4 rules in 2 domains, 0 probl
-        requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2
+        requests/s  ok 1510.0  over limit 77.5  failed 0.0  overrides 2  leases 580 of 700
         limits by denied, from 1 of 1, with "user"
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (per-user)
@@ -237,7 +243,7 @@ mod tests {
         denied most in 5 min, from 1 of 2, with "user"
           denials    last who                                  by
         1200-1234      0s user=ann                             shop user (per-user)
-               34   1m05s user=bob                             shop user (per-user)
+               34   1m05s user=bob (plan ann)                  shop user (per-user)
         filter: user_  Enter keep  Esc clear
         "#);
     }

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::report::{self, Report};
+use super::report::{self, Leases, Report};
 use super::{Question, TopError, write_now};
 
 /// Writes a report after each interval.
@@ -41,9 +41,10 @@ fn lines(report: &Report) -> String {
     let time = report.now_ms / 1_000;
     let Report { state, store, policies: [domains, rules, problems], requests: [ok, over, failed], .. } = report;
     let overrides = report.overrides;
+    let Leases { keys, charged, used } = report.leases;
     let answers = if store.answered { "answers" } else { "silent" };
     text.push_str(&format!(
-        "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\n",
+        "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\n",
         store.name, store.circuit, store.queue
     ));
     for row in &report.limits {
@@ -90,15 +91,15 @@ mod tests {
     fn a_report_is_a_line_for_each_record() {
         let mut report = sample("a\tnn", 2_000);
         Sort::Denied.sort(&mut report.limits);
-        insta::assert_snapshot!(lines(&report).replace('\t', " | "), @r"
-        1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2
+        insta::assert_snapshot!(lines(&report).replace('\t', " | ").replace(" \n", "\n"), @r"
+        1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2 | 1 | 700 | 580
         1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user | enforced
         1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s | enforced
         1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s | shadow
         1800000123 | limit | 0.0 | 2000.0 | 0 | shop | tenant | f3600s | enforced
-        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced
-        1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob | enforced
-        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow
+        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced |
+        1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob | enforced | plan a\tnn
+        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow |
         ");
     }
 }

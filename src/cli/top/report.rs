@@ -32,6 +32,7 @@ pub(super) struct Report {
     pub(super) policies: [u64; 3],
     /// Overrides in force.
     pub(super) overrides: u64,
+    pub(super) leases: Leases,
     /// The interval of the rates; 0 if there was no earlier report.
     pub(super) interval_ms: u64,
     /// Requests that passed, were over a limit, and failed.
@@ -49,6 +50,15 @@ pub(super) struct Store {
     pub(super) answered: bool,
     pub(super) circuit: String,
     pub(super) queue: u64,
+}
+
+/// The leases of the server now. Older servers do not send them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Leases {
+    pub(super) keys: u64,
+    /// The hits that were charged ahead, and how many of them requests have used.
+    pub(super) charged: u64,
+    pub(super) used: u64,
 }
 
 /// One limit.
@@ -100,6 +110,8 @@ struct Top {
     limits: Vec<Limited>,
     busiest: Busiest,
     store: Store,
+    #[serde(default)]
+    leases: Leases,
 }
 
 #[derive(Deserialize)]
@@ -220,6 +232,7 @@ impl Report {
             store: Store { name: cell(&name), answered, circuit: cell(&circuit), queue },
             policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len() as u64],
             overrides: ready.overrides.in_force,
+            leases: top.leases,
             interval_ms,
             requests: [ok, over_limit, store_failed].map(rate),
             limits: limits.into_values().collect(),
@@ -319,6 +332,7 @@ pub(super) mod tests {
                 ],
             },
             "store": { "name": "redis", "answered": true, "circuit": "closed", "queue": 3 },
+            "leases": { "keys": 1, "charged": 700, "used": 580 },
         });
         let ready = json!({
             "ready": true, "phase": "serving", "store": {},

@@ -19,13 +19,13 @@ use crate::simulation::world::World;
 
 /// The most requests of one comparison.
 pub const REQUESTS_MAX: u64 = 100_000_000;
-/// The most descriptors that are counted separately; later ones are counted together.
+/// The most descriptors to count separately. Later ones are counted together.
 pub const KEYS_MAX: usize = 100_000;
-/// The longest descriptor that is counted by its text, in bytes.
+/// The longest descriptor to count by its text, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
-/// The most kinds of descriptors with several possible rules that are counted separately.
+/// The most kinds of descriptors with several possible rules to count separately.
 pub const UNKNOWN_MAX: usize = 1_000;
-/// The most unknown domains that are named.
+/// The most unknown domains to name.
 const STRANGERS_MAX: usize = 8;
 
 /// Why the answers of traffic could not be compared.
@@ -37,8 +37,8 @@ pub enum AnswersError {
     /// There is too much of it.
     #[error("the traffic has more than {REQUESTS_MAX} requests")]
     TooMany,
-    /// Values are hidden in a part of the record only.
-    #[error("a record with hidden values comes behind one with shown values: compare each by itself")]
+    /// Values are hidden in only a part of the record.
+    #[error("a record with hidden values follows a record with shown values: compare them separately")]
     Mixed,
 }
 
@@ -54,8 +54,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// How many.
-    #[must_use]
+    /// The number of changed requests.
     pub const fn all(self) -> u64 {
         self.now_denied + self.now_passed + self.errors
     }
@@ -92,11 +91,11 @@ pub struct MetRules {
 pub struct Answers {
     /// The name of the traffic.
     pub traffic: String,
-    /// How many requests there were.
+    /// The number of requests.
     pub requests: u64,
     /// The requests that a server refuses, because they have no domain or no descriptor.
     pub refused: u64,
-    /// Those whose answer changed.
+    /// The requests whose answer changed.
     pub changed: Changed,
     /// Changes by the rules of the descriptors that are over a limit on one side only, most changes first.
     pub rules: Vec<(MetRules, Changed)>,
@@ -113,7 +112,7 @@ pub struct Answers {
 /// Requests for which it is unknown whether their answers change.
 #[derive(Debug, Default)]
 pub struct Unknown {
-    /// How many.
+    /// The number of changed requests.
     pub requests: u64,
     /// By the first of their descriptors with several rules, most requests first.
     pub rules: Vec<(MayMeet, u64)>,
@@ -121,7 +120,7 @@ pub struct Unknown {
     pub other: u64,
 }
 
-/// Sends traffic through both.
+/// Sends traffic through both policies.
 ///
 /// # Errors
 /// If the traffic cannot be read, or has too many requests.
@@ -148,8 +147,9 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     for (side, world) in [("old", &before), ("new", &now)] {
         if let Some((left_out, first)) = traffic.rows().and_then(|rows| world.replace_rows(rows)) {
             let rows = counted(left_out, "row");
-            let effect = "without effect under the";
-            let note = format!("{rows} {effect} {side} policies, so the default plan counts, such as {first}");
+            let note = format!(
+                "{rows} without effect under the {side} policies, so the default plan applies, such as {first}"
+            );
             counts.answers.notes.push(note);
         }
     }
@@ -198,7 +198,7 @@ fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<Strin
     let descriptors = query.descriptors.iter().enumerate();
     let of_one = |(number, descriptor): (usize, &DescriptorRequest<'_>)| {
         if descriptor.limit.is_some() {
-            // The limit of the request replaces the rules.
+            // The limit of the request replaces the limits of rules.
             return Ok(Rules::default());
         }
         let recorded = recorded.get(number).and_then(Option::as_deref);
@@ -210,7 +210,7 @@ fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<Strin
     descriptors.map(of_one).collect()
 }
 
-/// The entry that replaces each descriptor; none for a descriptor with a limit of the request.
+/// Returns the entry that replaces each descriptor. `None` for a descriptor with its own limit in the request.
 fn sent_by_rule(
     set: &PolicySet,
     query: &Query<'_>,
@@ -245,19 +245,19 @@ struct Counts<'c> {
     answers: Answers,
     rules: HashMap<MetRules, Changed>,
     keys: HashMap<(String, String), Changed>,
-    /// Some domains that neither side has, and the number of requests of all such domains.
+    /// Some domains that neither side has, and the number of requests of all these domains.
     strangers: BTreeSet<String>,
     of_strangers: u64,
 }
 
 impl Counts<'_> {
-    /// Notes a domain that neither side has. It is probably misspelled: its requests pass on both.
+    /// Notes a domain that neither side has. It is probably misspelled: both sides let its requests pass.
     fn note_stranger(&mut self, domain: &str) {
         if self.old.domain(domain).is_some() || self.new.domain(domain).is_some() {
             return;
         }
         self.of_strangers += 1;
-        // One more than are named, which shows that there are more.
+        // Keeps one name more than the report shows, so the report can say that there are more.
         if self.strangers.len() <= STRANGERS_MAX && !self.strangers.contains(domain) {
             self.strangers.insert(domain.to_owned());
         }
@@ -273,7 +273,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Counts a request. `rules` are those of descriptors with hidden values.
+    /// Counts a request. `rules` has the rules of descriptors with hidden values.
     fn compare(
         &mut self,
         query: &Query<'_>,

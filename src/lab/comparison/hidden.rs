@@ -1,8 +1,9 @@
-//! Records with hidden values: which rule each descriptor meets before and now, if that can be determined.
+//! Replays records with hidden values: finds the rule that each descriptor met before, and the rule that it meets now.
 //!
-//! A record has the rule that each descriptor met, under policies that are assumed to be the old ones. This restricts the hidden
-//! values. A value that met a wildcard meets the same one now, unless an earlier one can match the value. Ambiguous requests
-//! are counted and not decided. Not here: reading records (simulation), and counting answers (answers.rs).
+//! A record names the rule that each descriptor met. weir assumes that these were the old policies, which restricts the
+//! hidden values. A value that met a wildcard meets the same wildcard now, unless an earlier wildcard can match it.
+//! Ambiguous requests are counted and not decided. Reading records is in the simulation; counting answers is in
+//! answers.rs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -12,24 +13,24 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::{DomainSpec, Lead, NodeSpec, Place, RuleKind, RuleSpec};
 use weir_engine::{Domain, Entry, Matcher, PolicySet, Rule};
 
-/// The most places of both trees that are visited for one kind of descriptor. If more are needed, the rule is unknown.
+/// The most places of both trees to visit for one kind of descriptor. If the search needs more, the rule is unknown.
 const STEPS_MAX: usize = 10_000;
-/// The most kinds of descriptors in the cache. A kind has the same keys, shown values and rule.
+/// The most kinds of descriptors in the cache. Descriptors of one kind have the same keys, shown values and rule.
 const KINDS_MAX: usize = 100_000;
-/// The most possible rules of a descriptor that are named.
+/// The most possible rules to name for one descriptor.
 pub const NAMED_MAX: usize = 8;
-/// In place of each hidden value in the name of a kind. A real value of this form would be hidden too.
+/// Stands for each hidden value in the name of a kind. A tap would hide a real value of this form.
 const ANY_HIDDEN: &str = "~";
 
-/// The rules that a descriptor with hidden values may meet; empty if the record does not fit the old policies, or if the search
-/// took too long.
+/// The rules that a descriptor with hidden values may meet. Empty if the record does not fit the old policies, or if
+/// the search took too long.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MayMeet {
     /// The domain.
     pub domain: String,
     /// The rule in the record, if any.
     pub recorded: Option<String>,
-    /// New rules, in file order, at most [`NAMED_MAX`]; none for no rule.
+    /// New rules in file order, at most [`NAMED_MAX`]. `None` stands for no rule.
     pub now: Vec<Option<String>>,
 }
 
@@ -51,7 +52,7 @@ pub(super) enum Resolved {
 struct Class<'p> {
     place: Place<'p>,
     leads: Leads<'p>,
-    /// The index of the lead that it meets, if any.
+    /// The index of the lead that the value meets.
     met: Option<usize>,
 }
 
@@ -69,7 +70,7 @@ enum Meets {
     Maybe,
 }
 
-/// The search took too long, or met keys with wildcards.
+/// The search took too long, or found keys with wildcards.
 struct GivenUp;
 
 /// Finds the rules of descriptors with hidden values.
@@ -100,7 +101,7 @@ impl<'p> Hidden<'p> {
         Self { old, new, named, leads: HashMap::new(), known: HashMap::new(), steps: 0 }
     }
 
-    /// The rules of a descriptor of a record, which met the rule `recorded`.
+    /// Finds the rules of a descriptor in a record that met the rule `recorded`.
     pub(super) fn resolve(&mut self, domain: &str, entries: &[Entry<'_>], recorded: Option<&str>) -> Resolved {
         if !entries.iter().any(|entry| is_hidden(entry.value)) {
             let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.id);
@@ -138,7 +139,8 @@ impl<'p> Hidden<'p> {
         })
     }
 
-    /// Adds the rules that a descriptor may meet now. Returns the rule that it met before; none if the record fits no rule.
+    /// Adds the rules that a descriptor may meet now. Returns the rule that it met before, or `None` if the record fits
+    /// no rule.
     fn rules_now(
         &mut self,
         domain: &str,
@@ -162,7 +164,7 @@ impl<'p> Hidden<'p> {
         Ok(walks.first().map(|walk| walk.rule))
     }
 
-    /// All paths that a descriptor can take through the old policies.
+    /// Finds all paths that a descriptor can take through the old policies.
     fn walk(
         &mut self,
         place: Place<'p>,
@@ -249,7 +251,7 @@ impl<'p> Hidden<'p> {
         if self.steps > STEPS_MAX { Err(GivenUp) } else { Ok(()) }
     }
 
-    /// The leads from a place for a hidden value.
+    /// Finds the leads from a place for a hidden value.
     fn leads(&mut self, place: Place<'p>, domain: &str, key: &str) -> Result<Leads<'p>, GivenUp> {
         let named = &self.named;
         let is_possible = |lead: &Lead<'p>| match lead {
@@ -261,7 +263,7 @@ impl<'p> Hidden<'p> {
     }
 }
 
-/// Whether a value of this class meets a lead, if no earlier lead takes it.
+/// Reports whether a value of this class meets a lead that no earlier lead hides.
 fn meets(lead: Lead<'_>, key: &str, class: Option<&Class<'_>>) -> Meets {
     if is_of_all(lead) {
         return Meets::Yes;
@@ -295,7 +297,7 @@ fn meets(lead: Lead<'_>, key: &str, class: Option<&Class<'_>>) -> Meets {
     }
 }
 
-/// Whether values of one wildcard match another one.
+/// Reports whether values of one wildcard match another wildcard.
 fn of_wildcards(met: &Pattern, other: &Pattern) -> Meets {
     // If the other wildcard matches the text of the first one, it matches each of its values.
     if other.matches(met.as_str()) {
@@ -333,7 +335,7 @@ fn is_hidden(value: &str) -> bool {
     value.strip_prefix('~').is_some_and(|hash| hash.len() == 12 && hash.bytes().all(is_digit))
 }
 
-/// The same rules, each with one entry whose key is its id, so hidden values need not match.
+/// Builds the same rules with one entry each, whose key is the rule's id. Hidden values need not match.
 pub(super) fn by_rule(set: &PolicySet) -> PolicySet {
     let mut nodes: HashMap<&str, Vec<NodeSpec>> = HashMap::new();
     for rule in set.rules() {
@@ -344,7 +346,7 @@ pub(super) fn by_rule(set: &PolicySet) -> PolicySet {
         DomainSpec { name: domain.name.to_string(), mode: domain.mode, on_error: domain.on_error, descriptors }
     };
     let specs: Vec<DomainSpec> = set.domains().map(of_domain).collect();
-    PolicySet::compile(specs).unwrap_or_else(|error| unreachable!("rules fit beside each other: {error}"))
+    PolicySet::compile(specs).unwrap_or_else(|error| unreachable!("the rules can be loaded together: {error}"))
 }
 
 fn node(rule: &Rule) -> NodeSpec {
@@ -362,7 +364,8 @@ fn key_of(rule: Option<u32>) -> String {
     rule.map_or_else(|| "none".to_owned(), |rule| rule.to_string())
 }
 
-/// The entry that meets a rule in [`by_rule`]. Its value identifies the state: the values of the descriptor without shared ones.
+/// Returns the entry that meets a rule in [`by_rule`]. Its value identifies the state: the values of the descriptor
+/// without the shared ones.
 pub(super) fn entry_by_rule(set: &PolicySet, rule: Option<u32>, entries: &[Entry<'_>]) -> (String, String) {
     let levels = rule.map_or(&[][..], |rule| &set.rules()[rule as usize].levels);
     let is_shared = |number: usize| {
@@ -432,7 +435,7 @@ mod tests {
         set.find(set.domain("shop")?, entries).rule.map(|rule| rule.id)
     }
 
-    /// New policies: the old ones in another order, with a descriptor more or less.
+    /// Builds new policies: the old ones in another order, with one descriptor added or removed.
     fn changed(numbers: &mut Numbers, mut specs: Vec<NodeSpec>) -> Vec<NodeSpec> {
         for _ in 0..=numbers.below(2) {
             match numbers.below(3) {

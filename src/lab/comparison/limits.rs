@@ -1,4 +1,4 @@
-//! Compares two rules and their limits: which one admits more.
+//! Compares two rules and their limits, and finds which of them admits more.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -44,12 +44,13 @@ impl RuleEffect {
     }
 }
 
-/// The differences for a descriptor that met the old rule and meets the new one, alone in a request.
+/// The differences for a descriptor that met the old rule and meets the new one, if it is the only descriptor of its
+/// request.
 pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
     effects_beside(old, new, OtherQuotas::default())
 }
 
-/// [`effects`] in requests that can have other quotas.
+/// The same as [`effects`], for requests that may have other quotas.
 pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, others: OtherQuotas) -> Vec<Effect<'p>> {
     let mut effects = Vec::new();
     // A rule that never denies admits everything, with any limits.
@@ -110,7 +111,8 @@ fn charged_under<'p>(rule: Option<&'p Rule>, plan: Option<&str>) -> Vec<&'p Limi
     under(rule, plan).into_iter().filter(|limit| !is_replaced(limit)).collect()
 }
 
-/// The limits of descriptors whose row names this plan. Those of the rule, if it has no such plan or no rows. [rw-1] [rw-3]
+/// The limits of descriptors whose row names this plan. If the rule has no such plan, or no rows, these are the limits
+/// of the rule. [rw-1] [rw-3]
 pub(super) fn under<'p>(rule: Option<&'p Rule>, plan: Option<&str>) -> Vec<&'p Limit> {
     let Some(rule) = rule else { return Vec::new() };
     match rule.rows.as_deref().and_then(|plans| plans.limits(plan?)) {
@@ -222,7 +224,7 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
             (true, ..) => Direction::Neither,
             (_, None, _) => Direction::Stricter,
             (_, _, None) => Direction::Looser,
-            // With other values than before: more or fewer of them share the limit.
+            // Now more or fewer values share the limit.
             _ => Direction::Both,
         };
         // The name matters only if values share a state on both sides.
@@ -268,7 +270,7 @@ pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'
     old.chain(left.into_iter().map(|limit| (None, Some(limit)))).collect()
 }
 
-/// The direction of a changed limit; none if it is the same.
+/// The direction of a changed limit. `None` if the limits are equal.
 fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Direction> {
     if old == new {
         return None;

@@ -1,7 +1,7 @@
 //! Pairs old and new rules.
 //!
-//! Rules with the same path and domain are a pair. Of the others, two are a renamed rule if that is unambiguous: in domains with
-//! the same content, with another key and everything else equal, or with lists that have common values.
+//! Rules with the same path and domain form a pair. Two other rules form a pair if only one renaming is possible: their
+//! domains have the same content, they differ only in a key, or their lists share values.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ pub(super) type Pair<'p> = (Option<&'p Rule>, Option<&'p Rule>);
 
 /// The rules of both sides, and the names of domains.
 pub(super) struct Pairs<'p> {
-    /// Each rule once.
+    /// Each rule appears once.
     pub(super) rules: Vec<Pair<'p>>,
     /// The old names of domains by the new ones.
     pub(super) renamed: BTreeMap<&'p str, &'p str>,
@@ -93,7 +93,7 @@ fn kept<'p>(rules: &[&'p Rule], is_kept: impl Fn(usize) -> bool) -> Vec<&'p Rule
     rules.iter().enumerate().filter(|(number, _)| is_kept(*number)).map(|(_, rule)| *rule).collect()
 }
 
-/// For each key of a rule: the rule without that key.
+/// Returns, for each key of a rule, the rule without that key.
 fn other_keys(rule: &Rule) -> Vec<String> {
     let content = content(rule);
     (0..rule.levels.len())
@@ -101,7 +101,7 @@ fn other_keys(rule: &Rule) -> Vec<String> {
         .collect()
 }
 
-/// For each value of each list of a rule: the rule with that value in place of the list.
+/// Returns, for each value of each list, the rule with that value in place of the list.
 fn same_values(rule: &Rule) -> Vec<String> {
     let mut signs = Vec::new();
     for (number, level) in rule.levels.iter().enumerate() {
@@ -139,7 +139,8 @@ fn content(rule: &Rule) -> String {
     )
 }
 
-/// The old names of renamed domains by the new ones: the content is the same, and no other domain has it.
+/// Finds renamed domains, as the old name for each new name. Both domains have the same content, and no other domain
+/// has it.
 fn renamed_domains<'p>(old: &Side<'p>, new: &Side<'p>) -> BTreeMap<&'p str, &'p str> {
     let (gone, added) = (contents(old, new), contents(new, old));
     let single = |(content, names): (String, Vec<&'p str>)| (names.len() == 1).then(|| (content, names[0]));
@@ -147,7 +148,7 @@ fn renamed_domains<'p>(old: &Side<'p>, new: &Side<'p>) -> BTreeMap<&'p str, &'p 
     added.into_iter().filter_map(single).filter_map(|(content, name)| Some((name, *gone.get(&content)?))).collect()
 }
 
-/// The domains that only one side has, by their rules.
+/// Returns the domains that only one side has, by their rules.
 fn contents<'p>(of: &Side<'p>, other: &Side<'p>) -> HashMap<String, Vec<&'p str>> {
     let mut rules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for rule in of.set.rules().iter().filter(|rule| other.set.domain(&rule.domain).is_none()) {

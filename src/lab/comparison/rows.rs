@@ -1,7 +1,8 @@
-//! The changes of rules in a report. Each transition of descriptors belongs to the change of one rule.
+//! Builds the changes of rules for a report. Each transition of descriptors belongs to the change of one rule.
 //!
-//! The change of a new rule includes the rules that its descriptors met before. That of a removed rule includes the rules that they
-//! meet now. If the values of a rule differ, its change includes them. Every other transition is a moved rule.
+//! The change of a new rule includes the rules that its descriptors met before. The change of a removed rule includes
+//! the rules that its descriptors meet now. If the values of a rule differ, its change includes the transitions of
+//! those values. Every other transition is a moved rule.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,7 +13,7 @@ use super::pairs::Pair;
 use super::walk::{Observed, Transition};
 use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, together, values};
 
-/// The most examples of one change. The others still count for its direction.
+/// The most examples of one change. The direction of a change counts the others too.
 const EXAMPLES_MAX: usize = 8;
 
 /// Changes of rules, and the number of unchanged rules.
@@ -44,12 +45,12 @@ struct Placed<'o, 'p> {
     quotas: HashMap<&'p str, OtherQuotas>,
     /// Domains with unknown effects.
     unknown: HashSet<&'p str>,
-    /// By pair: the transition from the one rule to the other, and the other transitions of the same change.
+    /// By pair: the transition between its two rules, and the other transitions of the same change.
     kept: HashMap<usize, usize>,
     with: HashMap<usize, Vec<usize>>,
     /// The first transition from each removed rule.
     of_gone: HashMap<u32, usize>,
-    /// Transitions that are a change of their own, and their rules.
+    /// Transitions that form their own change, and their rules.
     moved: Vec<usize>,
     has_moved: [HashSet<u32>; 2],
 }
@@ -65,7 +66,7 @@ impl<'o, 'p> Placed<'o, 'p> {
                 domain: first.new.or(first.old).map_or("", |rule| &rule.domain),
                 old: first.old,
                 new: first.new,
-                why: format!("`replaces` works on more than {} pairs of descriptors", together::PAIRS_MAX),
+                why: format!("`replaces` affects more than {} pairs of descriptors", together::PAIRS_MAX),
             }));
             BTreeMap::new()
         });
@@ -134,10 +135,10 @@ impl<'o, 'p> Placed<'o, 'p> {
         };
         let Some((first, others)) = with.split_first() else {
             if let Some(number) = self.of_gone.get(&rule.id).copied().filter(|_| kind == Kind::Removed) {
-                // The change of the new rule has this transition too.
+                // The change of the new rule includes this transition.
                 return vec![self.of_transition(number, kind)];
             }
-            // No descriptor meets it, or none is known.
+            // No known descriptor meets the rule.
             let mut change = change(kind, pair.0, pair.1, limits::effects(pair.0, pair.1));
             change.is_met = self.unknown.contains(&*rule.domain);
             if !change.is_met {
@@ -190,7 +191,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         let Transition { old, new, example } = &self.transitions[number];
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
-            // The kind of the change shows this already.
+            // The kind of the change already shows this.
             effects.retain(|effect| !matches!(effect.subject, Subject::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Which states of the old limits the new ones keep.
+//! Determines which states of the old limits the new limits keep.
 //!
 //! A state belongs to a domain, a descriptor and the shape of a limit [ky-1]. A new limit keeps the state of an old one if these
 //! three are the same, even if their rules differ.
@@ -24,7 +24,6 @@ pub enum Fate {
 
 impl Fate {
     /// The word for it.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -35,58 +34,40 @@ impl Fate {
     }
 }
 
-/// The part of a state's key that differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The domain has another name.
-    Domain,
-    /// An entry has another key.
-    Key,
-    /// Values share a state on one side only, or under another name.
-    Shared,
-    /// The descriptor meets no rule, or an unlimited one.
-    NoRule,
-    /// The limit was removed.
-    NoLimit,
-    /// Another algorithm.
-    Algorithm,
-    /// Another window or period.
-    Window,
-    /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
-    Parameter,
-    /// Another time zone.
-    TimeZone,
-    /// Another name, which is in the keys of limits with the same shape.
-    Name,
-}
-
-impl Cause {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Domain => "domain",
-            Self::Key => "key",
-            Self::Shared => "share_threshold",
-            Self::NoRule => "no rule",
-            Self::NoLimit => "no such limit",
-            Self::Algorithm => "algorithm",
-            Self::Window => "window",
-            Self::Parameter => "parameter",
-            Self::TimeZone => "timezone",
-            Self::Name => "name",
-        }
+weir_engine::named! {
+    /// The part of a state's key that differs.
+    pub enum Cause {
+        /// The domain has another name.
+        Domain = "domain",
+        /// An entry has another key.
+        Key = "key",
+        /// Values share a state on one side only, or under another name.
+        Shared = "share_threshold",
+        /// The descriptor meets no rule, or an unlimited one.
+        NoRule = "no rule",
+        /// The limit was removed.
+        NoLimit = "no such limit",
+        /// Another algorithm.
+        Algorithm = "algorithm",
+        /// Another window or period.
+        Window = "window",
+        /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
+        Parameter = "parameter",
+        /// Another time zone.
+        TimeZone = "timezone",
+        /// Another name, which is in the keys of limits with the same shape.
+        Name = "name",
     }
 }
 
 /// The fate of the states of one limit.
 #[derive(Debug)]
 pub struct StateChange<'p> {
-    /// The old limit whose states they are, or a new one that begins empty.
+    /// The old limit of the states, or a new limit without states.
     pub limit: &'p Limit,
     /// The states are those of descriptors whose row names this plan.
     pub plan: Option<&'p str>,
-    /// Their fate.
+    /// What happens to them.
     pub fate: Fate,
 }
 

@@ -1,7 +1,7 @@
-//! Effects of descriptors on each other in one request: limits that one replaces for another one.
+//! Finds the effects of descriptors on each other in one request, when one replaces limits of another.
 //!
-//! The replaced limits depend on the names in `replaces` of all rules of a request. A request of two descriptors therefore shows
-//! each change of a larger request. Not here: quotas (limits.rs).
+//! The names in `replaces` of all rules of a request decide which limits are replaced. Requests of two descriptors
+//! therefore show each change of larger requests. Quotas are in limits.rs.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::limits::{charged, is_felt, paired};
 use super::walk::Transition;
 use super::{Direction, Effect, Subject};
 
-/// The most pairs of descriptors that are compared.
+/// The most pairs of descriptors to compare.
 pub(super) const PAIRS_MAX: usize = 5_000_000;
 
 /// More than [`PAIRS_MAX`] pairs.
 pub(super) struct TooMany;
 
-/// Changes for pairs of descriptors that neither descriptor has alone, by the number of the transition that causes them.
+/// Finds changes that appear only when two descriptors are in one request, by the transition that causes them.
 pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usize, Vec<Effect<'p>>>, TooMany> {
     let mut effects: BTreeMap<usize, Vec<Effect<'p>>> = BTreeMap::new();
     let mut pairs = 0;
@@ -37,7 +37,7 @@ pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usi
                     limit.is_some_and(|limit| limit.name.as_ref().is_some_and(|name| names.contains(name)))
                 };
                 let (was, is) = (has(before, old), has(now, new));
-                // If the limit itself is new or removed, the change of its rule has that.
+                // If the limit itself is new or removed, the change of its rule shows that.
                 let (limit, is_replaced_now) = match (was, is, old, new) {
                     (true, false, _, Some(limit)) => (limit, false),
                     (false, true, Some(limit), _) => (limit, true),
@@ -64,7 +64,7 @@ fn replacing(transitions: &[Transition<'_>]) -> Vec<usize> {
         if before.is_empty() && now.is_empty() {
             continue;
         }
-        // Rules that differ have rows of their own in the report.
+        // Rules that differ have their own rows in the report.
         let own = if before == now { None } else { Some(number) };
         kinds.entry((domain(transition), before, now, own)).or_insert(number);
     }
@@ -84,7 +84,7 @@ fn direction(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Direc
         return Direction::Neither;
     };
     match (rule.role, is_replaced_now) {
-        // If it is replaced, other quotas deny alone.
+        // If the limit is replaced, only other quotas deny.
         (Role::Quota, _) => Direction::Both,
         (Role::Shadow, true) | (Role::Enforced, false) => Direction::Stricter,
         (Role::Shadow, false) | (Role::Enforced, true) => Direction::Looser,

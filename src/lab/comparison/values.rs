@@ -7,7 +7,7 @@ use weir_engine::{Matcher, Rule};
 
 use super::{Direction, Effect, Subject};
 
-/// The most values of a list in a report; it counts the rest.
+/// The most values of a list in a report. The report only counts the others.
 const VALUES_MAX: usize = 20;
 
 /// Whether both rules have the same values, as written.
@@ -16,14 +16,14 @@ pub(super) fn are_same(before: &Rule, after: &Rule) -> bool {
     before.levels.len() == after.levels.len() && values(before) == values(after)
 }
 
-/// Adds the values that only one of the rules has. Their direction follows from the rules that they meet.
+/// Adds the values that only one of the rules has. The rules that these values meet decide their direction.
 pub(super) fn add_values<'p>(before: &'p Rule, after: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let levels = before.levels.iter().zip(&after.levels);
     let changed = levels.filter_map(|(before, after)| changed(before, after));
     effects.extend(changed.map(|subject| Effect { direction: Direction::Neither, subject }));
 }
 
-/// None if there are no such values. The order of a list affects only its name.
+/// Returns `None` if there are no such values. The order of a list affects only its name.
 fn changed(before: &Level, after: &Level) -> Option<Subject<'static>> {
     if before.value == after.value {
         return None;

@@ -76,15 +76,15 @@ struct Walk<'w, 'p> {
     budget: &'w mut Budget,
     /// For pairs of places: whether everything below them is the same.
     same: HashMap<(usize, usize), bool>,
-    /// For pairs of levels, by address: whether they are the same.
+    /// For pairs of levels, by address: whether they are equal.
     same_levels: HashMap<(usize, usize), bool>,
     /// Pairs of places that were walked.
     walked: HashSet<[Option<usize>; 2]>,
     /// Pairs of rules that were found.
     known: HashSet<[Option<u32>; 2]>,
-    /// Pairs of places that perhaps no value reaches, and the path to them.
+    /// Pairs of places that possibly no value reaches, and the path to them.
     perhaps: Vec<(Places<'p>, String)>,
-    /// The descriptor of the present place.
+    /// The descriptor of the current place.
     entries: Vec<(String, String)>,
     /// The budget is used up, and the rest of the domain is skipped.
     is_over: bool,
@@ -151,7 +151,7 @@ impl<'p> Walk<'_, 'p> {
         }
     }
 
-    /// Notes the rules of a descriptor that ends here.
+    /// Notes the rules of a descriptor that ends at these places.
     fn note(&mut self, places: &Places<'p>) {
         let rules = places.map(|place| place.and_then(Place::rule));
         if rules == [None, None] || !self.known.insert(rules) {
@@ -208,7 +208,7 @@ impl<'p> Walk<'_, 'p> {
         }
     }
 
-    /// Whether descriptors of these places can get another answer.
+    /// Whether descriptors of these places may get another answer.
     fn may_differ(&mut self, places: Places<'p>) -> bool {
         let is_same = matches!(places, [Some(old), Some(new)] if self.is_same(old, new));
         let is_leaf = places.iter().flatten().all(|place| place.keys().next().is_none());
@@ -218,7 +218,7 @@ impl<'p> Walk<'_, 'p> {
         !(is_same || is_leaf && is_known)
     }
 
-    /// Whether two places are the same, with everything below them.
+    /// Whether two places are equal, with all descriptors below them.
     fn is_same(&mut self, old: Place<'p>, new: Place<'p>) -> bool {
         let pair = (old.address(), new.address());
         if let Some(known) = self.same.get(&pair) {

@@ -5,7 +5,6 @@ use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
 /// The message of a request.
-#[must_use]
 pub fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32>) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),
@@ -26,7 +25,6 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
 }
 
 /// The limit of the request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
-#[must_use]
 pub fn limit(requests_per_unit: u32, unit: &str) -> RateLimitOverride {
     let unit = RateLimitUnit::from_str_name(&unit.to_uppercase()).unwrap_or_default();
     RateLimitOverride { requests_per_unit, unit: unit.into() }

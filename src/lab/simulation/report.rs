@@ -160,7 +160,6 @@ pub struct KeyReport {
 
 impl Report {
     /// All results of a simulation.
-    #[must_use]
     pub fn new(traffic: TrafficReport, policies: Vec<PolicyReport>) -> Self {
         Self { weir_simulation: VERSION, traffic, policies }
     }
@@ -239,7 +238,6 @@ impl PolicyReport {
     }
 
     /// Requests that were decided or got an error.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         self.passed + self.denied + self.failed
     }

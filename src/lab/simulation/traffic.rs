@@ -69,7 +69,6 @@ impl Request {
     }
 
     /// A view of the message.
-    #[must_use]
     pub fn view(&self) -> View<'_> {
         View::of(&self.message)
     }
@@ -163,31 +162,26 @@ impl Traffic {
     }
 
     /// The name of its file.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The settings that affect its decisions.
-    #[must_use]
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }
 
     /// The rows of customers, if it has any.
-    #[must_use]
     pub fn rows(&self) -> Option<&GivenRows> {
         self.rows.as_deref()
     }
 
     /// The seed of its random numbers, if it has any.
-    #[must_use]
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
 
     /// When its sources begin. None if that is unknown before its first request.
-    #[must_use]
     pub fn start(&self) -> Option<Micros> {
         match &self.flow {
             Flow::Made(generator) => Some(generator.start()),
@@ -207,7 +201,6 @@ impl Traffic {
     }
 
     /// The approximate number of requests, if it is known in advance.
-    #[must_use]
     pub fn expected(&self) -> Option<u64> {
         match &self.flow {
             Flow::Made(generator) => Some(generator.expected()),
@@ -216,7 +209,6 @@ impl Traffic {
     }
 
     /// The bytes of a file that were read, and its size.
-    #[must_use]
     pub fn bytes(&self) -> Option<(u64, u64)> {
         match &self.flow {
             Flow::Made(_) => None,
@@ -225,7 +217,6 @@ impl Traffic {
     }
 
     /// Whether its values are hidden, so only exact values of policies match.
-    #[must_use]
     pub fn hides_values(&self) -> bool {
         match &self.flow {
             Flow::Made(_) => false,
@@ -234,7 +225,6 @@ impl Traffic {
     }
 
     /// Notes about the traffic, one sentence each. Complete after the last request.
-    #[must_use]
     pub fn notes(&self) -> Vec<String> {
         match &self.flow {
             Flow::Made(_) => Vec::new(),

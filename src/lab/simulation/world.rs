@@ -49,13 +49,11 @@ pub struct World {
 
 impl World {
     /// A limiter with these policies and an empty memory store.
-    #[must_use]
     pub fn new(policies: Arc<PolicySet>, settings: &Arc<Settings>, observer: Arc<dyn Observer>) -> Self {
         Self::made(policies, settings, observer, None)
     }
 
     /// A limiter with these policies and another store, whose clock [`World::set_now`] does not set.
-    #[must_use]
     pub fn in_store(
         policies: Arc<PolicySet>,
         settings: &Arc<Settings>,
@@ -83,7 +81,6 @@ impl World {
     }
 
     /// The rows of customers.
-    #[must_use]
     pub fn rows(&self) -> &RowTable {
         &self.rows
     }
@@ -139,7 +136,6 @@ impl World {
     }
 
     /// Makes the decisions.
-    #[must_use]
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }

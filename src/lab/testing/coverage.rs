@@ -107,7 +107,6 @@ pub struct CoveredRule {
 
 impl Coverage {
     /// The number of rules that were met.
-    #[must_use]
     pub fn met(&self) -> usize {
         self.rules.iter().filter(|rule| rule.met).count()
     }
@@ -118,14 +117,12 @@ impl Coverage {
     }
 
     /// The share of rules that were met, in tenths of a percent. None if there are no rules.
-    #[must_use]
     pub fn tenths_of_percent(&self) -> Option<u64> {
         let (met, all) = (self.met() as u64, self.rules.len() as u64);
         (all > 0).then(|| tenths_of_percent(met, all))
     }
 
     /// Whether at least this share of the rules was met, without rounding. False if there are no rules.
-    #[must_use]
     pub fn reaches(&self, least: Percentage) -> bool {
         let (met, all) = (self.met() as u128, self.rules.len() as u128);
         if all == 0 {

@@ -27,7 +27,6 @@ pub struct Covered<'c> {
 
 impl Covered<'_> {
     /// Whether enough rules were met. None if there is no requirement.
-    #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.least.map(|least| self.coverage.reaches(least))
     }
@@ -52,7 +51,6 @@ pub struct Totals {
 
 impl Totals {
     /// The totals of files.
-    #[must_use]
     pub fn of<'a>(files: impl IntoIterator<Item = &'a FileReport>) -> Self {
         let mut totals = Self::default();
         for file in files {

@@ -1,26 +1,27 @@
-//! How often keys are asked for, in bounded memory: what makes a key hot. [ls-2]
+//! Counts the requests for each key, in bounded memory. The counts decide which keys are hot. [ls-2]
 //!
-//! The counts decay by halves of time: those of this lease's time, and what is left of the time before. Keys whose hashes fall
-//! together share a count. That can make a cold key hot, which costs a lease that is given back, and a hot key cold for a moment, which
-//! costs calls to the store.
+//! Each count covers the current period of one lease time and a part of the period before. Keys with equal hash bits
+//! share a count. A cold key can then count as hot, which costs a lease that is given back. A hot key can briefly count
+//! as cold, which costs calls to the store.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use weir_engine::Lease;
 
-/// How many counts there are.
+/// The number of counts.
 const COUNTS: usize = 8_192;
-/// The bits of each of the two numbers of a count; the others hold its period.
+/// The bits of each of the two numbers of a count. The other bits hold its period.
 const NUMBER_BITS: u32 = 20;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 const PERIOD_MAX: u64 = (1 << (u64::BITS - 2 * NUMBER_BITS)) - 1;
 
-/// The counts of all keys. No thread waits for another: of two that count at one instant, one may be lost.
+/// The counts of all keys. Threads never wait for each other. If two threads count at the same time, one request may
+/// not be counted.
 #[derive(Debug)]
 pub(super) struct Asks {
     made: Instant,
-    /// Each is a period, the number of that period, and the number of the one before.
+    /// Each count has the number of a period, the requests of that period, and the requests of the period before.
     counts: Box<[AtomicU64]>,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Asks {
 #[derive(Clone, Copy)]
 struct When {
     period: u64,
-    /// How far the period is, in microseconds.
+    /// The time since the start of the period, in microseconds.
     into: u64,
     lease_us: u64,
 }
@@ -38,7 +39,7 @@ impl Asks {
         Self { made: Instant::now(), counts: (0..COUNTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Counts one request for the key of this hash. Returns how many there were in the last time of a lease.
+    /// Counts one request for the key of this hash. Returns the number of requests during the last lease time.
     pub(super) fn count(&self, hash: u64, lease: Lease, now: Instant) -> u32 {
         let place = self.place(hash);
         let count = place.load(Relaxed);
@@ -50,7 +51,7 @@ impl Asks {
         when.estimate(current, before)
     }
 
-    /// The same without counting one.
+    /// The same as `count`, without counting a request.
     pub(super) fn of(&self, hash: u64, lease: Lease, now: Instant) -> u32 {
         let count = self.place(hash).load(Relaxed);
         let when = self.when(lease, now).not_before(count);
@@ -60,7 +61,7 @@ impl Asks {
 
     fn when(&self, lease: Lease, now: Instant) -> When {
         let since = u64::try_from(now.saturating_duration_since(self.made).as_micros()).unwrap_or(u64::MAX);
-        // From 1 on, so that no count is of the period that it begins with.
+        // Periods start at 1, so a count of 0 belongs to no period.
         When { period: since / lease.us() + 1, into: since % lease.us(), lease_us: lease.us() }
     }
 
@@ -70,21 +71,20 @@ impl Asks {
 }
 
 impl When {
-    /// The same instant, or the begin of the period of a count that is one ahead: `now` is from before the store was asked, or another
-    /// core was faster.
+    /// The same time. If another core has already started the next period, the start of that period.
     fn not_before(self, count: u64) -> Self {
         let next = self.period + 1;
         if count >> (2 * NUMBER_BITS) == next & PERIOD_MAX { Self { period: next, into: 0, ..self } } else { self }
     }
 
-    /// The number of this period, and of the one before the part that is within a lease's time.
+    /// The requests of this period, and the part of the period before that is within one lease time.
     fn estimate(self, current: u64, before: u64) -> u32 {
         let estimate = current + before * (self.lease_us - self.into) / self.lease_us;
         u32::try_from(estimate).unwrap_or(u32::MAX)
     }
 }
 
-/// The numbers of this period and of the one before.
+/// The requests of this period and of the period before.
 fn numbers(count: u64, period: u64) -> (u64, u64) {
     let (of, current, before) = (count >> (2 * NUMBER_BITS), count >> NUMBER_BITS & NUMBER_MAX, count & NUMBER_MAX);
     if of == period & PERIOD_MAX {
@@ -112,7 +112,7 @@ mod tests {
         let at = |ms| asks.made + Duration::from_millis(ms);
         let counted: Vec<u32> = (0..40).map(|_| asks.count(7, lease(), at(50))).collect();
         assert_eq!(counted, (1..=40).collect::<Vec<_>>());
-        // Half of the time before is left, then nothing.
+        // Half of the previous period counts, then nothing.
         let later: Vec<u32> = [99, 100, 150, 190, 200, 5_000].map(|ms| asks.of(7, lease(), at(ms))).into();
         assert_eq!(later, [40, 40, 20, 4, 0, 0]);
         assert_eq!(asks.count(7, lease(), at(150)), 21);
@@ -127,7 +127,7 @@ mod tests {
         let now = asks.made + Duration::from_millis(200);
         assert_eq!(u64::from(asks.count(7, lease(), now)), 2 * NUMBER_MAX);
         assert_eq!(numbers(asks.place(7).load(Relaxed), period), (NUMBER_MAX, NUMBER_MAX));
-        // A clock that is before the first instant counts in the first period.
+        // A time before the first period counts in the first period.
         assert_eq!(asks.count(9, lease(), asks.made.checked_sub(Duration::from_secs(1)).unwrap_or(asks.made)), 1);
     }
 }

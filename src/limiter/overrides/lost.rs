@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Mode};
 use weir_store::memory::Memory;
-use weir_store::{Check, Reply, RowChange, RowRead, StatesRead, Undo};
+use weir_store::{Before, Reply, RowChange, RowRead, StatesRead, Undo};
 
 use super::tests::{HOUR, Hand, START, one, policies, requests};
 use super::*;
@@ -39,18 +39,14 @@ impl Store for Way {
         }))
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        self.store.decide(charges, mode, deadline)
-    }
-
-    fn decide_checked<'a>(
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        self.store.decide_checked(checks, charges, mode, deadline)
+        self.store.decide_after(before, charges, mode, deadline)
     }
 
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {

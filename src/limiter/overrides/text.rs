@@ -99,7 +99,7 @@ fn read_line(line: &str) -> Result<SetOverride, String> {
         }
     }
     if line.until_us > INSTANT_MAX || line.set_us > INSTANT_MAX {
-        return Err("an instant is out of its bounds".to_owned());
+        return Err("an instant is out of bounds".to_owned());
     }
     let set = Override { domain: line.domain, entries: line.descriptor.into(), numbers, until: line.until_us };
     Ok(SetOverride { set, set_at: line.set_us, by: line.by, reason: line.reason })

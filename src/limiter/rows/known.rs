@@ -1,7 +1,7 @@
-//! The rows that a process knows: with Redis a bounded cache of rows that the script of each decision compares [rw-2]; with the
-//! memory store all rows that there are [rw-6].
+//! The rows in this process. With Redis: a bounded cache of rows, which the script of each decision compares [rw-2].
+//! With the memory store: all rows [rw-6].
 //!
-//! Not here: reading rows from a store (decide.rs), and writing them (rows.rs).
+//! Reading rows from a store is in decide.rs. Writing them is in rows.rs.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,24 +18,24 @@ use weir_store::{RowRead, StoredRow};
 
 use super::text;
 
-/// The most rows of a store that a process remembers, absent ones included. A customer whose row was forgotten costs one more
-/// call at its next request.
+/// The most rows of a store in the cache, including the absence of rows. A customer whose row was evicted costs one
+/// more call at the next request.
 pub const ROWS_KNOWN_MAX: usize = 200_000;
 /// The most rows of a process, with the memory store.
 pub const ROWS_OF_PROCESS_MAX: usize = 2_000_000;
-/// Parts with a lock each, so that cores seldom wait for each other.
+/// The number of parts with their own locks, which makes it rare for cores to wait for each other.
 const SHARDS: usize = 16;
-/// The same for the rows of a process. A list holds one of these locks at a time, for about 2,000 rows at most.
+/// The number of parts for the rows of a process. A list holds one lock at a time, for about 2,000 rows at most.
 const OWN_SHARDS: usize = 1_024;
-/// The most rows of the process that a page looks at, more or less, whether they are wanted or not.
+/// About the most rows of the process that a page reads, including those that it does not list.
 const PAGE_LOOKS: usize = 100_000;
 
 /// A row as decisions use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownRow {
-    /// 0 for no row.
+    /// 0 if there is no row.
     pub(crate) version: u64,
-    /// None for no row, and where the value is no row of weir's: the default plan counts.
+    /// `None` if there is no row, or if weir did not write the value. The default plan then applies.
     pub(crate) terms: Option<Arc<RowTerms>>,
     until: Option<Micros>,
 }
@@ -44,12 +44,12 @@ pub(crate) struct KnownRow {
 pub struct KnownRows {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    /// The rows of this process: those that files have, and those that operators set, which come first. A row has the same shard in
-    /// both. The first has no shards without a file.
+    /// The rows of this process: rows of files, and rows of operators, which take precedence. A row has the same shard
+    /// in both maps. Without files the first list is empty.
     of_files: ArcSwap<Vec<ProcessRows>>,
     set: Box<[RwLock<ProcessRows>]>,
     set_count: AtomicUsize,
-    /// Whether single limits per second have a store of their own.
+    /// Whether single limits per second have their own store.
     has_second_store: AtomicBool,
 }
 
@@ -57,17 +57,17 @@ pub struct KnownRows {
 type ProcessRows = HashMap<Box<str>, ProcessRow>;
 pub(super) type ProcessRow = (StoredRow, Arc<RowTerms>);
 
-/// What became of the removal of a row of this process.
+/// The result of removing a row of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
     Done,
-    /// Another row, or none, was there.
+    /// There was another row, or no row.
     Changed,
-    /// It was not set by an operator: a file has it.
+    /// A file has the row, and no operator has set it.
     OfFile,
 }
 
-/// Rows that were used lately, and before that: when the first half is full, the second is forgotten.
+/// Recently used rows, in two generations. When the first is full, the second is dropped.
 #[derive(Default)]
 struct Shard {
     new: HashMap<Box<str>, KnownRow>,
@@ -88,7 +88,7 @@ impl Default for KnownRows {
 }
 
 impl KnownRow {
-    /// What was read, and whether it is a value that is no row of weir's.
+    /// Returns what was read, and whether weir did not write the value.
     pub(crate) fn of(read: &RowRead) -> (Self, bool) {
         match read {
             RowRead::Absent => (Self::default(), false),
@@ -120,25 +120,25 @@ impl KnownRows {
         self.hasher.hash_one(key) as usize
     }
 
-    /// What is known of a row of a store.
+    /// Returns the cached row of a store.
     pub(crate) fn find(&self, key: &str) -> Option<KnownRow> {
         self.shard(key).lock().find(key)
     }
 
-    /// Remembers a row of a store.
+    /// Caches a row of a store.
     pub(crate) fn insert(&self, key: &str, row: KnownRow) {
         self.shard(key).lock().insert(key, row);
     }
 
-    /// Forgets a row of a store, so that it is read before the next decision.
+    /// Removes a row of a store from the cache, so that weir reads it before the next decision.
     pub(crate) fn forget(&self, key: &str) {
         let mut shard = self.shard(key).lock();
         shard.new.remove(key);
         shard.old.remove(key);
     }
 
-    /// A row of this process; the default if there is none. It ends by the clock of this process, which is that of the memory
-    /// store. A row of an operator that ended a while ago is removed. [rw-4]
+    /// Returns a row of this process, or the default if there is none. It ends by the clock of this process, which is
+    /// also the clock of the memory store. Removes a row of an operator that ended a while ago. [rw-4]
     pub(crate) fn find_own(&self, key: &str, now: impl FnOnce() -> Micros) -> KnownRow {
         let Some((row, terms)) = self.own(key) else { return KnownRow::default() };
         if let Some(until) = row.until {
@@ -153,8 +153,8 @@ impl KnownRows {
         KnownRow { version: row.version, terms: Some(terms), until: row.until }
     }
 
-    /// The limits of a rule under what is known of the row. The second value is false where the terms do not fit the rule, and the
-    /// default plan counts. [rw-3]
+    /// Returns the limits of a rule with this row. The second value is false if the row's terms do not fit the rule:
+    /// the default plan then applies. [rw-3]
     pub(crate) fn limits<'p>(&self, rule: &'p Rule, known: &KnownRow) -> (Cow<'p, PlanLimits>, bool) {
         let default =
             || rule.rows.as_deref().map_or(Cow::Borrowed(&[][..]), |plans| Cow::Borrowed(plans.default_limits()));
@@ -176,7 +176,7 @@ impl KnownRows {
         Ok(limits)
     }
 
-    /// How many rows are known.
+    /// The number of rows in this process.
     #[must_use]
     pub fn len(&self) -> usize {
         let cached: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
@@ -184,7 +184,7 @@ impl KnownRows {
         cached + self.set_count.load(Relaxed) + of_files
     }
 
-    /// Whether no row is known.
+    /// Whether there are no rows in this process.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -197,7 +197,7 @@ impl KnownRows {
         set.or_else(|| self.of_files.load().get(shard)?.get(key).cloned())
     }
 
-    /// Keeps a row of this process. Answers false if there are too many.
+    /// Keeps a row of this process. Returns false if there are too many.
     pub(super) fn set_own(&self, key: &str, row: ProcessRow) -> bool {
         let mut set = self.set[self.own_shard(key)].write();
         if let Some(known) = set.get_mut(key) {
@@ -212,7 +212,7 @@ impl KnownRows {
         true
     }
 
-    /// Removes a row that an operator set, if it is this one.
+    /// Removes this row, if an operator set it.
     pub(super) fn remove_own(&self, key: &str, row: &StoredRow) -> Removal {
         let shard = self.own_shard(key);
         let mut set = self.set[shard].write();
@@ -227,7 +227,8 @@ impl KnownRows {
         }
     }
 
-    /// Replaces the rows that come from files. If two are for one key, the later one counts. Answers how many there are.
+    /// Replaces the rows that come from files. If two have the same key, the later one applies. Returns the number of
+    /// rows.
     pub(super) fn set_of_files(&self, rows: impl IntoIterator<Item = (Box<str>, ProcessRow)>) -> usize {
         let mut shards = Vec::new();
         for (key, row) in rows {
@@ -240,9 +241,9 @@ impl KnownRows {
         count
     }
 
-    /// A page of the keys of this process's rows that begin with a text: those of the shards from `first` on, until about `most` are
-    /// found. Also the shard of the next page; none after the last. All pages together look at each row once, and a decision waits
-    /// for one shard at most.
+    /// Returns a page of the keys of this process's rows that begin with `prefix`: shards from `first` on, until about
+    /// `most` keys are found. Also returns the shard of the next page, or `None` on the last page. All pages together
+    /// read each row once. A decision waits for one shard at most.
     pub(super) fn own_keys(&self, prefix: &str, first: usize, most: usize) -> (Vec<String>, Option<usize>) {
         let files = self.of_files.load();
         let (mut keys, mut looks) = (Vec::new(), 0);
@@ -322,7 +323,7 @@ mod tests {
         const ROWS: usize = 50_000;
         let rows = KnownRows::default();
         let key = |domain: &str, n: usize| format!("w1:{{{domain}|k={n}}}row");
-        // Half of them in files, a tenth in both, and one of another domain.
+        // Half of the rows are in files, a tenth are in files and set by operators, and one is of another domain.
         rows.set_of_files((0..ROWS / 2).map(|n| (key("d", n).into(), process_row(1))));
         assert!((ROWS * 4 / 10..ROWS).all(|n| rows.set_own(&key("d", n), process_row(2))));
         assert!(rows.set_own(&key("e", 0), process_row(2)));

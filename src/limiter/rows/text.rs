@@ -1,5 +1,5 @@
-//! A row as the text that a store keeps: an object of JSON. Its hash is the version of the row, so the same row always has the same
-//! text. [rw-2]
+//! Converts a row to and from the text in the store: a JSON object. Its hash is the version of the row, so the same row
+//! always has the same text. [rw-2]
 
 use serde::{Deserialize, Serialize};
 use weir_engine::overrides::Numbers;
@@ -14,7 +14,7 @@ pub(super) const TEXT_BYTES_MAX: usize = 8 * 1_024;
 const PLAN_BYTES_MAX: usize = 256;
 /// The most entries of a descriptor.
 const ENTRIES_MAX: usize = 64;
-/// The last instant that a clock of weir's can have. [tm-1]
+/// The last instant of weir's clocks. [tm-1]
 const INSTANT_MAX: Micros = 1 << 52;
 
 #[derive(Serialize, Deserialize)]
@@ -45,15 +45,14 @@ struct LimitNumbers {
 
 /// Reads a text.
 ///
-/// # Errors
-/// Why it is no row, without what it has.
+/// # Errors The reason why the text is no row. The reason does not quote the text.
 pub(super) fn read(text: &str) -> Result<Row, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("more than {TEXT_BYTES_MAX} bytes"));
     }
-    // Without its text: serde quotes what it read.
+    // serde's own error would quote the text.
     let Text { domain, descriptor, plan, limits, until_us, note } =
-        serde_json::from_str(text).map_err(|error| format!("no row, column {}", error.column()))?;
+        serde_json::from_str(text).map_err(|error| format!("not a row: column {}", error.column()))?;
     let numbers = limits.into_iter().map(|LimitNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
         Ok(Numbers { name, requests, window, burst })
@@ -62,7 +61,7 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
     let terms = match (plan, numbers.len()) {
         (Some(plan), 0) if (1..=PLAN_BYTES_MAX).contains(&plan.len()) => RowTerms::Plan(plan),
         (None, 1..=LIMITS_PER_RULE_MAX) => RowTerms::Own(numbers),
-        _ => return Err("neither the name of a plan nor numbers of its own".to_owned()),
+        _ => return Err("neither a plan nor limits of its own".to_owned()),
     };
     if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
         return Err(format!("a descriptor has 1 to {ENTRIES_MAX} entries"));
@@ -71,15 +70,14 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes"));
     }
     if until_us.is_some_and(|until| !(1..=INSTANT_MAX).contains(&until)) {
-        return Err("the end is out of its bounds".to_owned());
+        return Err("the end is out of bounds".to_owned());
     }
     Ok(Row { domain, entries: descriptor.into(), terms, until: until_us, note })
 }
 
-/// A row as the store keeps it.
+/// The text of a row for the store.
 ///
-/// # Errors
-/// Why it does not fit into a text.
+/// # Errors The reason why the row does not fit into a text.
 pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     let (plan, limits) = match &row.terms {
         RowTerms::Plan(plan) => (Some(plan.clone()), Vec::new()),
@@ -107,14 +105,13 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     Ok(StoredRow { version: version(&text), until: row.until, text: text.into() })
 }
 
-/// A text that a store may have at the key of a row.
+/// Fuzz target: a text that a store may have at the key of a row.
 ///
-/// # Panics
-/// When what was read is not written so that it is read again, or two texts of one row have two versions.
+/// # Panics If a row is not the same after it was written and read again, or two texts of one row have two versions.
 pub fn fuzz(data: &[u8]) {
     let Ok(row) = read(&String::from_utf8_lossy(data)) else { return };
-    let written = stored(&row).expect("what was read can be written");
-    let again = read(&written.text).expect("what was written can be read");
+    let written = stored(&row).expect("a row that was read can be written");
+    let again = read(&written.text).expect("a row that was written can be read");
     assert_eq!(again, row);
     assert_eq!(stored(&again), Ok(written));
 }

@@ -79,7 +79,7 @@ impl<'l> Findings<'l> {
                 continue;
             }
             let never = if is_met { "only values with control characters match it" } else { "never met" };
-            self.add(&outline.place(), Code::NeverMet, || format!("{never}, since {}", taking(outline, &hiders)));
+            self.add(&outline.place(), Code::NeverMet, || format!("{never}, because {}", taking(outline, &hiders)));
         }
     }
 

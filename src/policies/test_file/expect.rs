@@ -59,14 +59,14 @@ impl FileReader<'_> {
                 Some(_) if descriptors == 1 => Ok(vec![self.status(fields)?]),
                 Some((key, at)) => {
                     let message = format!(
-                        "{key} of which of the {descriptors} descriptors? write statuses: [{{{key}: ...}}, ...]"
+                        "with {descriptors} descriptors, write {key} for each one: statuses: [{{{key}: ...}}, ...]"
                     );
                     Err(self.report(at, message))
                 }
             };
         };
         if let Some((key, at)) = of_status {
-            return Err(self.report(at, format!("{key} belongs in statuses, where those are")));
+            return Err(self.report(at, format!("{key} belongs in the items of statuses")));
         }
         let items = self.list(fields, "statuses")?.unwrap_or_default();
         if items.len() != descriptors {

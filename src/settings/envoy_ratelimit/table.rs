@@ -48,13 +48,11 @@ pub enum Form {
 
 impl Variable {
     /// The row with this name, if any.
-    #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         VARIABLES.iter().find(|variable| variable.name == name)
     }
 
     /// The settings that it affects.
-    #[must_use]
     pub fn settings(&self) -> Vec<&'static str> {
         match self.effect {
             Effect::Is(setting, _) => vec![setting],

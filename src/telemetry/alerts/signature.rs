@@ -50,7 +50,6 @@ impl Secret {
     }
 
     /// The value of the header `webhook-signature`.
-    #[must_use]
     pub fn sign(&self, id: &str, timestamp: u64, body: &str) -> String {
         let signed = hmac::sign(&self.0, format!("{id}.{timestamp}.{body}").as_bytes());
         format!("v1,{}", STANDARD.encode(signed))

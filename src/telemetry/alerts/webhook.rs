@@ -116,7 +116,6 @@ impl Webhook {
     ///
     /// # Panics
     /// With a queue of 0.
-    #[must_use]
     pub fn new(options: Options, secret: Secret) -> (Outbox, Self) {
         let (sender, queue) = mpsc::channel(options.queue);
         let (open, is_open) = watch::channel(());
@@ -130,7 +129,6 @@ impl Webhook {
     }
 
     /// The counts so far.
-    #[must_use]
     pub fn deliveries(&self) -> Arc<Deliveries> {
         self.sender.deliveries.clone()
     }

@@ -35,7 +35,6 @@ pub struct ShownDescriptor {
 
 impl Values {
     /// The descriptor of a key. Without entries if the text is not a key.
-    #[must_use]
     pub fn descriptor(self, key: &str) -> ShownDescriptor {
         let Some(read) = key::parse(key) else {
             return ShownDescriptor { entries: Vec::new(), is_cut: true };
@@ -65,7 +64,6 @@ impl Values {
 
 impl ShownDescriptor {
     /// As `k=v,k=v`. A comma in a value is `\,` and a backslash `\\`.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = spell_pairs(&self.entries);
         if self.is_cut {

@@ -40,7 +40,6 @@ pub struct Busiest {
 
 impl Busiest {
     /// The busiest `max` limits.
-    #[must_use]
     pub fn most(&self, max: usize) -> Vec<&BusyLimit> {
         most(self.limits.iter().collect(), max, |limit| limit.over)
     }

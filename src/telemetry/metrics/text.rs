@@ -22,7 +22,6 @@ pub enum Format {
 
 impl Format {
     /// The format that an `Accept` header prefers. Prometheus' own if it prefers none.
-    #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let (mut text, mut open) = (None, None);
         for range in accept.split(',') {
@@ -48,7 +47,6 @@ impl Format {
     }
 
     /// The value of `Content-Type`.
-    #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -81,19 +79,16 @@ pub struct TextWriter {
 
 impl TextWriter {
     /// Starts empty.
-    #[must_use]
     pub fn new(format: Format) -> Self {
         Self { format, name: String::new(), kind: FamilyKind::Gauge, text: String::new() }
     }
 
     /// How many bytes are ready to be taken.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
     /// Whether nothing is ready to be taken.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }

@@ -70,7 +70,7 @@ impl Record {
 
     /// Writes its line. Values of policies are printed in plain text, others as `values` determines.
     pub(super) fn write(&self, to: &mut Vec<u8>, values: &TapValues, named: Option<&Named>) {
-        let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.operation)).unwrap_or(1);
+        let hits = self.descriptors.iter().find_map(|descriptor| hits_of(&descriptor.is)).unwrap_or(1);
         let line = Line {
             time: shown_time(self.time),
             domain: &self.domain,
@@ -97,10 +97,13 @@ impl Record {
         let entries = entries.iter().map(|(key, value)| (&**key, values.show(named, &self.domain, key, value)));
         DescriptorLine {
             entries: entries.collect(),
-            hits: hits_of(is.operation).filter(|own| *own != hits),
+            hits: hits_of(is).filter(|own| *own != hits),
             limit: is.limit.map(|(requests, unit)| Limit { requests, unit: Unit::name(unit) }),
             refund: matches!(is.operation, Operation::Refund(_)),
-            look: is.operation == Operation::Peek,
+            look: is.operation == Operation::Peek && !is.settles,
+            settle: is.settles,
+            held: is.held,
+            given_back: is.given_back,
             rule: rule.as_deref(),
             row: row.as_deref(),
             verdict: is.verdict.map(DescriptorVerdict::name),
@@ -125,9 +128,10 @@ fn write_line(to: &mut Vec<u8>, line: &impl Serialize) {
     to.push(b'\n');
 }
 
-const fn hits_of(operation: Operation) -> Option<Hits> {
-    match operation {
+const fn hits_of(descriptor: &AnsweredDescriptor) -> Option<Hits> {
+    match descriptor.operation {
         Operation::Consume(hits) | Operation::Refund(hits) | Operation::Report(hits) => Some(hits),
+        Operation::Peek if descriptor.settles => Some(0),
         Operation::Peek => None,
     }
 }
@@ -173,6 +177,12 @@ struct DescriptorLine<'a> {
     refund: bool,
     #[serde(skip_serializing_if = "is_false")]
     look: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    settle: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<Hits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    given_back: Option<Hits>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

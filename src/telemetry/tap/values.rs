@@ -28,13 +28,11 @@ impl TapValues {
     }
 
     /// Whether values are printed in plain text.
-    #[must_use]
     pub const fn is_shown(&self) -> bool {
         self.key.is_none()
     }
 
     /// The word for it in answers.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         if self.is_shown() { "shown" } else { "hidden" }
     }
@@ -75,7 +73,6 @@ pub struct Named {
 impl Named {
     /// The values in these policies. It takes milliseconds for many rules, so call it on a thread that makes no
     /// decisions.
-    #[must_use]
     pub fn of(policies: &PolicySet) -> Self {
         let mut named = Self { hasher: RandomState::new(), hashes: HashSet::new() };
         let mut seen = HashSet::new();

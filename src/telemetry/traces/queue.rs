@@ -72,7 +72,6 @@ pub struct Exporting<E> {
 
 impl Spans {
     /// Both ends of an empty queue.
-    #[must_use]
     pub fn new<E: SpanExporter>(batches: Batches, exporter: E) -> (Arc<Self>, Exporting<E>) {
         let (sender, receiver) = sync_channel(batches.queue);
         let spans = Arc::new(Self {
@@ -102,13 +101,11 @@ impl Spans {
     }
 
     /// How many spans the collector has accepted.
-    #[must_use]
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
     }
 
     /// How many spans were dropped for this reason.
-    #[must_use]
     pub fn dropped(&self, why: Dropped) -> u64 {
         self.dropped[why as usize].load(Relaxed)
     }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
-use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
+use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, HoldHits, HoldResult, LimitOf, StoreCall};
 use weir_engine::{Entry, OnError, RowTerms, Rule};
 
 use super::{Ended, Trace};
@@ -23,6 +23,11 @@ const CALLS_MAX: usize = 32;
 
 /// The service and the method of gRPC.
 const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The attributes of the results of holds, and of the hits that they moved. [hd-8]
+const HOLDS: [&str; HoldResult::NAMES.len()] =
+    ["weir.holds_opened", "weir.holds_settled", "weir.holds_reported", "weir.holds_lost"];
+const HOLD_HITS: [&str; HoldHits::NAMES.len()] = ["weir.hits_held", "weir.hits_given_back", "weir.hits_excess"];
 
 /// The limiter's reports about a decision so far.
 #[derive(Debug, Default)]
@@ -40,6 +45,8 @@ pub(super) struct DecisionRecord {
     result: Option<DecisionResult>,
     calls: i64,
     spans: Vec<Called>,
+    holds: [i64; HOLDS.len()],
+    hold_hits: [i64; HOLD_HITS.len()],
 }
 
 /// A call to a store outside of this process.
@@ -105,6 +112,14 @@ impl DecisionRecord {
 
     pub(super) fn fell_back(&mut self, action: OnError, kind: &'static str) {
         self.fallback = Some((action, kind));
+    }
+
+    pub(super) fn holds(&mut self, result: HoldResult, count: u64) {
+        self.holds[result as usize] += count.cast_signed();
+    }
+
+    pub(super) fn hold_hits(&mut self, kind: HoldHits, hits: u64) {
+        self.hold_hits[kind as usize] += hits.cast_signed();
     }
 
     pub(super) fn decided(&mut self, result: DecisionResult) {
@@ -202,6 +217,10 @@ fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: Syste
     }
     if record.calls > 0 {
         add("weir.store_calls", record.calls.into());
+    }
+    let of_holds = HOLDS.into_iter().zip(record.holds).chain(HOLD_HITS.into_iter().zip(record.hold_hits));
+    for (key, count) in of_holds.filter(|(_, count)| *count > 0) {
+        add(key, count.into());
     }
     if let Some((action, kind)) = record.fallback {
         add("weir.on_error", action.name().into());

@@ -193,7 +193,7 @@ fn the_page_tells_the_bounds_of_the_code() {
     let days = |us: u64| us / (86_400 * SECOND);
     let expected = [
         ("size of a file", format!("{} MiB", FILE_BYTES_MAX >> 20)),
-        ("values in a file, keys and what aliases stand for included", NODES_MAX.to_string()),
+        ("values in a file, including keys and expanded aliases", NODES_MAX.to_string()),
         ("lists and mappings in each other", DEPTH_MAX.to_string()),
         ("descriptors in all files", DESCRIPTORS_MAX.to_string()),
         ("items of `values` and `cidr` in all files", VALUES_MAX.to_string()),

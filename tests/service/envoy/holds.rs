@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::Value;
 
 use super::rolling_restart::address_of_our_own;
@@ -17,6 +18,7 @@ use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir, end};
 use crate::support::python;
 use crate::support::redis::RedisServer;
+use crate::support::rls::{self, Client};
 use crate::support::served::metric;
 use crate::support::tools::repository;
 use crate::support::wait::{PATIENCE, pace, until};
@@ -128,6 +130,12 @@ fn a_stream_settles_in_whichever_way_it_ends() {
     wait_for_left(&weir, "eve", 1_000, PER_MONTH - 9_000);
     for _ in 0..20 {
         assert_eq!(ask(&envoy, "eve", 1, &[]), Some(429));
+    }
+    let mut client = Client::connect(weir.grpc);
+    let mut request = rls::request("ai", &[("user", "eve")]);
+    request.descriptors[0].hits_addend = Some(UInt64Value { value: ESTIMATE });
+    for _ in 0..980 {
+        assert!(!rls::admits(&client.ask(request.clone()).expect("an answer")));
     }
     let results =
         || ["opened", "settled", "lost"].map(|of| metric(weir.http, &format!("weir_holds_total{{result=\"{of}\"}}")));

@@ -36,7 +36,7 @@ fn there_are_at_most_so_many_taps_and_one_that_ends_makes_room() {
     let mut taps: Vec<TcpStream> = (0..TAPS_MAX).map(|_| open(served.at.admin, "")).collect();
     let refused = http::get(served.at.admin, "/tap").unwrap();
     assert_eq!(refused.status, 503);
-    assert!(refused.body.contains("4 taps are open, which is the most"), "{}", refused.body);
+    assert!(refused.body.contains("4 taps are open, which is the maximum"), "{}", refused.body);
     assert_eq!(served.metric("weir_taps"), Some(TAPS_MAX as u64));
     taps.pop();
     until("a free place", PATIENCE, || (served.metric("weir_taps") == Some(TAPS_MAX as u64 - 1)).then_some(()));

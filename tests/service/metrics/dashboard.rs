@@ -24,9 +24,12 @@ descriptors:
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, unit: hour}}
   - {key: tokens, rate_limit: {requests_per_unit: 1000000, unit: hour, hold: true}}
   - {key: tenant, rows: {default: free}, rate_limit: {requests_per_unit: 1000000, unit: hour}}
+  - {key: hot, rate_limit: {requests_per_unit: 1000000, unit: hour, lease: 1s}}
   - {key: flood, rate_limit: {requests_per_unit: 1000, unit: hour}}
 ";
 
+/// Within a second: more than makes a key hot.
+const HOT_ASKS: u32 = 50;
 /// How far back a rate looks: long enough that a busy machine scrapes twice.
 const RATE_INTERVAL: &str = "10s";
 /// Longer than the story takes.
@@ -74,6 +77,7 @@ impl Callers {
             self.send("shop", "usr", "ann");
             self.send("nowhere", "user", "ann");
         }
+        (0..HOT_ASKS).for_each(|_| self.send("shop", "hot", "all"));
     }
 
     fn flood(&mut self) {

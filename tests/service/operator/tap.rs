@@ -111,11 +111,11 @@ fn checked(line: &Value) -> Vec<Value> {
                 "entries" => value.as_array().unwrap().iter().all(|pair| {
                     pair.as_array().unwrap().len() == 2 && pair.as_array().unwrap().iter().all(Value::is_string)
                 }),
-                "hits" | "remaining" => value.is_u64(),
+                "hits" | "remaining" | "held" | "given_back" => value.is_u64(),
                 "limit" => {
                     value["requests"].is_u64() && value["unit"].is_string() && value.as_object().unwrap().len() == 2
                 }
-                "refund" | "look" => *value == true,
+                "refund" | "look" | "settle" => *value == true,
                 "rule" => value.is_string(),
                 "verdict" => ["ok", "over", "shadow"].contains(&value.as_str().unwrap()),
                 _ => false,
@@ -471,7 +471,7 @@ fn a_recording_is_new_whole_and_ends_as_it_should() {
     let refused = tap(served.at.admin, &["--record", file]).output().unwrap();
     let reason = String::from_utf8(refused.stderr).unwrap();
     assert_eq!((refused.status.code(), fs::read_to_string(&path).unwrap()), (Some(1), text));
-    assert!(reason.contains("is there already: give another name, or --force"), "{reason}");
+    assert!(reason.contains("already exists: give another name, or --force"), "{reason}");
     let replaced = tap(served.at.admin, &["--record", file, "--force", "--for", "1s"]).output().unwrap();
     assert!(replaced.status.success(), "{replaced:?}");
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
@@ -580,4 +580,41 @@ fn a_terminal_shows_rows_and_no_text_controls_it() {
     assert!(raw.windows(5).any(|window| window == b"\x1b[31m"), "colour on a terminal");
     shown.signal("INT");
     assert_eq!(shown.ended().code(), Some(0));
+}
+
+#[test]
+fn a_tap_shows_what_holds_charge_and_settles_give_back() {
+    let served = Served::start(
+        "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 100, hold: true}}\n",
+        &[],
+    );
+    let (mut tap, _) = Tap::open(served.at.admin, "");
+    let mut ask = |hits: u64, receipt: Option<&str>| -> (Value, Value) {
+        let mut entries = vec![json!({"key": "user", "value": "ann"})];
+        entries.extend(receipt.map(|receipt| json!({"key": "weir.receipt", "value": receipt})));
+        let body = json!({"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": hits}]});
+        let answer = http::post_json(served.at.http, "/json", &body.to_string()).unwrap();
+        let line = tap.next();
+        checked(&line);
+        (serde_json::from_str(&answer.body).unwrap(), line)
+    };
+    let shown = |line: &Value| {
+        ["settle", "held", "given_back", "look", "remaining"].map(|name| line["descriptors"][0][name].clone())
+    };
+    let (opened, line) = ask(40, None);
+    assert_eq!(
+        (&line["hits"], shown(&line)),
+        (&json!(40), [json!(null), json!(40), json!(null), json!(null), json!(60)])
+    );
+    let (_, line) = ask(7, opened["receipt"].as_str());
+    assert_eq!(
+        (&line["hits"], shown(&line)),
+        (&json!(7), [json!(true), json!(null), json!(33), json!(null), json!(93)])
+    );
+    assert!(!line.to_string().contains("receipt"), "it is in no line: {line}");
+    let (_, line) = ask(0, Some("none"));
+    assert_eq!(
+        (&line["hits"], shown(&line)),
+        (&json!(0), [json!(true), json!(null), json!(null), json!(null), json!(93)])
+    );
 }

@@ -52,7 +52,7 @@ fn mistakes_in_steps() {
         ("{rows: /dev/null}", "6:12: /dev/null: not a regular file"),
         ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1: column 1: no column plan, and no column limits"),
         ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2: column 1: no domain"),
-        ("{rows: a, expect: ok}", "6:15: expect means nothing in a step with rows"),
+        ("{rows: a, expect: ok}", "6:15: expect has no effect in a step with rows"),
         ("{swap: [a]}", "6:12: swap must be a path, or texts by names of files, not a list"),
     ] {
         assert_eq!(of_steps(steps), expected, "{steps}");
@@ -73,7 +73,7 @@ fn mistakes_in_expectations() {
         ("{headers: RateLimit}", "headers must be names and values, not \"RateLimit\""),
         ("{headers: {a: 1, A: 2}}", "\"A\" appears twice"),
         ("{statuses: [ok, ok]}", "2 statuses, but the request has 1 descriptor"),
-        ("{statuses: [ok], rule: a}", "rule belongs in statuses, where those are"),
+        ("{statuses: [ok], rule: a}", "rule belongs in the items of statuses"),
         ("{error: x, answer: ok}", "a request that gets an error gets no answer"),
         ("{times: 3}", "times belongs in a step, not in what is expected"),
     ] {
@@ -82,7 +82,7 @@ fn mistakes_in_expectations() {
         assert_eq!(message, expected, "{expect}: {problem}");
     }
     let several = of_steps("{ask: [a=1, b=2], expect: {rule: a}}");
-    assert_eq!(several, "6:32: rule of which of the 2 descriptors? write statuses: [{rule: ...}, ...]");
+    assert_eq!(several, "6:32: with 2 descriptors, write rule for each one: statuses: [{rule: ...}, ...]");
 }
 
 #[test]

@@ -47,11 +47,14 @@ fn a_settle_that_fails_is_lost_and_never_sent_again() {
         let (user, tenant) = (bench.value_in("user", 0), bench.value_in("tenant", 1));
         let asked = |hits| [("user", &*user, hits), ("tenant", &*tenant, hits)];
         let holds = bench.ask(&asked(Operation::Consume(4))).unwrap().holds;
-        bench.store.fails(Call::Undo, &bench.key("user", &user), fault);
-        settle(&bench.limiter, &asked(ONE), &holds).expect("what is left can be read");
+        bench.store.fails(Call::Decide, &bench.key("user", &user), fault);
+        let calls = bench.store.calls.load(SeqCst);
+        let failed = settle(&bench.limiter, &asked(ONE), &holds).expect_err("what is left is not known");
+        assert!(matches!(failed, StoreError::Unknown(_)), "{fault:?}: it may not be sent again");
         assert_eq!(*bench.heard.holds.lock(), [2, 1, 0, 1], "{fault:?}");
         // One for the user. The day of the tenant is asked for again, with the boundaries around the store's clock.
-        assert_eq!(bench.store.undos.load(SeqCst), 3, "{fault:?}");
+        let calls = bench.store.calls.load(SeqCst) - calls;
+        assert_eq!((calls, bench.store.undos.load(SeqCst)), (3, 0), "{fault:?}");
         bench.store.heal();
         assert_eq!((bench.left("user", &user), bench.left("tenant", &tenant)), (6 + given_back, 9), "{fault:?}");
     }
@@ -106,6 +109,38 @@ fn the_second_store_has_holds_of_its_own() {
     let holds = run(decide(&limiter, &asked(Operation::Consume(4)))).unwrap().holds;
     assert_eq!(holds.iter().map(|hold| hold.store).collect::<Vec<_>>(), [HeldIn::Shared, HeldIn::PerSecond]);
     settle(&limiter, &asked(ONE), &holds).unwrap();
-    assert_eq!([&first, &second].map(|store| store.undos.load(SeqCst)), [1, 1]);
+    assert_eq!([&first, &second].map(|store| store.undos.load(SeqCst)), [0, 0], "a settle is one call for each store");
+    assert_eq!([&first, &second].map(|store| store.calls.load(SeqCst)), [2, 2]);
     assert_eq!(*heard.holds.lock(), [2, 2, 0, 0]);
+}
+
+/// The boundaries of a day may not be those of the store's clock: then nothing is given back, and the settle is sent once more.
+#[test]
+fn a_settle_at_the_end_of_a_day_gives_back_once() {
+    for (now, left) in [(START_US + 1, 9), (START_US + 4 * DAY_US, 10)] {
+        let bench = bench(OnError::Error, 1);
+        let tenant = bench.value_in("tenant", 0);
+        let asked = |hits| [("tenant", &*tenant, hits), ("tenant", &*tenant, hits)];
+        let holds = bench.ask(&asked(Operation::Consume(4))).unwrap().holds;
+        *bench.store.clock_at_settle.lock() = Some(now);
+        let actual = [("tenant", &*tenant, ONE), ("tenant", &*tenant, Operation::Peek)];
+        assert_eq!(settle(&bench.limiter, &actual, &holds).unwrap().statuses[0].remaining, left);
+        assert_eq!((bench.left("tenant", &tenant), *bench.heard.holds.lock()), (left, [2, 2, 0, 0]));
+    }
+}
+
+/// What a request has held for one descriptor goes back also if another of its descriptors is denied.
+#[test]
+fn a_denial_beside_a_settle_takes_nothing_back() {
+    for slot in [0, 1] {
+        let bench = bench(OnError::Error, 1);
+        let (user, full) = (bench.value_in("user", 0), bench.value_in("tenant", slot));
+        let holds = bench.ask(&[("user", &user, Operation::Consume(4))]).unwrap().holds;
+        bench.ask(&[("tenant", &full, Operation::Consume(10))]).unwrap();
+        let settle = Settle { descriptors: 1, holds };
+        let asked = [("user", &*user, ONE), ("tenant", &*full, ONE)];
+        let answer = run(decide_or_settle(&bench.limiter, &asked, Some(Box::new(settle)))).unwrap();
+        assert_eq!((answer.denied, answer.statuses[0].remaining, bench.left("user", &user)), (true, 9, 9), "{slot}");
+        assert_eq!(*bench.heard.holds.lock(), [2, 1, 0, 0]);
+    }
 }

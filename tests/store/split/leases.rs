@@ -3,10 +3,11 @@
 //!
 //! Not in here: processes that die or stand still (redis/leases.rs), and schedules of threads (src/limiter/leases.rs).
 
+use futures_util::future::join_all;
 use weir_engine::Hits;
 use weir_engine::observer::{Crossed, LeaseHits, LeaseResult};
 use weir_limiter::Modes;
-use weir_limiter::leases::Leases;
+use weir_limiter::leases::{LeaseTotals, Leases};
 
 use super::*;
 use crate::support::wait::{PATIENCE, eventually};
@@ -111,7 +112,17 @@ impl Replica {
     }
 
     fn with(policy: &str, store: &Arc<Slotted>, change: impl Fn(Options) -> Options) -> Self {
-        let leases = Arc::new(Leases::new(store.clock.clone()));
+        Self::with_clock(policy, store, store.clock.clone(), change)
+    }
+
+    /// One whose own clock is not the store's.
+    fn with_clock(
+        policy: &str,
+        store: &Arc<Slotted>,
+        clock: Arc<ManualClock>,
+        change: impl Fn(Options) -> Options,
+    ) -> Self {
+        let leases = Arc::new(Leases::new(clock));
         let options = change(Options { leases, budget: BUDGET, ..Options::new(store.clone()) });
         let seen = Seen::default();
         Self { store: store.clone(), limiter: limiter(policy, options, Arc::new(seen.clone())), seen }
@@ -168,6 +179,69 @@ fn a_hot_key_asks_the_store_seldom_and_its_answers_count_down() {
     }
 }
 
+/// Makes a key hot, and drops its leases: its next requests find none.
+async fn hot_without_leases(replica: &Replica) {
+    const REQUESTS: u32 = 2_000;
+    for number in 0..REQUESTS {
+        replica.ask(due(number), &[("tenant", "hot", ONE)]).await;
+    }
+    replica.limiter.reset("shop", &[Entry { key: "tenant", value: "hot" }]).await.expect("the store answers");
+}
+
+/// The answers to a burst of requests, and how many calls it made.
+async fn burst(replica: &Replica, requests: usize) -> (Vec<Result<Answer, StoreError>>, usize) {
+    let before = replica.store.calls.load(SeqCst);
+    let asked: Asked<'_> = &[("tenant", "hot", ONE)];
+    let answers = join_all((0..requests).map(|_| decide(&replica.limiter, asked))).await;
+    (answers, replica.store.calls.load(SeqCst) - before)
+}
+
+#[test]
+fn a_burst_that_finds_no_hits_waits_for_one_call() {
+    const BURST: usize = 300;
+    let replica = Replica::new(LEASED, &Slotted::new(5));
+    run(async {
+        hot_without_leases(&replica).await;
+        let (answers, calls) = burst(&replica, BURST).await;
+        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| !answer.denied)));
+        assert_eq!(calls, 1);
+        let LeaseTotals { keys, charged, used } = replica.limiter.lease_totals();
+        assert_eq!((keys, used), (1, 300));
+        assert!((used..=LEASE_MAX.into()).contains(&charged), "{charged}");
+        replica.end_of_leases().await;
+        assert_eq!(replica.limiter.lease_totals(), LeaseTotals::default());
+        assert_eq!(replica.left("tenant", "hot").await, LIMIT - 300);
+    });
+}
+
+#[test]
+fn a_burst_asks_the_store_when_the_call_that_it_waits_for_brings_nothing() {
+    const BURST: usize = 300;
+    let store = Slotted::new(5);
+    let [replica, other] = [(); 2].map(|()| Replica::new(LEASED, &store));
+    run(async {
+        hot_without_leases(&replica).await;
+        // Fewer than the call asks for.
+        let all_but_200 = Operation::Consume(LIMIT - 200);
+        assert!(!other.ask(due(0), &[("tenant", "hot", all_but_200)]).await.denied);
+        let (answers, _) = burst(&replica, BURST).await;
+        let admitted = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| !answer.denied)).count();
+        assert_eq!((admitted, answers.iter().filter(|answer| answer.is_ok()).count()), (200, BURST));
+        assert!(replica.seen.results()[LeaseResult::Denied as usize] > 0);
+    });
+    run(async {
+        let replica = Replica::new(LEASED, &Slotted::new(5));
+        hot_without_leases(&replica).await;
+        for fault in [Fault::NotSent, Fault::Lost] {
+            (0..SLOTS).for_each(|slot| replica.store.faults.lock().extend([((Call::Decide, slot), fault)]));
+            let (answers, _) = burst(&replica, BURST).await;
+            assert!(answers.iter().all(Result::is_err), "{fault:?}");
+        }
+        replica.store.heal();
+        assert!(burst(&replica, BURST).await.0.iter().all(Result::is_ok));
+    });
+}
+
 #[test]
 fn what_a_lease_cannot_decide_asks_the_store_and_takes_nothing_ahead() {
     const REQUESTS: usize = 200;
@@ -217,13 +291,26 @@ fn each_share_is_reported_when_requests_cross_it() {
     });
 }
 
-/// Asks the replicas at random, with clocks that jump, and returns what was admitted when.
-async fn history(key: &str, replicas: &[Replica], seed: u64) -> Vec<(Micros, u64)> {
+/// A request that was admitted.
+#[derive(Clone, Copy)]
+struct Admitted {
+    /// By the store's clock.
+    at: Micros,
+    hits: u64,
+}
+
+/// How far the store's clock is ahead of that of the replicas, before and after its step.
+type Steps = [Micros; 2];
+
+/// Asks replicas at random, with clocks that jump. In the middle of each history the store's clock steps, and that of the replicas does
+/// not.
+async fn history(key: &str, replicas: &[Replica], own: &ManualClock, steps: Steps, seed: u64) -> Vec<Admitted> {
+    const REQUESTS: u64 = 2_000;
     let random = AtomicU64::new(seed);
     let random = |below| next_random(&random, below);
     let mut admitted = Vec::new();
     let mut now = START_US;
-    for _ in 0..2_000 {
+    for number in 0..REQUESTS {
         now += match random(100) {
             0 => random(30_000),
             _ => random(300),
@@ -232,8 +319,10 @@ async fn history(key: &str, replicas: &[Replica], seed: u64) -> Vec<(Micros, u64
         let operation = Operation::Consume(hits.try_into().expect("it is small"));
         // Most requests come to one replica.
         let replica = &replicas[usize::try_from(random(5).saturating_sub(2)).expect("it is small")];
-        if !replica.ask(now, &[(key, "hot", operation)]).await.denied {
-            admitted.push((now, hits));
+        let at = now + steps[usize::from(number >= REQUESTS / 2)];
+        own.set(now);
+        if !replica.ask(at, &[(key, "hot", operation)]).await.denied {
+            admitted.push(Admitted { at, hits });
         }
         if random(400) == 0 {
             replica.end_of_leases().await;
@@ -242,32 +331,51 @@ async fn history(key: &str, replicas: &[Replica], seed: u64) -> Vec<(Micros, u64
     admitted
 }
 
-#[test]
-fn no_history_of_replicas_admits_more_than_the_limit() {
+/// The most hits that were admitted in a window of the clock, or in any span as long as a window; and their bound.
+fn most_and_bound(key: &str, admitted: &[Admitted]) -> (u64, u64) {
+    let within = |from: Micros, to: Micros| -> u64 {
+        admitted.iter().filter(|admitted| (from..to).contains(&admitted.at)).map(|admitted| admitted.hits).sum()
+    };
+    let begins = admitted.iter().map(|admitted| match key {
+        "fixed" => admitted.at / WINDOW_US * WINDOW_US,
+        _ => admitted.at,
+    });
+    let bound = match key {
+        // A span can have the end of one window and the beginning of the next.
+        "first_hit" => 2 * SHORT_LIMIT - 1,
+        _ => SHORT_LIMIT,
+    };
+    (begins.map(|from| within(from, from + WINDOW_US)).max().unwrap_or(0), bound.into())
+}
+
+/// Runs histories, and returns the hits that leases admitted. A window can have so many hits more than its limit.
+fn histories(steps: Steps, more: u64) -> u64 {
     let mut used = 0;
     for seed in 1..=12 {
         for key in ["fixed", "sliding", "first_hit"] {
             let store = Slotted::new(seed);
-            let replicas = [(); 3].map(|()| Replica::new(SHORT, &store));
-            let admitted = run(history(key, &replicas, seed));
-            let within = |from: Micros, to: Micros| -> u64 {
-                admitted.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, hits)| hits).sum()
-            };
-            // The most of a window of the clock, or of any span as long as a window.
-            let (most, bound) = match key {
-                "fixed" => {
-                    let windows = admitted.iter().map(|(at, _)| at / WINDOW_US * WINDOW_US);
-                    (windows.map(|from| within(from, from + WINDOW_US)).max(), u64::from(SHORT_LIMIT))
-                }
-                "sliding" => (admitted.iter().map(|(at, _)| within(*at, at + WINDOW_US)).max(), u64::from(SHORT_LIMIT)),
-                _ => {
-                    let spans = admitted.iter().map(|(at, _)| within(*at, at + WINDOW_US));
-                    (spans.max(), 2 * u64::from(SHORT_LIMIT) - 1)
-                }
-            };
-            assert!(most.unwrap_or(0) <= bound, "{key}, seed {seed}: {most:?} of {bound}");
+            let own = Arc::new(ManualClock::in_2041());
+            let replicas = [(); 3].map(|()| Replica::with_clock(SHORT, &store, own.clone(), |options| options));
+            let admitted = run(history(key, &replicas, &own, steps, seed));
+            let (most, bound) = most_and_bound(key, &admitted);
+            assert!(most <= bound + more, "{key}, seed {seed}: {most} of {bound}");
             used += replicas.iter().map(|replica| replica.seen.hits(LeaseHits::Used)).sum::<u64>();
         }
     }
+    used
+}
+
+#[test]
+fn no_history_of_replicas_admits_more_than_the_limit() {
+    let used = histories([0, 0], 0);
     assert!(used > 500, "{used}");
+}
+
+/// A clock that jumps forward leaves the hits of leases in a window that is over: they are admitted, and no others. One that jumps
+/// back admits nothing more. [ex-2]
+#[test]
+fn a_step_of_the_stores_clock_admits_what_leases_have_left_at_most() {
+    let unspent = u64::from(SHORT_LIMIT / 20) * 2 * 3;
+    assert!(histories([0, WINDOW_US], unspent) > 500);
+    assert!(histories([WINDOW_US, 0], 0) > 500);
 }

@@ -11,8 +11,8 @@ use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode};
 use weir_store::memory::Memory;
 use weir_store::{
-    Check, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides,
-    StoredRow, Undo,
+    Before, Check, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, StoredRow, Undo,
 };
 
 use super::{KEYS_MAX, SLOTS};
@@ -39,10 +39,12 @@ pub(super) struct Slotted {
     pub(super) set_between: Mutex<Option<StoredRow>>,
     /// Where the clock stands from the next undo on, if it steps.
     pub(super) clock_at_undo: Mutex<Option<Micros>>,
+    /// Where the clock stands from the next settle on, if it steps.
+    pub(super) clock_at_settle: Mutex<Option<Micros>>,
     /// How many undos were made.
     pub(super) undos: AtomicUsize,
     /// The faults of decisions and of undos, by slot.
-    faults: Mutex<BTreeMap<(Call, u16), Fault>>,
+    pub(super) faults: Mutex<BTreeMap<(Call, u16), Fault>>,
     /// Decides how long each call takes, before it is made and after.
     random: AtomicU64,
     pub(super) calls: AtomicUsize,
@@ -64,6 +66,7 @@ impl Slotted {
             rows: Mutex::default(),
             set_between: Mutex::default(),
             clock_at_undo: Mutex::default(),
+            clock_at_settle: Mutex::default(),
             undos: AtomicUsize::new(0),
             faults: Mutex::default(),
             random: AtomicU64::new(seed),
@@ -157,23 +160,22 @@ impl Store for Slotted {
         "slotted"
     }
 
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        self.decide_checked(&[], charges, mode, deadline)
-    }
-
-    fn decide_checked<'a>(
+    fn decide_after<'a>(
         &'a self,
-        checks: &'a [Check<'a>],
+        before: Before<'a>,
         charges: &'a [Charge<'a>],
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        let mut keys = charges.iter().map(|charge| charge.key).chain(checks.iter().map(|check| check.key));
+        let mut keys = charges.iter().map(|charge| charge.key).chain(before.checks.iter().map(|check| check.key));
         let slot = slot_of(keys.next().expect("a charge or a check"));
         assert!(keys.all(|key| slot_of(key) == slot), "a call over several slots");
+        if let Some(now) = self.clock_at_settle.lock().take_if(|_| !before.given_back.is_empty()) {
+            self.clock.set(now);
+        }
         Reply::Pending(Box::pin(self.at_some_time(Call::Decide, slot, move || {
-            self.compare(checks)?;
-            ready(self.memory.decide(charges, mode, deadline))
+            self.compare(before.checks)?;
+            ready(self.memory.decide_after(before, charges, mode, deadline))
         })))
     }
 

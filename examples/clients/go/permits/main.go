@@ -1,124 +1,110 @@
-// Runs jobs, at most two of a user at a time: each takes a permit, and a deferred settle gives it back when its job ends or
-// fails.
+// Runs jobs, at most two of a user at a time, and answers whose cost is known at their end: each takes a permit, or an estimate
+// of tokens, and a deferred settle ends it when its work ends or fails.
 //
 //	go run ./permits [ADDRESS [USER]]
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log"
-	"os"
-	"strconv"
-	"time"
 
 	descriptorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"weir.example/client/weir"
 )
 
-// deadline is how long this program waits for one answer. weir receives it as grpc-timeout and does not work longer.
-var deadline = 100 * time.Millisecond
-
-// errDenied says that the user has as many jobs in flight as it may.
+// errDenied says that the user has as many jobs in flight as it may, or fewer tokens left than the estimate.
 var errDenied = errors.New("denied, try again later")
 
-// permits takes permits of one user from one weir.
-type permits struct {
-	service rlsv3.RateLimitServiceClient
-	user    string
+// guard takes permits and estimates of one user from one weir.
+type guard struct {
+	client weir.Client
+	user   string
 }
 
-func (p permits) call(entries ...*descriptorv3.RateLimitDescriptor_Entry) (*rlsv3.RateLimitResponse, error) {
-	// Not the context of the job: a settle has to be sent although that was cancelled.
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	defer cancel()
-	return p.service.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{
-		Domain:      "clients",
-		Descriptors: []*descriptorv3.RateLimitDescriptor{{Entries: entries}},
-	})
+func entry(key, value string) *descriptorv3.RateLimitDescriptor_Entry {
+	return &descriptorv3.RateLimitDescriptor_Entry{Key: key, Value: value}
 }
 
-// take takes a permit. The function that it returns gives the permit back: defer it, and call it once, since a second settle
-// would take out the permit of another job.
-func (p permits) take(what string) (settle func(), err error) {
-	job := &descriptorv3.RateLimitDescriptor_Entry{Key: "job", Value: p.user}
-	answer, err := p.call(job)
+// take takes a permit, or the hits of an estimate. It returns the receipt, which is empty if weir does not answer.
+func (g guard) take(what, key, taken string, hits *wrapperspb.UInt64Value) (receipt string, err error) {
+	entries := []*descriptorv3.RateLimitDescriptor_Entry{entry(key, g.user)}
+	answer, err := g.client.Call(&descriptorv3.RateLimitDescriptor{Entries: entries, HitsAddend: hits})
 	if err != nil {
 		// The fallback of this program: work goes on without a limit while weir does not answer.
-		fmt.Printf("%s: no answer (%s), started by the fallback\n", what, name(err))
-		return func() {}, nil
+		fmt.Printf("%s: no answer (%s), started by the fallback\n", what, weir.Name(err))
+		return "", nil
 	}
 	if answer.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
-		return nil, errDenied
+		return "", fmt.Errorf("%s: %w", what, errDenied)
 	}
-	fmt.Printf("%s: started, %d free\n", what, answer.GetStatuses()[0].GetLimitRemaining())
+	fmt.Printf("%s: "+taken+"\n", what, answer.GetStatuses()[0].GetLimitRemaining())
 	fields := answer.GetDynamicMetadata().GetFields()["weir.clients"].GetStructValue().GetFields()
-	receipt := &descriptorv3.RateLimitDescriptor_Entry{Key: "weir.receipt", Value: fields["receipt"].GetStringValue()}
-	return func() {
-		// If this fails the permit ends by itself, when its window is over.
-		answer, err := p.call(job, receipt)
-		if err != nil {
-			fmt.Printf("%s: ended, but not settled (%s)\n", what, name(err))
-			return
-		}
-		fmt.Printf("%s: ended, %d free\n", what, answer.GetStatuses()[0].GetLimitRemaining())
-	}, nil
+	return fields["receipt"].GetStringValue(), nil
+}
+
+// settle settles a receipt with the hits that were used. Call it once: a second settle would give back what others hold. If it
+// fails the permit or the estimate ends by itself, when its window is over.
+func (g guard) settle(what, key, settled, receipt string, hits *wrapperspb.UInt64Value) {
+	if receipt == "" {
+		return
+	}
+	entries := []*descriptorv3.RateLimitDescriptor_Entry{entry(key, g.user), entry("weir.receipt", receipt)}
+	answer, err := g.client.Call(&descriptorv3.RateLimitDescriptor{Entries: entries, HitsAddend: hits})
+	if err != nil {
+		fmt.Printf("%s: ended, but not settled (%s)\n", what, weir.Name(err))
+		return
+	}
+	fmt.Printf("%s: "+settled+"\n", what, answer.GetStatuses()[0].GetLimitRemaining())
 }
 
 // run runs a job while it holds a permit.
-func (p permits) run(what string, job func() error) error {
-	settle, err := p.take(what)
+func (g guard) run(what string, job func() error) error {
+	receipt, err := g.take(what, "job", "started, %d free", nil)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return err
 	}
 	// Also when the job fails or panics.
-	defer settle()
+	defer g.settle(what, "job", "ended, %d free", receipt, nil)
 	return job()
 }
 
-func name(err error) string {
-	switch code := status.Code(err); code {
-	case codes.Unavailable:
-		return "UNAVAILABLE"
-	case codes.DeadlineExceeded:
-		return "DEADLINE_EXCEEDED"
-	default:
-		return code.String()
+// answer does work that holds an estimate of tokens until it returns how many it has used.
+func (g guard) answer(what string, estimate uint64, work func() uint64) error {
+	receipt, err := g.take(what, "budget", fmt.Sprintf("holds %d, %%d left", estimate), wrapperspb.UInt64(estimate))
+	if err != nil {
+		return err
 	}
+	used := uint64(0)
+	defer func() {
+		g.settle(what, "budget", fmt.Sprintf("used %d, %%d left", used), receipt, wrapperspb.UInt64(used))
+	}()
+	used = work()
+	return nil
 }
 
 func main() {
-	address, user := "localhost:8081", "ann"
-	if len(os.Args) > 1 {
-		address = os.Args[1]
-	}
-	if len(os.Args) > 2 {
-		user = os.Args[2]
-	}
-	if ms, err := strconv.Atoi(os.Getenv("DEADLINE_MS")); err == nil {
-		deadline = time.Duration(ms) * time.Millisecond
-	}
-	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer connection.Close()
-	p := permits{rlsv3.NewRateLimitServiceClient(connection), user}
+	client, user := weir.Connect()
+	g := guard{client, user}
 	short := func() error { return nil }
 
-	err = p.run("job 1", func() error {
-		err := p.run("job 2", func() error { return p.run("job 3", short) })
+	err := g.run("job 1", func() error {
+		err := g.run("job 2", func() error { return g.run("job 3", short) })
 		if err != nil {
 			// The error leaves job 2, whose permit is given back.
 			fmt.Println(err)
 		}
-		return p.run("job 4", short)
+		return g.run("job 4", short)
 	})
+	if err == nil {
+		err = g.answer("answer 1", 400, func() uint64 { return 37 })
+	}
+	if err == nil {
+		// More than the estimate is charged all the same.
+		err = g.answer("answer 2", 400, func() uint64 { return 500 })
+	}
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -64,6 +64,8 @@ struct Descriptor<'a> {
     refund: bool,
     #[serde(default)]
     look: bool,
+    #[serde(default)]
+    settle: bool,
     #[serde(borrow)]
     rule: Option<Text<'a>>,
 }
@@ -184,7 +186,11 @@ impl Descriptor<'_> {
         };
         Ok(RateLimitDescriptor {
             entries: self.entries.whole("entries")?.into_iter().map(entry).collect(),
-            hits_addend: if self.look { Some(0.into()) } else { self.hits.map(|hits| u64::from(hits).into()) },
+            hits_addend: if self.look || self.settle {
+                Some(0.into())
+            } else {
+                self.hits.map(|hits| u64::from(hits).into())
+            },
             is_negative_hits: self.refund,
             limit: self.limit.map(|of| limit(of.requests, of.unit.name())),
         })

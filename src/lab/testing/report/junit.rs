@@ -7,7 +7,6 @@ use super::{Covered, Problem, Totals, text};
 use crate::testing::{CaseReport, FileReport, Outcome};
 
 /// The whole report. Required coverage is a separate test case.
-#[must_use]
 pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for file in files {
@@ -19,7 +18,6 @@ pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
 }
 
 /// The report if no case was run: a test case with an error for each problem. CI systems show nothing for an empty report.
-#[must_use]
 pub fn of_problems(problems: &[Problem]) -> String {
     let count = problems.len();
     let mut xml = format!(

@@ -52,7 +52,6 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The failures of a case, one line for each.
-#[must_use]
 pub fn details(report: &FileReport, outcome: &Outcome) -> String {
     match outcome {
         Outcome::Passed => String::new(),
@@ -84,7 +83,6 @@ fn step(report: &FileReport, failure: &Failure) -> String {
 }
 
 /// The steps of a case that test nothing, two lines each.
-#[must_use]
 pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
     let mut text = String::new();
     for Warning { position: Position { line, column }, step, reason } in &case.warnings {
@@ -105,7 +103,6 @@ pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The rules that no test met. If they are too many, the first line says so.
-#[must_use]
 pub fn of_coverage(covered: Covered<'_>) -> String {
     let Covered { coverage, least } = covered;
     let (met, all) = (coverage.met(), coverage.rules.len());

@@ -10,7 +10,7 @@ use weir_engine::algorithm::{StateNumbers, StoredFormat};
 use weir_engine::decision::FoundState;
 use weir_engine::{Charge, Limit, Micros, State};
 
-use crate::{Check, Undo};
+use crate::{Before, Undo};
 
 /// The most counts of a state: the window can start and end within a bucket.
 const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
@@ -46,7 +46,8 @@ pub(crate) enum DecisionReply {
 }
 
 /// Reads a decision's reply. None if the form is wrong.
-pub(crate) fn read_decision(reply: &Value, checks: &[Check<'_>], charges: &[Charge<'_>]) -> Option<DecisionReply> {
+pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge<'_>]) -> Option<DecisionReply> {
+    let Before { checks, given_back } = before;
     let Value::Array(numbers) = reply else {
         return None;
     };
@@ -60,18 +61,23 @@ pub(crate) fn read_decision(reply: &Value, checks: &[Check<'_>], charges: &[Char
     }
     let mut found = SmallVec::new();
     let mut is_stale = false;
+    let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
+        (0..charge.limit.kind().reply_count()).map(|_| next()).collect()
+    };
+    // No calendar window ends at 0: it means that none contains the clock. [cl-3]
+    let has_no_window = |charge: &Charge<'_>, own: &[u64]| charge.bounds.is_some() && own.get(1) == Some(&0);
+    for back in given_back {
+        let charge = &charges[usize::from(back.charge)];
+        is_stale |= has_no_window(charge, &own_numbers(charge)?);
+    }
     for charge in charges {
         let kind = charge.limit.kind();
-        let mut own = StateNumbers::new();
-        for _ in 0..kind.reply_count() {
-            own.push(next()?);
-        }
+        let own = own_numbers(charge)?;
         if !charge.limit.applies_at(now) {
             found.push(FoundState::nothing(charge, now));
             continue;
         }
-        // No calendar window ends at 0: it means that none contains the clock. [cl-3]
-        is_stale |= charge.bounds.is_some() && own.get(1) == Some(&0);
+        is_stale |= has_no_window(charge, &own);
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(FoundState { before, after });
     }

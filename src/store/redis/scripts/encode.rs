@@ -6,12 +6,12 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 use weir_engine::algorithm::{StoredFormat, UndoScript};
-use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
+use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Receipt, Role, StateKind, Term, weight};
 
 use super::library;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
-use crate::{Check, Undo};
+use crate::{Before, Check, Undo};
 
 /// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
@@ -61,29 +61,30 @@ impl Op {
     }
 }
 
-/// The call of a decision. `now` replaces the server's clock in tests.
+/// The call of a decision, and of what comes `before` it. `now` replaces the server's clock in tests.
 pub(crate) fn decide_call(
     prefix: &str,
-    checks: &[Check<'_>],
+    before: Before<'_>,
     charges: &[Charge<'_>],
     places: &[u16],
     firsts: &[u16],
     mode: Mode,
     now: Option<Micros>,
 ) -> Call {
+    let Before { checks, given_back } = before;
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key).chain(checks.iter().map(|check| check.key));
     let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
     // Merging saves nothing for decisions on long states: most of their cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
-    if let ([charge], []) = (charges, checks)
+    if let ([charge], [], []) = (charges, checks, given_back)
         && charge.limit.term.is_none()
     {
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    if let ([charge], [check]) = (charges, checks)
+    if let ([charge], [check], []) = (charges, checks, given_back)
         && charge.limit.term.is_none()
     {
         push_check(&mut list, check, 1, b's');
@@ -91,12 +92,19 @@ pub(crate) fn decide_call(
         push_charge(&mut list, charge, Op::alone(charge, mode), b'S', 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated.
-    let whole = mode == Mode::Atomic || !checks.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
+    // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
+    // give back are a part of the whole, and stay given back if it is denied.
+    let whole = mode == Mode::Atomic
+        || !(checks.is_empty() && given_back.is_empty())
+        || charges.iter().any(|charge| charge.bounds.is_some());
     for (at, check) in checks.iter().enumerate() {
         let is_last = charges.is_empty() && at + 1 == checks.len();
         let role = if is_last { b'S' } else { b's' };
         push_check(&mut list, check, firsts.len() + at, role);
+    }
+    for back in given_back {
+        let at = usize::from(back.charge);
+        push_undo(&mut list, charges[at].limit, back.receipt, charges[at].bounds, b's', places[at]);
     }
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         let role = match charge.role {
@@ -147,10 +155,8 @@ pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -
     let places: SmallVec<[usize; 4]> = places.collect();
     let mut list = list_on(prefix, keys.iter().copied(), undos.iter().map(|undo| undo.limit), now);
     for (undo, place) in undos.iter().zip(places) {
-        let kind = undo.limit.kind();
         let key = u16::try_from(place).expect("a request has a few hundred charges");
-        let charge = listed(undo.limit, Op::Undo, ALONE, key, weight::of_undo(undo.limit));
-        list.push(charge, numbers(undo.limit, undo.receipt.hits, undo.bounds).chain([kind.proof(undo.receipt)]));
+        push_undo(&mut list, undo.limit, undo.receipt, undo.bounds, ALONE, key);
     }
     Call::charges(list)
 }
@@ -181,6 +187,12 @@ fn push_check(list: &mut ChargeList, check: &Check<'_>, key: usize, role: u8) {
     let key = u16::try_from(key).expect("a request has a few hundred keys");
     let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
     list.push(listed, [check.version]);
+}
+
+/// Appends the undo of a charge on the key. [un-1]
+fn push_undo(list: &mut ChargeList, limit: &Limit, receipt: Receipt, bounds: Option<Bounds>, role: u8, key: u16) {
+    let undo = listed(limit, Op::Undo, role, key, weight::of_undo(limit));
+    list.push(undo, numbers(limit, receipt.hits, bounds).chain([limit.kind().proof(receipt)]));
 }
 
 /// Appends the term of the next charge's limit. [te-1]
@@ -243,7 +255,7 @@ mod tests {
             .chunks(3)
             .map(|names| {
                 let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Operation::Consume(1)));
-                decide_call("", &[], &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
+                decide_call("", Before::default(), &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
             })
             .collect();
         let lists = calls.iter().map(|call| call.mergeable().expect("it can share a run"));

@@ -1,6 +1,7 @@
-//! Requests that run to their end although their caller has gone, because they may have charged a hold. [hd-9]
+//! Requests whose callers have gone: they run to their end if they may have charged a hold, and the holds of an answer that
+//! is not sent are released. [hd-9]
 //!
-//! Not here: what happens to an answer that HTTP/2 does not send (unary.rs, service.rs).
+//! Not here: how a listener notices that a caller has gone (grpc, http).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,22 +12,24 @@ use tokio::runtime::Handle;
 
 /// Whether a request has reached a point after which it must run to its end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MustFinish(Arc<AtomicBool>);
+pub struct MustFinish(Arc<AtomicBool>);
 
 impl MustFinish {
-    pub(super) fn set(&self) {
+    /// From now on it must.
+    pub fn set(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
 /// A running request. If dropped before its end, it continues in its own task if it must.
-pub(super) struct Finishing<T: 'static> {
+pub struct Finishing<T: 'static> {
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     must_finish: MustFinish,
 }
 
 impl<T> Finishing<T> {
-    pub(super) fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
+    /// This request.
+    pub fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
         Self { request: Some(request), must_finish }
     }
 }
@@ -50,6 +53,30 @@ impl<T> Drop for Finishing<T> {
         if let Ok(runtime) = Handle::try_current() {
             // The task drops the request's answer.
             runtime.spawn(async move { drop(request.await) });
+        }
+    }
+}
+
+/// What happens if a listener does not send an answer, because the caller has gone.
+#[derive(Default)]
+pub struct Untaken(Option<Box<dyn FnOnce() + Send>>);
+
+impl Untaken {
+    /// Calls this then.
+    pub fn then(act: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(act)))
+    }
+
+    /// The listener sends the answer: nothing happens.
+    pub fn taken(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
         }
     }
 }
