@@ -342,8 +342,7 @@ descriptors:
         };
         assert!(checked(None).is_ok());
         let problems = checked(Some(memory.clone())).err().expect("refused");
-        let stores = "a single limit per second lies in the second Redis and a limit of another window in the first";
-        let of = |place: &str| format!("{place}: plan \"gold\": {stores}");
+        let of = |place: &str| format!("{place}: plan \"gold\": {}", RowMisfit::OtherStore);
         assert_eq!(problems.texts, [of("p.yaml:3:5"), of("p.yaml:4:5")]);
     }
 }
