@@ -217,7 +217,7 @@ mod tests {
         denied most in 5 min, from 1 of 3
           denials    last who                                  by
         1200-1234      0s user=ann                             shop user (per-user)
-               34   1m05s user=bob                             shop user (per-user)
+               34   1m05s user=bob (plan ann)                  shop user (per-user)
                 7   3m43s idle=                                blog idle (f60s) shadow
 
         q quit  s sort  p pause  / filter  Tab table  up/down scroll
@@ -243,7 +243,7 @@ mod tests {
         denied most in 5 min, from 1 of 2, with "user"
           denials    last who                                  by
         1200-1234      0s user=ann                             shop user (per-user)
-               34   1m05s user=bob                             shop user (per-user)
+               34   1m05s user=bob (plan ann)                  shop user (per-user)
         filter: user_  Enter keep  Esc clear
         "#);
     }
