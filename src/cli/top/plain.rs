@@ -70,7 +70,7 @@ fn lines(report: &Report) -> String {
             name.limit,
             row.descriptor,
             role(row.is_shadow),
-            row.row
+            if row.row.is_empty() { "-" } else { &row.row }
         ));
     }
     text
@@ -97,9 +97,9 @@ mod tests {
         1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s | enforced
         1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s | shadow
         1800000123 | limit | 0.0 | 2000.0 | 0 | shop | tenant | f3600s | enforced
-        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced |
+        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced | -
         1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob | enforced | plan a\tnn
-        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow |
+        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow | -
         ");
     }
 }
