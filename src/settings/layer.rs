@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use config::{ConfigError, Map, Source};
 use weir_text::yaml::{Document, Options, Position, Value};
 
 use super::Problem;
@@ -160,11 +161,6 @@ impl Layer {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
     }
 
-    /// The text of each setting in this layer.
-    pub(super) fn texts(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.entries.iter().map(|entry| (entry.name, entry.text.clone()))
-    }
-
     fn put(&mut self, name: &str, text: &str, origin: &str) {
         let Some(setting) = Setting::find(name) else {
             self.unknown_name(name, origin);
@@ -251,6 +247,18 @@ impl Layer {
             }
         });
         Ok(())
+    }
+}
+
+/// Lets the `config` crate merge layers. A layer has only known names, so `config` reads none as a path expression.
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, config::Value>, ConfigError> {
+        let value = |entry: &GivenSetting| config::Value::new(Some(&entry.origin), entry.text.clone());
+        Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }
 

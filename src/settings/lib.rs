@@ -1,11 +1,13 @@
 //! Settings: one tree from four layers, defaults < file < environment < command line.
 //!
-//! [`Settings::load`] merges the layers. It returns typed values, or all problems at once. A layer checks all of its values,
-//! even those that a later layer replaces.
+//! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or all problems at once. A layer
+//! checks all of its values, even those that a later layer replaces.
 //!
 //! A setting is declared once, in its group: here, or in the group's own file. `group.rs` has the syntax, `row.rs` the
 //! kinds, `value.rs` the parsers, `layer.rs` the sources. Nothing is bound, connected or created: other packages build
 //! the log and the stores from these settings.
+//!
+//! The deserialiser of the `config` crate is not used: it stops at the first error, and its errors have no line.
 
 #[macro_use]
 mod group;
@@ -27,13 +29,13 @@ mod traces;
 mod value;
 mod xds;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use alerts::Alerts;
+use config::Config;
 use contradictions::ProblemList;
 use group::Group as _;
 pub use layer::{FILE_BYTES_MAX, Layer};
@@ -463,8 +465,11 @@ impl Settings {
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
-        // A later layer replaces the texts of earlier ones.
-        let merged = Merged(all().flat_map(Layer::texts).collect());
+        let builder = all().fold(Config::builder(), |builder, layer| builder.add_source(layer.clone()));
+        let merged = match builder.build() {
+            Ok(config) => Merged { config },
+            Err(error) => return Err(Problems(vec![Problem::internal("settings", &error)])),
+        };
         let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
         let mut contradictions = ProblemList::new(layers);
         settings.contradictions(&mut contradictions);
@@ -500,23 +505,25 @@ impl Settings {
 }
 
 /// All layers merged, as text.
-struct Merged(HashMap<&'static str, String>);
+struct Merged {
+    config: Config,
+}
 
 impl Merged {
     /// The value of a setting. [`FromText::unset`] if no layer sets it.
     fn read<T: FromText>(&self, name: &str) -> Result<T, Problem> {
-        let value = self.text(name).map_or_else(T::unset, T::from_text);
+        let value = self.text(name).map_or_else(T::unset, |text| T::from_text(&text));
         value.map_err(|reason| Problem::internal(name, &reason))
     }
 
     /// The result of `read` for the text. The type's default if no layer sets it.
     fn read_with<T: Default>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Problem> {
-        let value = self.text(name).map_or_else(|| Ok(T::default()), read);
+        let value = self.text(name).map_or_else(|| Ok(T::default()), |text| read(&text));
         value.map_err(|reason| Problem::internal(name, &reason))
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+    fn text(&self, name: &str) -> Option<String> {
+        self.config.get_string(name).ok()
     }
 }
 

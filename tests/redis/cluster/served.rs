@@ -145,7 +145,8 @@ fn without_one_node_the_others_still_count_and_its_own_carry_on_locally() {
         let line = metrics.lines().find(|line| line.starts_with("weir_on_error_total{action=\"local\"}"))?;
         (!line.ends_with(" 0")).then_some(())
     });
-    let begins = |line: &LogLine| line.message().is_some_and(|text| text.contains("go by on_error"));
+    let begins =
+        |line: &LogLine| line.message().is_some_and(|text| text.contains("a store does not answer: on_error applies"));
     assert!(weir.wait_for_log(0, PATIENCE, begins), "{}", weir.written());
     assert_eq!(weir.count_in_log(begins), 1);
     assert_eq!(http::get(weir.http, "/readyz").unwrap().status, 200, "a node that is gone is no reason to leave");

@@ -140,7 +140,7 @@ fn weir_ask_and_the_client_of_envoyproxy_ratelimit_speak_tls() {
             [&["--tls-ca-file", &theirs], &identity[..]].concat(),
             "no trusted authority has signed its certificate",
         ),
-        (&*at, vec!["--tls-ca-file", &ours], "if the server wants a certificate, give one with its key"),
+        (&*at, vec!["--tls-ca-file", &ours], "if the server requires a certificate, give one with its key"),
         (&*at, vec!["--tls-ca-file", "/no/such/file"], "/no/such/file: "),
         (&*at, vec!["--tls-cert-file", &cert], "--tls-key-file <FILE>"),
         (bare, vec![], "give the address of listen.grpc, after https:// if it has TLS"),
@@ -355,7 +355,7 @@ fn weir_does_not_start_with_files_that_cannot_be_used() {
         (&one.certificate, &missing, None, "missing.pem: cannot be opened"),
         (&one.certificate, &two.key, None, "two.key: is not the key of"),
         (&empty, &one.key, None, "empty.pem: contains no certificate in PEM"),
-        (&one.certificate, &one.certificate, None, "one.pem: holds no private key"),
+        (&one.certificate, &one.certificate, None, "one.pem: contains no unencrypted private key"),
         (&one.certificate, &one.key, Some(&empty), "empty.pem: contains no certificate in PEM"),
     ] {
         let ca = settings.map(|ca| format!("listen.tls.client_ca_file={}", ca.display()));

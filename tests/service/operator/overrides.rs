@@ -107,7 +107,7 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     assert!(said.contains("401") && said.contains("one of the tokens of admin.token_file"), "{said}");
     assert!(said.ends_with("give the command a file with the token: --token-file FILE\n"), "{said}");
     let wrong = weir(admin, &["delete", "shop", "user=eve", "--token-file", file.path().to_str().unwrap()]);
-    assert!(wrong.status.code() == Some(2) && text(&wrong.stderr).contains("one word of ASCII"), "{wrong:?}");
+    assert!(wrong.status.code() == Some(2) && text(&wrong.stderr).contains("one ASCII word"), "{wrong:?}");
     let far = weir(admin, &[&set[..], &["--token-file", token]].concat());
     assert!(text(&far.stderr).contains("366 days"), "{far:?}");
     let set = ["set", "shop", "user=eve", "--limit", "5/day", "--for", "2h", "--reason", "a \u{1b}[1m launch"];
@@ -204,7 +204,7 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
         (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "not an instant: write"),
         (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"2001-01-01\""), 400, "not in the future"),
         (&body("ann", 1).replace("86400000000", "1"), 400, "too short"),
-        (&body("ann", 1).replace("a launch", " "), 400, "say why"),
+        (&body("ann", 1).replace("a launch", " "), 400, "write why"),
         (&body("ann", 1).replace("a launch", &"x".repeat(257)), 400, "reason: 257 bytes, must be from 0 to 256"),
         (&body("ann", 1).replace("a launch", &"x".repeat(20_000)), 413, "not at most 16384 bytes"),
         (&body("ann", 1).replace("user=ann", "user"), 400, "has no"),

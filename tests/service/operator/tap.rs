@@ -471,7 +471,7 @@ fn a_recording_is_new_whole_and_ends_as_it_should() {
     let refused = tap(served.at.admin, &["--record", file]).output().unwrap();
     let reason = String::from_utf8(refused.stderr).unwrap();
     assert_eq!((refused.status.code(), fs::read_to_string(&path).unwrap()), (Some(1), text));
-    assert!(reason.contains("is there already: give another name, or --force"), "{reason}");
+    assert!(reason.contains("already exists: give another name, or --force"), "{reason}");
     let replaced = tap(served.at.admin, &["--record", file, "--force", "--for", "1s"]).output().unwrap();
     assert!(replaced.status.success(), "{replaced:?}");
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);

@@ -186,7 +186,7 @@ fn a_pipe_gets_lines_of_fields() {
     let of =
         |kind: &str| lines.iter().filter(|fields| fields[1] == kind).map(|fields| &fields[2..]).collect::<Vec<_>>();
     let [server] = of("server")[..] else { panic!("{text}") };
-    assert_eq!((server[0], &server[4..]), ("ready", &["memory", "answers", "closed", "0", "1", "2", "0", "0"][..]));
+    assert_eq!((server[0], &server[4..]), ("ready", &["memory", "answers", "closed", "0", "1", "2", "0", "0", "0", "0", "0"][..]));
     let limit = of("limit").into_iter().find(|fields| fields[4] == "user").unwrap();
     assert_eq!(limit[2..], ["8", "shop", "user", "per-user", "enforced"]);
     let keys: Vec<_> = of("key").into_iter().map(|fields| (fields[0], fields[1], fields.len(), fields[6])).collect();
