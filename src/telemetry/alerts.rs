@@ -68,6 +68,7 @@ impl Alerts {
     }
 
     /// The alerts, for the one task that handles them. None on the second call.
+    #[must_use]
     pub fn take(&self) -> Option<mpsc::Receiver<Alert>> {
         self.receiver.lock().take()
     }

@@ -42,6 +42,7 @@ impl Node {
     ///
     /// # Panics
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
+    #[must_use]
     pub fn start(options: Options) -> Self {
         let settings = options.breaker;
         let connect_timeout = options.connect_timeout;

@@ -53,6 +53,7 @@ impl Pipeline {
     /// # Panics
     ///
     /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
+    #[must_use]
     pub fn start(options: Options) -> Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
