@@ -261,7 +261,7 @@ mod tests {
             (&format!("ann {}", "x".repeat(4_097)), "line 1: a token has 16 to 4096 bytes, this one has 4097"),
             (&format!("ann more {SECRET}"), "line 1: neither NAME TOKEN nor NAME TOKEN tap-values"),
             (&format!("ann {SECRET} tap-values more"), "line 1: neither NAME TOKEN"),
-            (&format!("ann {SECRET}\nann {OTHER}"), "line 2: two tokens are called ann"),
+            (&format!("ann {SECRET}\nann {OTHER}"), "line 2: two tokens have the name ann"),
             (&format!("a/b {SECRET}"), "line 1: a name has"),
             (&format!("# {SECRET}"), "line 1: a name has"),
             (&format!("{} {SECRET}", "x".repeat(65)), "line 1: a name has"),
