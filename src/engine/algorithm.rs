@@ -76,7 +76,7 @@ impl Algorithm {
     /// A fixed window aligned to the clock, the default of policies.
     pub const FIXED_WINDOW: Self = Self::FixedWindow { anchor: Anchor::Clock };
 
-    /// The kind of state of a limit with this many hits per window, with its numbers.
+    /// The kind of state that a limit with this many hits per window has. It contains the numbers of the limit.
     ///
     /// # Errors
     /// When a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]

@@ -596,7 +596,7 @@ mod tests {
         // A request for more hits than the lease has goes to the store. The lease keeps its hits.
         assert!(bench.admit(&[consume("k", &limit, 40)]).is_none());
         assert!(bench.admit(&[consume("k", &limit, 28)]).is_some());
-        // At the low water mark, one request takes the next hits ahead.
+        // When few hits remain, only the first request takes the next hits ahead.
         let [first, second] = [(); 2].map(|()| bench.find(&one).1);
         assert!(matches!(*first, [(0, 21..)]), "{first:?}");
         assert!(second.is_empty(), "{second:?}");
@@ -685,7 +685,7 @@ mod tests {
         }
         let kept = || bench.leases.table().sets.iter().map(|set| set.lock().len()).sum::<usize>();
         assert!((LEASED_KEYS_MAX / 2..=LEASED_KEYS_MAX).contains(&kept()), "{}", kept());
-        // Keys without leases make room.
+        // Keys without leases are removed when new keys need their places.
         for key in 0..3 * LEASED_KEYS_MAX {
             bench.leases.asked(&key.to_string(), None, None);
         }

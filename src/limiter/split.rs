@@ -319,7 +319,7 @@ async fn fall_back<'a>(
         return Ok(denied_groups);
     }
     let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
-    // Quotas are decided together with those that other stores have answered.
+    // This store does not decide quotas alone: they are judged later, together with the quotas of the other stores.
     alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
     let mut decision = Decision::default();
     stores.ask(store, request, Before::default(), &mut alone, &mut decision).await?;

@@ -72,7 +72,7 @@ codes! {
     /// A descriptor that matches values before another one, and lacks a limit that is nested in the other one.
     HidesBelow = "hides_below",
         "write the limits of the other descriptor below this one too, or unlimited: true for no limit";
-    /// A descriptor without a limit, itself and in nested descriptors.
+    /// A descriptor that has no limit, and whose nested descriptors have none.
     NoLimit = "no_limit",
         "write rate_limit: {unlimited: true} to let requests pass, or remove the descriptor";
     /// A value that is compared as text and looks like a regular expression.

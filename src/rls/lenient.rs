@@ -21,7 +21,7 @@ pub enum Unreadable {
     #[error("not a RateLimitRequest in protobuf, or more than {FIELDS_MAX} fields in a message of it")]
     Malformed,
     /// Their texts would grow too much.
-    #[error("request: {0} more bytes to write out what is no UTF-8, at most {GROWTH_BYTES_MAX}")]
+    #[error("request: replacing bytes that are not UTF-8 adds {0} bytes, at most {GROWTH_BYTES_MAX}")]
     Growth(usize),
 }
 

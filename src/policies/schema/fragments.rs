@@ -56,7 +56,7 @@ pub(super) fn words(words: &[&str]) -> Value {
     json!({ "enum": words })
 }
 
-/// True or false in the words of YAML 1.1, some of which editors read as texts.
+/// A boolean, or one of the boolean words of YAML 1.1. Editors read some of these words as texts.
 pub(super) fn flag() -> Value {
     json!({
         "anyOf": [{ "type": "boolean" }, { "enum": ["yes", "no", "on", "off", "y", "n"] }],

@@ -200,8 +200,8 @@ variables! {
     LOCAL_CACHE_SIZE_IN_BYTES: Integer = "0", Part(&["deny_cache.max_age", "deny_cache.max_keys", "deny_cache.until_window_end"]);
     /// The part of a limit above which hits count as near it.
     NEAR_LIMIT_RATIO: Float = "0.8", Is("near_limit_ratio", Form::Ratio);
-    /// What every key in Redis begins with. weir's keys are not those of envoyproxy/ratelimit; bytes that cannot stand in a
-    /// prefix are written in hexadecimal.
+    /// The prefix of every key in Redis. weir's keys are not those of envoyproxy/ratelimit; bytes that a prefix cannot have
+    /// are written in hexadecimal.
     CACHE_KEY_PREFIX: Text = "", Part(&["redis.key_prefix"]);
     /// redis is the only backend. weir does not start with memcache.
     BACKEND_TYPE: Text = "redis", Part(&["store"]);

@@ -359,7 +359,10 @@ mod tests {
         let bomb = format!("a: &a [{}]\nb: &b [{}]\nc: [{}]", "x,".repeat(500), "*a,".repeat(100), "*b,".repeat(100));
         assert!(problem(&bomb).contains(": more than 200000 values"));
         let long = format!("a: &a {}\nb: [{}]", "x".repeat(500_000), "*a,".repeat(100));
-        assert!(problem(&long).contains(": aliases expand to more than 16 MiB of text"), "aliases count with their texts");
+        assert!(
+            problem(&long).contains(": aliases expand to more than 16 MiB of text"),
+            "aliases count with their texts"
+        );
         assert!(problem(&"[".repeat(YAML.depth_max + 1)).contains(": nested deeper than 16 "));
     }
 

@@ -210,7 +210,7 @@ mod tests {
 
     const BATCHES: Batches =
         Batches { queue: 8, batch_max: 4, delay: Duration::from_millis(5), export_timeout: Duration::from_millis(20) };
-    /// A delay that no test waits for.
+    /// A delay that is longer than any test.
     const NEVER: Duration = Duration::from_secs(3_600);
     /// Longer than anything here takes on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(20);

@@ -145,7 +145,7 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     assert_eq!(json_at(admin, "/state?domain=shop&descriptor=user=eve")["limits"][0]["requests"], 5);
     assert_eq!(json_at(admin, "/readyz")["overrides"]["in_force"], 1);
     let top = Command::new(binary()).args(["top", "--once", "--server", &admin.to_string()]).output().unwrap();
-    assert!(text(&top.stdout).lines().next().is_some_and(|line| line.ends_with("\t0\t1")), "{top:?}");
+    assert!(text(&top.stdout).lines().next().is_some_and(|line| line.ends_with("\t0\t1\t0\t0\t0")), "{top:?}");
 
     let delete = ["delete", "shop", "user=eve", "--token-file", token];
     let deleted = weir(admin, &delete);
@@ -193,7 +193,7 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
     assert!(set("path=/a\\,b", "5/h").status.success());
     let taken = set("path=/a\\,c", "6/h");
     let said = text(&taken.stderr);
-    assert!(said.contains("409") && said.contains("the override of path=/a\\,b is for the same state"), "{said}");
+    assert!(said.contains("409") && said.contains("the override of path=/a\\,b applies to the same state"), "{said}");
     assert!(weir(admin, &["delete", "shop", "path=/a\\,b"]).status.success());
 
     for (body, status, reason) in [
