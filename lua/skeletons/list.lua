@@ -16,7 +16,7 @@
 -- role: `-` a decision of its own, which each charge of an independent decision is; e, s, q a charge of a decision that is
 -- all or nothing: enforced, shadow, quota; E, S, Q the same for the decision's last charge.
 --
--- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works on
+-- Strategy: all states are read before the first is written, since Redis does not undo a script that fails. Each charge works on
 -- copies of the states, in x, y and z: the fields of its state in their order; x is nil where the key was not read yet and
 -- false where the state is empty. A charge finds what the charges before it left. A copy has an expiry once a charge has
 -- changed it, or found it in need of rewriting (moved, [tm-3]), and is written. A decision that is all or nothing keeps in

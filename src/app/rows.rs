@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufReader;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -26,8 +27,9 @@ const PROBLEMS_MAX: usize = 20;
 /// The most files.
 const FILES_MAX: usize = 1_000;
 
-/// What distinguishes a file from its next version.
-type Stamp = (SystemTime, u64);
+/// What distinguishes a file from its next version: its inode was changed then, and it has this length. A copy can keep the time of
+/// the contents, and a change of rights does not touch it.
+type Stamp = (i64, i64, u64);
 
 /// A line of a file, for messages.
 struct Place {
@@ -89,15 +91,15 @@ impl RowFiles {
             let now = self.table.policies();
             let are_same = Arc::ptr_eq(&now, &std::mem::replace(&mut policies, now.clone()));
             let (found, are_good) = on_own_thread(move || {
-                let found = files(&directory);
+                let Some(found) = files(&directory) else { return (before, None) };
                 let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
                 // A start without files needs no line in the log.
                 let has_none = before.is_none() && found.is_empty();
                 let are_good = (!is_read).then(|| has_none || look(&table, &now, &found));
-                (found, are_good)
+                (Some(found), are_good)
             })
             .await;
-            known = Some(found);
+            known = found;
             if let Some(are_good) = are_good {
                 self.are_refused.store(!are_good, Relaxed);
                 if are_good {
@@ -108,9 +110,9 @@ impl RowFiles {
     }
 }
 
-/// The files of rows in a directory.
-fn files(directory: &Path) -> BTreeMap<PathBuf, Stamp> {
-    let Ok(entries) = fs::read_dir(directory) else { return BTreeMap::new() };
+/// The files of rows in a directory; None if it cannot be read now, which the watch over the policies logs.
+fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
+    let entries = fs::read_dir(directory).ok()?;
     let is_rows = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')
@@ -119,9 +121,9 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Stamp> {
         let path = entry.ok()?.path();
         // Of a link, what it leads to. A pipe or a device could block for ever.
         let metadata = fs::metadata(&path).ok().filter(|metadata| metadata.is_file() && is_rows(&path))?;
-        Some((path, (metadata.modified().ok()?, metadata.len())))
+        Some((path, (metadata.ctime(), metadata.ctime_nsec(), metadata.len())))
     });
-    found.take(FILES_MAX).collect()
+    Some(found.take(FILES_MAX).collect())
 }
 
 /// Puts the rows of these files in force, or logs why not. Returns whether they are.

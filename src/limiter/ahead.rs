@@ -100,6 +100,8 @@ impl Ahead {
                     self.observer.lease_hits(LeaseHits::Leased, self.hits);
                     self.observer.lease_hits(LeaseHits::Lost, self.hits);
                 }
+                // No request begins another call before the store has answered one.
+                self.taking.end(Some(0), None);
                 return;
             }
         };

@@ -26,6 +26,9 @@ use super::{Answer, Limiter, Query, Status, Undecided};
 /// [rw-2]
 const ROUNDS_MAX: u32 = 32;
 
+/// A request waits for hits that a call charges ahead for one third of its time at most. [ls-4]
+const WAIT_SHARE: u32 = 3;
+
 impl Limiter {
     /// Decides a request under these policies.
     pub(super) async fn decide_under(
@@ -171,7 +174,8 @@ impl Limiter {
     }
 
     /// Waits until a call has charged hits ahead, once for each limit, and admits the request from them. So a burst of requests
-    /// that finds a lease used up makes one call to the store.
+    /// that finds a lease used up makes one call to the store. Waits for a part of the time only: after a call that is late, a
+    /// request must have the time for a call of its own.
     async fn wait_for_hits<'a>(
         &self,
         request: &Request<'_, '_>,
@@ -180,9 +184,10 @@ impl Limiter {
         mut end: watch::Receiver<()>,
         decided: &mut Decided<'a>,
     ) -> bool {
+        let until = request.started + request.deadline.saturating_duration_since(request.started) / WAIT_SHARE;
         for _ in charges {
             // Nothing is sent on the channel: it closes.
-            if tokio::time::timeout_at(request.deadline.into(), end.changed()).await.is_err() {
+            if tokio::time::timeout_at(until.into(), end.changed()).await.is_err() {
                 return false;
             }
             match self.admit_by_leases(request, charges, hot, decided) {

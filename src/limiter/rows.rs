@@ -458,7 +458,9 @@ impl RowTable {
             match self.delete(&found).await {
                 Ok(true) => pruned.push(found.row),
                 Ok(false) | Err(RowRefused::OfFile) => {}
-                Err(refused) => return Err(refused),
+                Err(refused) if pruned.is_empty() => return Err(refused),
+                // What was removed is answered; the caller asks for this page again.
+                Err(_) => return Ok((pruned, Some(cursor.map_or_else(|| Cursor::default().text(), str::to_owned)))),
             }
         }
         Ok((pruned, next))

@@ -365,7 +365,7 @@ pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
     const FORM: &str = "not HOST:PORT, such as xds.internal:18000";
     let place = text.strip_prefix("dns:///").unwrap_or(text);
     if place.contains("://") {
-        return Err(format!("{FORM}: not a URL"));
+        return Err(format!("{FORM}: remove the scheme, such as https://"));
     }
     let (host, port) = place.rsplit_once(':').ok_or(FORM)?;
     let port = match integer::<u16>(port) {

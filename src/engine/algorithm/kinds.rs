@@ -1,6 +1,6 @@
 //! The macro that makes the enums of all kinds of state, and their dispatch, from one row for each kind.
 //!
-//! Not here: the rows (algorithm.rs), and what a kind does (counting.rs).
+//! Not here: the rows (rows.rs), and what a kind does (counting.rs).
 
 /// Makes [`StateKind`], [`State`] and [`Observed`] from the rows, and the dispatch to each kind.
 macro_rules! kinds {

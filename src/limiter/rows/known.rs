@@ -138,7 +138,8 @@ impl KnownRows {
     }
 
     /// Returns a row of this process, or the default if there is none. It ends by the clock of this process, which is
-    /// also the clock of the memory store. Removes a row of an operator that ended a while ago. [rw-4]
+    /// also the clock of the memory store. After the end of an operator's row, that of a file applies. Removes a row of an
+    /// operator that ended a while ago. [rw-4]
     pub(crate) fn find_own(&self, key: &str, now: impl FnOnce() -> Micros) -> KnownRow {
         let Some((row, terms)) = self.own(key) else { return KnownRow::default() };
         if let Some(until) = row.until {
@@ -147,7 +148,10 @@ impl KnownRows {
                 self.remove_own(key, &row);
             }
             if now >= until {
-                return KnownRow::default();
+                return self.of_file(key).filter(|(row, _)| row.until.is_none_or(|until| now < until)).map_or_else(
+                    KnownRow::default,
+                    |(row, terms)| KnownRow { version: row.version, terms: Some(terms), until: row.until },
+                );
             }
         }
         KnownRow { version: row.version, terms: Some(terms), until: row.until }
@@ -192,9 +196,12 @@ impl KnownRows {
 
     /// A row of this process.
     pub(super) fn own(&self, key: &str) -> Option<ProcessRow> {
-        let shard = self.own_shard(key);
-        let set = self.set[shard].read().get(key).cloned();
-        set.or_else(|| self.of_files.load().get(shard)?.get(key).cloned())
+        let set = self.set[self.own_shard(key)].read().get(key).cloned();
+        set.or_else(|| self.of_file(key))
+    }
+
+    fn of_file(&self, key: &str) -> Option<ProcessRow> {
+        self.of_files.load().get(self.own_shard(key))?.get(key).cloned()
     }
 
     /// Keeps a row of this process. Returns false if there are too many.

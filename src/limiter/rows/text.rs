@@ -81,6 +81,14 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
 /// # Errors
 /// The reason why the row does not fit into a text.
 pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
+    // A file of rows has a row in each line.
+    let has_break = |text: &str| text.contains(['\n', '\r']);
+    if has_break(&row.note) {
+        return Err("note: has a line break".to_owned());
+    }
+    if let Some((key, _)) = row.entries.iter().find(|(key, value)| has_break(key) || has_break(value)) {
+        return Err(format!("the entry {key:?}: has a line break"));
+    }
     let (plan, limits) = match &row.terms {
         RowTerms::Plan(plan) => (Some(plan.clone()), Vec::new()),
         RowTerms::Own(numbers) => {

@@ -328,7 +328,7 @@ const STATISTICS: Part = Part {
             .help("Names of statistics with values of requests.")
             .more("At most `metrics.dynamic_series`."),
         counter("weir_dynamic_series_refused_total", &[], "counts")
-            .help("Counts of statistics whose name from the request did not fit.")
+            .help("Counts of statistics that had no room within `metrics.dynamic_series`, of names from requests.")
             .more("Raise `metrics.dynamic_series`, or take `detailed_metric` off a rule."),
         counter("weir_statsd_dropped_lines_total", &[], "lines")
             .help("Lines of statistics that did not reach the StatsD server.")
