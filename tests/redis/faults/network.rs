@@ -133,14 +133,23 @@ fn answers_that_are_cut_in_the_middle_charge_nothing_twice() {
     let shop = Shop::open(&proxy.url(), &[PATIENT, "runtime.cores=1", "redis.pool_size=1"]);
     let mut client = rls::Client::connect(shop.weir.grpc);
     let mut ask = || Said::of(&client.ask(rls::request("shop", &[("fails", HOT)])));
+    let mut asked = 0;
     for _ in 0..CUTS {
         // A connection that is made here, so that it is no greeting that is cut.
         assert_eq!(ask(), Said::Within);
-        proxy.cut_after(3);
-        assert_eq!(ask(), Said::Failed(Code::DeadlineExceeded));
+        asked += 1;
+        loop {
+            proxy.cut_after(3);
+            asked += 1;
+            match ask() {
+                Said::Failed(Code::DeadlineExceeded) => break,
+                // The answer to another call of weir, such as a read of the overrides, was cut.
+                said => assert_eq!(said, Said::Within),
+            }
+        }
     }
-    assert_eq!(shop.used("fails", HOT, AMPLE), 2 * CUTS);
-    assert_eq!(seen::errors(&shop.weir, "broken"), CUTS as u64);
+    assert_eq!(shop.used("fails", HOT, AMPLE), asked);
+    assert!(seen::errors(&shop.weir, "broken") >= CUTS as u64);
     assert_eq!(seen::fallbacks(&shop.weir, "error"), CUTS as u64);
 }
 
