@@ -12,7 +12,7 @@ use weir_engine::words::printable;
 use weir_text::instant_text;
 
 use super::admin::{Method, NoAnswer, encoded};
-use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
+use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
 use super::overridden::{List, PATH, ShownOverride, Unanswered, send};
 use super::token::Token;
@@ -98,8 +98,8 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
     Ok(())
 }
 
-fn delete(arguments: &DeleteArguments, out: &mut dyn Write) -> Result<(), Failed> {
-    let DeleteArguments { domain, descriptor, server } = arguments;
+fn delete(arguments: &DescriptorArguments, out: &mut dyn Write) -> Result<(), Failed> {
+    let DescriptorArguments { domain, descriptor, server } = arguments;
     let descriptor = encoded(&spell_pairs(&descriptor.entries));
     let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
     let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;

@@ -26,8 +26,8 @@ use weir_text::{instant_text, parse_instant};
 pub use self::import::ImportError;
 use self::import::{LineEnd, Pass, import};
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent, encoded};
-use super::args::overrides::ServerArguments;
-use super::args::rows::{AllArguments, ImportArguments, OneArguments, RowAction, SetRowArguments};
+use super::args::overrides::{DescriptorArguments, ServerArguments};
+use super::args::rows::{AllArguments, ImportArguments, RowAction, SetRowArguments};
 use super::overridden::{Unanswered, send};
 use super::runtime::block_on;
 use super::token::Token;
@@ -127,12 +127,12 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
                 import(file, *skip, |pass, rows| Ok(table.write(pass, rows)), out, notes)
             }),
         },
-        RowAction::Get(OneArguments { domain, descriptor, server }) => {
+        RowAction::Get(DescriptorArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
             Ok(writeln!(out, "{}", row.line())?)
         }
         RowAction::Set(arguments) => set(arguments, out),
-        RowAction::Remove(OneArguments { domain, descriptor, server }) => {
+        RowAction::Remove(DescriptorArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
             Ok(writeln!(out, "removed   {}", row.line())?)
         }

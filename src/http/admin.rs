@@ -18,7 +18,6 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::Entry;
 use weir_engine::Lease;
 use weir_engine::Limit;
 use weir_engine::Mode;
@@ -28,17 +27,17 @@ use weir_engine::ParameterValue;
 use weir_engine::PolicySet;
 use weir_engine::Rule;
 use weir_engine::Term;
-use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_lifecycle::on_own_thread;
 
+use super::body::{as_entries, entries_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
-    ServiceState, Site, bad_request, json_error, limited, metrics, not_found, origin, overrides, page, readyz, rows,
-    source, states, tap, token, wrong_method,
+    ServiceState, Site, bad_query, bad_request, json_error, limited, metrics, not_found, origin, overrides, page,
+    readyz, rows, source, states, tap, token, wrong_method,
 };
 
 /// Every path, for the response to an unknown one.
@@ -320,32 +319,13 @@ struct StateQuery {
     descriptor: String,
 }
 
-/// The descriptor whose state is shown or reset.
-struct StateRequest {
-    domain: String,
-    entries: Vec<(String, String)>,
-}
-
-impl StateRequest {
-    /// # Errors
-    /// The text of a 400.
-    fn read(query: Result<Query<StateQuery>, QueryRejection>) -> Result<Self, String> {
-        let Query(which) = query.map_err(|rejection| rejection.body_text())?;
-        let entries = parse_entries(&which.descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
-        Ok(Self { domain: which.domain, entries })
-    }
-
-    fn entries(&self) -> Vec<Entry<'_>> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
-    }
-}
-
 async fn show_state(
     State(site): State<Arc<Site>>,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let wanted = StateRequest::read(query).map_err(bad_request)?;
-    let states = site.limiter.show_states(&wanted.domain, &wanted.entries()).await.map_err(unavailable)?;
+    let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let entries = entries_of(&descriptor).map_err(bad_request)?;
+    let states = site.limiter.show_states(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
     if states.is_empty() {
         return Err(no_limit());
     }
@@ -370,14 +350,15 @@ async fn reset(
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
     let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
-    let wanted = StateRequest::read(query).map_err(bad_request)?;
-    let entries = wanted.entries();
-    let (keys, stored) = site.limiter.reset(&wanted.domain, &entries).await.map_err(unavailable)?;
+    let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let entries = entries_of(&descriptor).map_err(bad_request)?;
+    let entries = as_entries(&entries);
+    let (keys, stored) = site.limiter.reset(&domain, &entries).await.map_err(unavailable)?;
     if keys.is_empty() {
         return Err(no_limit());
     }
     let descriptor = spell_entries(entries.iter().copied());
-    tracing::info!(by, domain = &*wanted.domain, descriptor, stored, "state reset by the admin listener");
+    tracing::info!(by, domain, descriptor, stored, "state reset by the admin listener");
     Ok(Json(json!({ "keys": keys, "stored": stored })).into_response())
 }
 

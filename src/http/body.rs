@@ -1,14 +1,17 @@
-//! What the bodies and queries of requests about descriptors have in common: `/overrides` and `/rows`.
+//! What the bodies and queries of requests about descriptors have in common: `/overrides`, `/rows` and `/state`.
 
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::StatusCode;
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::Window;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::overrides::{Entries, Numbers};
+use weir_engine::{Entry, Window};
+
+use super::json_error;
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,12 +29,12 @@ pub(super) struct BodyNumbers {
 /// Reads a body of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// When it is longer, or does not arrive in time.
-pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, (StatusCode, String)> {
+/// The answer to a body that is longer, or does not arrive in time.
+pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Response> {
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, bytes_max)).await {
         Ok(Ok(body)) => Ok(body.into()),
-        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {bytes_max} bytes"))),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
+        Ok(Err(_)) => Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {bytes_max} bytes"))),
+        Err(_) => Err(json_error(StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
     }
 }
 
@@ -62,9 +65,13 @@ pub(super) fn entries_of(descriptor: &str) -> Result<Entries, String> {
     Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
 }
 
+/// The same entries, borrowed.
+pub(super) fn as_entries(entries: &Entries) -> Vec<Entry<'_>> {
+    entries.iter().map(|(key, value)| Entry { key, value }).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use weir_engine::Entry;
     use weir_engine::descriptor::spell_entries;
 
     use super::*;

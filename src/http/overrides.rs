@@ -27,7 +27,7 @@ use weir_text::{instant_text, parse_instant};
 use super::body::{self, BodyNumbers, entries_of, numbers_as_json, numbers_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
-use super::{Site, json_error, token};
+use super::{Site, bad_query, bad_request, json_error, token};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
@@ -100,23 +100,13 @@ pub(super) async fn set(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
-    };
-    let new =
-        match body::read(body, BODY_BYTES_MAX).await.and_then(|body| wanted(&body, &by, site.admin.overrides.now())) {
-            Ok(new) => new,
-            Err((status, reason)) => return json_error(status, reason),
-        };
-    match site.admin.overrides.set(&new).await {
-        Ok(kept) => {
-            audit(&by, &kept, "override set");
-            changed(&kept, &site.admin.overrides)
-        }
-        Err(refused) => refusal(&refused),
-    }
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let body = body::read(body, BODY_BYTES_MAX).await?;
+    let new = wanted(&body, &by, site.admin.overrides.now()).map_err(bad_request)?;
+    let kept = site.admin.overrides.set(&new).await.map_err(refusal)?;
+    audit(&by, &kept, "override set");
+    Ok(changed(&kept, &site.admin.overrides))
 }
 
 /// Deletes an override.
@@ -125,26 +115,13 @@ pub(super) async fn delete(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<DeleteQuery>, QueryRejection>,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
-    };
-    let which = match query {
-        Ok(Query(which)) => which,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
-    let entries = match entries_of(&which.descriptor) {
-        Ok(entries) => entries,
-        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
-    };
-    match site.admin.overrides.delete(&which.domain, &entries).await {
-        Ok(deleted) => {
-            audit(&by, &deleted, "override deleted");
-            changed(&deleted, &site.admin.overrides)
-        }
-        Err(refused) => refusal(&refused),
-    }
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let Query(which) = query.map_err(|rejection| bad_query(&rejection))?;
+    let entries = entries_of(&which.descriptor).map_err(bad_request)?;
+    let deleted = site.admin.overrides.delete(&which.domain, &entries).await.map_err(refusal)?;
+    audit(&by, &deleted, "override deleted");
+    Ok(changed(&deleted, &site.admin.overrides))
 }
 
 /// Logs the author of a change.
@@ -222,32 +199,27 @@ fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
 }
 
 /// The override in a body.
-pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, (StatusCode, String)> {
-    let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
+pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, String> {
     let SetBody { domain, descriptor, limits, until, for_us, reason } =
-        serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| format!("body: {error}"))?;
     if limits.is_empty() {
-        return Err(invalid("limits: at least one".to_owned()));
+        return Err("limits: at least one".to_owned());
     }
     if reason.trim().is_empty() {
-        return Err(invalid("reason: write why".to_owned()));
+        return Err("reason: write why".to_owned());
     }
     let until = match (until, for_us) {
-        (Some(text), None) => parse_instant(&text).map_err(|reason| invalid(format!("until = {text:?}: {reason}")))?,
+        (Some(text), None) => parse_instant(&text).map_err(|reason| format!("until = {text:?}: {reason}"))?,
         (None, Some(us)) => now.saturating_add(us),
-        _ => return Err(invalid("give either until or for_us".to_owned())),
+        _ => return Err("give either until or for_us".to_owned()),
     };
-    let set = Override {
-        domain: domain.into(),
-        entries: entries_of(&descriptor).map_err(invalid)?,
-        numbers: numbers_of(limits).map_err(invalid)?,
-        until,
-    };
+    let set =
+        Override { domain: domain.into(), entries: entries_of(&descriptor)?, numbers: numbers_of(limits)?, until };
     Ok(SetOverride { set, set_at: now, by: by.into(), reason: reason.trim().into() })
 }
 
-fn refusal(refused: &Refused) -> Response {
-    let status = match refused {
+fn refusal(refused: Refused) -> Response {
+    let status = match &refused {
         Refused::Misfit(Misfit::NoDomain | Misfit::NoRule { .. }) | Refused::Absent => StatusCode::NOT_FOUND,
         Refused::Misfit(Misfit::Taken(_)) | Refused::Full(_) | Refused::Contended => StatusCode::CONFLICT,
         Refused::Misfit(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,

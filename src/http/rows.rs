@@ -12,16 +12,15 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::Entry;
 use weir_engine::descriptor::spell_entries;
-use weir_engine::overrides::{Entries, Misfit};
+use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowMisfit, RowTerms};
 use weir_limiter::rows::{Removed, RowRefused, Written};
 use weir_text::{instant_text, parse_instant};
 
-use super::body::{self, BodyNumbers, entries_of, numbers_as_json, numbers_of};
+use super::body::{self, BodyNumbers, as_entries, entries_of, numbers_as_json, numbers_of};
 use super::token::PeerAddress;
-use super::{Site, json_error, token};
+use super::{Site, bad_query, bad_request, json_error, token};
 
 /// The largest body, in bytes.
 const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
@@ -74,36 +73,30 @@ pub(super) struct Posted {
 }
 
 /// One row, or a page of rows.
-pub(super) async fn show(State(site): State<Arc<Site>>, query: Result<Query<Asked>, QueryRejection>) -> Response {
-    let Asked { domain, descriptor, after } = match query {
-        Ok(Query(asked)) => asked,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
+pub(super) async fn show(
+    State(site): State<Arc<Site>>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Response> {
+    let Query(Asked { domain, descriptor, after }) = query.map_err(|rejection| bad_query(&rejection))?;
     let table = &site.admin.rows;
-    match (domain, descriptor) {
-        (Some(domain), Some(descriptor)) => match entries_of(&descriptor) {
-            Ok(entries) => match table.get(&domain, &as_entries(&entries)).await {
-                Ok(row) => Json(as_json(&row)).into_response(),
-                Err(refused) => refusal(&refused),
-            },
-            Err(reason) => json_error(StatusCode::BAD_REQUEST, reason),
-        },
-        (None, Some(_)) => json_error(StatusCode::BAD_REQUEST, "descriptor without domain".to_owned()),
-        (domain, None) => match table.page(domain.as_deref(), after.as_deref()).await {
-            Ok(page) => {
-                let rows = page.rows.iter().map(|(row, misfit)| {
-                    let mut shown = as_json(row);
-                    shown["unused"] = json!(misfit.as_ref().map(RowMisfit::to_string));
-                    shown
-                });
-                let rows: Vec<Value> = rows.collect();
-                let store = table.store().name();
-                Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next }))
-                    .into_response()
-            }
-            Err(refused) => refusal(&refused),
-        },
-    }
+    let domain = match (domain, descriptor) {
+        (Some(domain), Some(descriptor)) => {
+            let entries = entries_of(&descriptor).map_err(bad_request)?;
+            let row = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
+            return Ok(Json(as_json(&row)).into_response());
+        }
+        (None, Some(_)) => return Err(bad_request("descriptor without domain")),
+        (domain, None) => domain,
+    };
+    let page = table.page(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
+    let rows = page.rows.iter().map(|(row, misfit)| {
+        let mut shown = as_json(row);
+        shown["unused"] = json!(misfit.as_ref().map(RowMisfit::to_string));
+        shown
+    });
+    let rows: Vec<Value> = rows.collect();
+    let store = table.store().name();
+    Ok(Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next })).into_response())
 }
 
 /// Sets one row.
@@ -112,30 +105,21 @@ pub(super) async fn set(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let row =
+        row_of(&body::read(body, BODY_BYTES_MAX).await?).map_err(|reason| bad_request(format!("body: {reason}")))?;
+    let mut results = site.admin.rows.write(vec![row.clone()]).await;
+    let Some(written) = results.pop() else {
+        return Err(json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result"));
     };
-    let row = match body::read(body, BODY_BYTES_MAX).await {
-        Ok(body) => match row_of(&body) {
-            Ok(row) => row,
-            Err(reason) => return json_error(StatusCode::BAD_REQUEST, format!("body: {reason}")),
-        },
-        Err((status, reason)) => return json_error(status, reason),
-    };
-    match site.admin.rows.write(vec![row.clone()]).await.pop() {
-        Some(Ok(written)) => {
-            audit(&by, &row, &written);
-            let mut shown = as_json(&row);
-            shown["store"] = json!(site.admin.rows.store().name());
-            shown["result"] = json!(word(&written));
-            shown["before"] = json!(written.before.as_ref().map(as_json));
-            Json(shown).into_response()
-        }
-        Some(Err(refused)) => refusal(&refused),
-        None => json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result".to_owned()),
-    }
+    let written = written.map_err(refusal)?;
+    audit(&by, &row, &written);
+    let mut shown = as_json(&row);
+    shown["store"] = json!(site.admin.rows.store().name());
+    shown["result"] = json!(word(&written));
+    shown["before"] = json!(written.before.as_ref().map(as_json));
+    Ok(Json(shown).into_response())
 }
 
 /// Sets many rows: one JSON line each, with a result for each.
@@ -145,22 +129,13 @@ pub(super) async fn set_many(
     headers: HeaderMap,
     query: Result<Query<Posted>, QueryRejection>,
     body: Body,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
-    };
-    let is_check = match query {
-        Ok(Query(posted)) => posted.check,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
-    let body = match body::read(body, BODY_BYTES_MAX).await {
-        Ok(body) => body,
-        Err((status, reason)) => return json_error(status, reason),
-    };
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let Query(Posted { check: is_check }) = query.map_err(|rejection| bad_query(&rejection))?;
+    let body = body::read(body, BODY_BYTES_MAX).await?;
     let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     if lines.len() > ROWS_MAX {
-        return json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows"));
+        return Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows")));
     }
     let table = &site.admin.rows;
     let mut results: Vec<Value> = Vec::with_capacity(lines.len());
@@ -186,7 +161,7 @@ pub(super) async fn set_many(
             Err(refused) => refused_json(&refused),
         };
     }
-    Json(json!({ "store": table.store().name(), "results": results })).into_response()
+    Ok(Json(json!({ "store": table.store().name(), "results": results })).into_response())
 }
 
 /// Removes one row, or the ended rows of a page.
@@ -195,41 +170,29 @@ pub(super) async fn remove(
     peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Unwanted>, QueryRejection>,
-) -> Response {
-    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
-        Ok(by) => by,
-        Err(refusal) => return refusal,
-    };
-    let Unwanted { domain, descriptor, ended, after } = match query {
-        Ok(Query(unwanted)) => unwanted,
-        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
-    };
+) -> Result<Response, Response> {
+    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let Query(Unwanted { domain, descriptor, ended, after }) = query.map_err(|rejection| bad_query(&rejection))?;
     let table = &site.admin.rows;
     match (domain, descriptor, ended) {
-        (Some(domain), Some(descriptor), false) => match entries_of(&descriptor) {
-            Ok(entries) => match table.remove(&domain, &as_entries(&entries)).await {
-                Ok(Removed { row, left }) => {
-                    audit_removed(&by, &row, left.as_ref());
-                    let mut shown = as_json(&row);
-                    if let Some(left) = &left {
-                        shown["left"] = as_json(left);
-                    }
-                    Json(shown).into_response()
-                }
-                Err(refused) => refusal(&refused),
-            },
-            Err(reason) => json_error(StatusCode::BAD_REQUEST, reason),
-        },
-        (domain, None, true) => match table.prune(domain.as_deref(), after.as_deref()).await {
-            Ok((removed, next)) => {
-                if !removed.is_empty() {
-                    tracing::info!(by, removed = removed.len(), "ended rows removed");
-                }
-                Json(json!({ "removed": removed.len(), "next": next })).into_response()
+        (Some(domain), Some(descriptor), false) => {
+            let entries = entries_of(&descriptor).map_err(bad_request)?;
+            let Removed { row, left } = table.remove(&domain, &as_entries(&entries)).await.map_err(refusal)?;
+            audit_removed(&by, &row, left.as_ref());
+            let mut shown = as_json(&row);
+            if let Some(left) = &left {
+                shown["left"] = as_json(left);
             }
-            Err(refused) => refusal(&refused),
-        },
-        _ => json_error(StatusCode::BAD_REQUEST, "give domain and descriptor, or ended=true".to_owned()),
+            Ok(Json(shown).into_response())
+        }
+        (domain, None, true) => {
+            let (removed, next) = table.prune(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
+            if !removed.is_empty() {
+                tracing::info!(by, removed = removed.len(), "ended rows removed");
+            }
+            Ok(Json(json!({ "removed": removed.len(), "next": next })).into_response())
+        }
+        _ => Err(bad_request("give domain and descriptor, or ended=true")),
     }
 }
 
@@ -298,12 +261,8 @@ pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     Ok(Row { domain, entries: entries_of(&descriptor)?, terms, until: until.transpose()?, note })
 }
 
-fn as_entries(entries: &Entries) -> Vec<Entry<'_>> {
-    entries.iter().map(|(key, value)| Entry { key, value }).collect()
-}
-
-fn refusal(refused: &RowRefused) -> Response {
-    let status = match refused {
+fn refusal(refused: RowRefused) -> Response {
+    let status = match &refused {
         RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. })) | RowRefused::Absent => {
             StatusCode::NOT_FOUND
         }

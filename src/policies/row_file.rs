@@ -287,8 +287,8 @@ impl RowFileError {
     }
 }
 
-/// The rows of a file with the numbers of their lines, and its wrong lines. Never holds more than a line, whatever the file has. Ends
-/// after a wrong first line.
+/// Reads the rows of a file with their line numbers, and its wrong lines. Stores at most one line at a time. Ends after a wrong first
+/// line.
 pub struct RowReader<R> {
     reader: R,
     head: Option<RowHead>,

@@ -15,23 +15,14 @@ pub const WARNINGS_MAX: usize = 1_000;
 /// Declares the kinds of warnings: each with its effect, its name and the advice.
 macro_rules! codes {
     ($($(#[doc = $effect:literal])+ $Code:ident = $name:literal, $advice:literal;)+) => {
-        /// The kind of a warning. First the kinds that a load finds, then those that only `weir check` finds.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Code {
-            $($(#[doc = $effect])+ $Code,)+
+        weir_engine::named! {
+            /// The kind of a warning. First the kinds that a load finds, then those that only `weir check` finds.
+            pub enum Code {
+                $($(#[doc = $effect])+ $Code = $name,)+
+            }
         }
 
         impl Code {
-            /// All of them.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Code),+];
-
-            /// The word for it.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$Code => $name,)+
-                }
-            }
-
             /// The advice.
             pub const fn advice(self) -> &'static str {
                 match self {

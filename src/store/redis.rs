@@ -22,7 +22,6 @@ use futures_util::future::join_all;
 use redis::Value;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
-pub use self::base::error_class as refusal;
 pub use self::base::error_class;
 pub use self::base::observer::{DialError, RedisObserver};
 use self::checks::{commands, eviction};

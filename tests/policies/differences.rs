@@ -158,7 +158,7 @@ fn plans(numbers: &mut Numbers) -> Vec<(&'static str, Option<u32>)> {
     all.into_iter().filter(|_| !numbers.one_in(3)).collect()
 }
 
-/// The row of a descriptor. Nobody could set numbers of its own before its rule had rows.
+/// The row of a descriptor. It has numbers of its own only if its rule had rows before.
 fn row(numbers: &mut Numbers, old: &[NaiveNode], descriptor: &Descriptor) -> NaiveRow {
     let had_rows = met(old, descriptor).is_some_and(|rule| rule.plans.is_some());
     match numbers.below(6) {

@@ -28,7 +28,7 @@ pub enum OverrideAction {
     /// List the overrides of a server
     List(ListArguments),
     /// Delete the override of one descriptor
-    Delete(DeleteArguments),
+    Delete(DescriptorArguments),
 }
 
 /// The arguments of `weir override set`.
@@ -73,9 +73,9 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// The arguments of `weir override delete`.
+/// One descriptor.
 #[derive(Args, Debug)]
-pub struct DeleteArguments {
+pub struct DescriptorArguments {
     /// The domain
     pub domain: String,
     /// The descriptor, its entries in order

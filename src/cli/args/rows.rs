@@ -8,7 +8,7 @@ use weir_engine::Micros;
 use weir_settings::{Layer, Problems, Secret, Settings};
 use weir_text::parse_instant;
 
-use super::overrides::ServerArguments;
+use super::overrides::{DescriptorArguments, ServerArguments};
 use super::{Descriptor, settings_of};
 
 /// The arguments of `weir rows`.
@@ -25,11 +25,11 @@ pub enum RowAction {
     /// Set the rows of a file, one in each line
     Import(ImportArguments),
     /// Print the row of one descriptor
-    Get(OneArguments),
+    Get(DescriptorArguments),
     /// Set the row of one descriptor
     Set(SetRowArguments),
     /// Remove the row of one descriptor
-    Remove(OneArguments),
+    Remove(DescriptorArguments),
     /// Print the rows for people
     List(AllArguments),
     /// Print the rows as a file for import
@@ -90,19 +90,6 @@ impl RedisArguments {
         }
         Some(settings_of(self.config.as_deref(), environment, flags))
     }
-}
-
-/// One descriptor.
-#[derive(Args, Debug)]
-pub struct OneArguments {
-    /// The domain
-    pub domain: String,
-    /// The descriptor, its entries in order
-    #[arg(value_name = "K=V[,K=V]")]
-    pub descriptor: Descriptor,
-    /// Where the server is.
-    #[command(flatten)]
-    pub server: ServerArguments,
 }
 
 /// The arguments of `weir rows set`.

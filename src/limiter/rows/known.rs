@@ -53,6 +53,12 @@ pub struct KnownRows {
     has_second_store: AtomicBool,
 }
 
+impl From<ProcessRow> for KnownRow {
+    fn from((row, terms): ProcessRow) -> Self {
+        Self { version: row.version, terms: Some(terms), until: row.until }
+    }
+}
+
 /// Rows of this process by key.
 type ProcessRows = HashMap<Box<str>, ProcessRow>;
 pub(super) type ProcessRow = (StoredRow, Arc<RowTerms>);
@@ -148,13 +154,11 @@ impl KnownRows {
                 self.remove_own(key, &row);
             }
             if now >= until {
-                return self.of_file(key).filter(|(row, _)| row.until.is_none_or(|until| now < until)).map_or_else(
-                    KnownRow::default,
-                    |(row, terms)| KnownRow { version: row.version, terms: Some(terms), until: row.until },
-                );
+                let of_file = self.of_file(key).filter(|(row, _)| row.until.is_none_or(|until| now < until));
+                return of_file.map(KnownRow::from).unwrap_or_default();
             }
         }
-        KnownRow { version: row.version, terms: Some(terms), until: row.until }
+        (row, terms).into()
     }
 
     /// Returns the limits of a rule with this row. The second value is false if the row's terms do not fit the rule:

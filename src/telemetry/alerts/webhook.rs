@@ -1,7 +1,8 @@
 //! Delivers alerts to a webhook, each as one signed POST of Standard Webhooks.
 //!
-//! Alerts wait in a bounded queue, and a few are delivered at a time. Any answer except 2xx is a failure, and so is no
-//! answer in time: the alert is sent again after a pause, with the same id, until its attempts or its time are used up.
+//! Alerts wait in a bounded queue, and a few are delivered at a time. An attempt fails if its
+//! answer is not 2xx, or does not arrive in time. The alert is then sent again after a pause, with the same id, until its
+//! attempts or its time are used up.
 //! A pausing alert does not delay others. Each attempt has its own connection, follows no redirect and reads no body of
 //! an answer. Not here: the content of the message (message.rs), and its signature (signature.rs).
 

@@ -1,6 +1,6 @@
 //! Finished spans for a collector: a bounded queue that no decision waits for, and the task that empties it.
 //!
-//! A span that does not fit is dropped and counted, and so is a batch that the collector does not accept. The task
+//! Spans that do not fit, and batches that the collector does not accept, are dropped and counted. The task
 //! takes spans at intervals and not one by one, so a decision that queues a span wakes no other thread.
 
 use std::future::Future;

@@ -134,10 +134,10 @@ fn an_import_without_a_redis_or_with_contradicting_arguments_says_why() {
     let files = Files::new();
     let (customers, policies) = (files.write("customers.csv", CUSTOMERS), files.path("policies"));
     let memory = files.write("memory.yaml", &format!("policies: {{directory: {policies}}}\n"));
-    let nobody = ["--redis", "redis://127.0.0.1:1", "--policies", &policies];
+    let no_redis = ["--redis", "redis://127.0.0.1:1", "--policies", &policies];
     let broken = files.write("broken.yaml", "domain: shop\ndescriptors: [{key: tenant, rate_limit: x}]\n");
     for (arguments, code, reason) in [
-        (&nobody[..], 1, "127.0.0.1:1"),
+        (&no_redis[..], 1, "127.0.0.1:1"),
         (&["--config", &memory], 1, "the settings use the memory store: only its server can set rows"),
         (&["--redis", "redis://127.0.0.1:1"], 2, "policies.directory: required"),
         (&["--redis", "http://x", "--policies", &policies], 2, "--redis: redis.url"),
@@ -148,7 +148,7 @@ fn an_import_without_a_redis_or_with_contradicting_arguments_says_why() {
         let (found, error) = failed(&import(&customers, arguments, &[]));
         assert!(found == Some(code) && error.contains(reason), "{arguments:?}: {found:?} {error}");
     }
-    let (code, error) = failed(&import("absent.csv", &nobody, &[]));
+    let (code, error) = failed(&import("absent.csv", &no_redis, &[]));
     assert!(code == Some(1) && error.contains("127.0.0.1:1"), "{error}");
 }
 
