@@ -16,7 +16,7 @@ use weir_app::AppError;
 use weir_engine::Window;
 use weir_engine::descriptor::{parse_entries, spell_entries, spell_pairs};
 use weir_engine::overrides::Numbers;
-use weir_engine::rows::{Row, RowTerms};
+use weir_engine::rows::{Row, RowContent};
 use weir_engine::words::{counted, printable};
 use weir_limiter::rows::{RowRefused, RowTable, Written};
 use weir_policies::row_file::{self, ROW_HEAD};
@@ -215,17 +215,17 @@ fn prune(arguments: &AllArguments, out: &mut dyn Write) -> Result<(), Failed> {
 
 fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     let SetRowArguments { domain, descriptor, plan, limits, until, note, server } = arguments;
-    let terms = match (plan, limits) {
-        (Some(plan), _) => RowTerms::Plan(plan.as_str().into()),
+    let content = match (plan, limits) {
+        (Some(plan), _) => RowContent::Plan(plan.as_str().into()),
         (None, limits) => {
             let text = limits.as_deref().unwrap_or_default();
-            RowTerms::Own(
+            RowContent::Own(
                 row_file::numbers(text).map_err(|reason| Failed::Usage(format!("--limits {text:?}: {reason}")))?,
             )
         }
     };
     let entries = descriptor.entries.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
-    let row = Row { domain: domain.as_str().into(), entries, terms, until: *until, note: note.as_str().into() };
+    let row = Row { domain: domain.as_str().into(), entries, content, until: *until, note: note.as_str().into() };
     let changed: Changed = ask(server, Method::PUT, PATH, as_json(&row).to_string())?;
     writeln!(out, "{}   {}", printable(&changed.result), changed.row.line())?;
     if let Some(before) = changed.before.filter(|_| changed.result != "same") {
@@ -262,9 +262,9 @@ fn as_json(row: &Row) -> Value {
         "until": row.until.map(instant_text),
         "note": row.note,
     });
-    match &row.terms {
-        RowTerms::Plan(plan) => body["plan"] = json!(plan),
-        RowTerms::Own(numbers) => {
+    match &row.content {
+        RowContent::Plan(plan) => body["plan"] = json!(plan),
+        RowContent::Own(numbers) => {
             let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
             body["limits"] = numbers.iter().map(one).collect();
         }
@@ -276,15 +276,15 @@ impl ShownRow {
     /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
         let entries = parse_entries(&self.descriptor).ok()?;
-        let terms = match &self.plan {
-            Some(plan) => RowTerms::Plan(plan.as_str().into()),
+        let content = match &self.plan {
+            Some(plan) => RowContent::Plan(plan.as_str().into()),
             None => {
                 let numbers = self.limits.iter().map(|limit| {
                     let window = Window::from_micros(limit.window_us).ok()?;
                     let name = limit.name.as_deref().map(Into::into);
                     Some(Numbers { name, requests: limit.requests, window, burst: limit.burst })
                 });
-                RowTerms::Own(numbers.collect::<Option<_>>()?)
+                RowContent::Own(numbers.collect::<Option<_>>()?)
             }
         };
         let until = match &self.until {
@@ -294,7 +294,7 @@ impl ShownRow {
         Some(Row {
             domain: self.domain.as_str().into(),
             entries: entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
-            terms,
+            content,
             until,
             note: self.note.as_str().into(),
         })
@@ -302,12 +302,12 @@ impl ShownRow {
 
     /// One line for people.
     fn line(&self) -> String {
-        let terms = match self.row().map(|row| row.terms) {
-            Some(RowTerms::Own(numbers)) => row_file::numbers_text(&numbers),
-            Some(plan @ RowTerms::Plan(_)) => plan.to_string(),
+        let content = match self.row().map(|row| row.content) {
+            Some(RowContent::Own(numbers)) => row_file::numbers_text(&numbers),
+            Some(plan @ RowContent::Plan(_)) => plan.to_string(),
             None => "?".to_owned(),
         };
-        let mut line = format!("{} {}   {}", printable(&self.domain), printable(&self.descriptor), printable(&terms));
+        let mut line = format!("{} {}   {}", printable(&self.domain), printable(&self.descriptor), printable(&content));
         if let Some(until) = &self.until {
             line.push_str(&format!("   until {}", printable(until)));
         }

@@ -44,6 +44,6 @@ pub use matcher::Matcher;
 pub use observer::Observer;
 pub use overrides::{Override, Overrides};
 pub use policy::{Domain, OnError, PolicySet, Rule};
-pub use rows::{Row, RowTerms};
+pub use rows::{Row, RowContent};
 pub use share::{SHARES_MAX, Shares, SharesError};
 pub use time::{Bounds, CalendarUnit, Micros, Term, Unit, Window};

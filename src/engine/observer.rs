@@ -8,7 +8,7 @@ use super::charge::{Charge, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
-use super::rows::RowTerms;
+use super::rows::RowContent;
 use super::time::{Micros, Unit};
 
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
@@ -147,8 +147,8 @@ pub trait AnsweredRequest {
     /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
 
-    /// The terms of the row that set the limits. None for the default plan, and for rules without rows.
-    fn row(&self, at: usize) -> Option<&RowTerms> {
+    /// The content of the row that set the limits. None for the default plan, and for rules without rows.
+    fn row(&self, at: usize) -> Option<&RowContent> {
         let _ = at;
         None
     }
@@ -203,9 +203,9 @@ pub trait Trace: Send + Sync {
     /// A descriptor matched this rule, or no rule.
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
 
-    /// The limits of a descriptor came from a row with these terms.
-    fn row(&self, terms: &RowTerms) {
-        let _ = terms;
+    /// The limits of a descriptor came from a row with this content.
+    fn row(&self, content: &RowContent) {
+        let _ = content;
     }
 
     /// A limit was charged, or the cache of denials denied for it.
@@ -256,7 +256,7 @@ pub struct Charged<'a> {
     /// The descriptor that met the limit, as in the request.
     pub entries: &'a [Entry<'a>],
     /// The row that the limit's numbers are from; none for the default plan and rules without rows.
-    pub row: Option<&'a Arc<RowTerms>>,
+    pub row: Option<&'a Arc<RowContent>>,
     /// How the request is charged.
     pub mode: Mode,
     /// The operation.

@@ -33,7 +33,7 @@ pub struct Row {
     /// The descriptor. The row stores it, because the key has only a hash of a long one. [ky-3]
     pub entries: Entries,
     /// The row's numbers.
-    pub terms: RowTerms,
+    pub content: RowContent,
     /// From this instant of the store's clock on, the default plan applies again. [rw-4]
     pub until: Option<Micros>,
     /// A note for people. It may be empty.
@@ -42,14 +42,14 @@ pub struct Row {
 
 /// The numbers of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowTerms {
+pub enum RowContent {
     /// The numbers of the plan with this name.
     Plan(Box<str>),
     /// Numbers for some limits of the rule. The other limits use the default plan.
     Own(Box<[Numbers]>),
 }
 
-impl fmt::Display for RowTerms {
+impl fmt::Display for RowContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plan(name) => write!(f, "plan {name}"),
@@ -86,8 +86,8 @@ impl fmt::Display for RowMisfit {
     }
 }
 
-impl RowTerms {
-    /// The limits of a rule with these terms.
+impl RowContent {
+    /// The limits of a rule with this content.
     ///
     /// # Errors
     /// When the rule has no such plan or limit, or the numbers are out of bounds.

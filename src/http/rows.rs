@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::spell_entries;
 use weir_engine::overrides::Misfit;
-use weir_engine::rows::{Row, RowMisfit, RowTerms};
+use weir_engine::rows::{Row, RowContent, RowMisfit};
 use weir_limiter::rows::{Removed, RowRefused, Written};
 use weir_text::{instant_text, parse_instant};
 
@@ -205,9 +205,9 @@ fn audit(by: &str, row: &Row, written: &Written) {
         by,
         domain = &*row.domain,
         descriptor = spell_entries(row.descriptor()),
-        terms = row.terms.to_string(),
+        terms = row.content.to_string(),
         until = row.until.map(instant_text),
-        before = written.before.as_ref().map(|before| before.terms.to_string()),
+        before = written.before.as_ref().map(|before| before.content.to_string()),
         before_until = written.before.as_ref().and_then(|before| before.until).map(instant_text),
         "row set"
     );
@@ -219,8 +219,8 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
         by,
         domain = &*row.domain,
         descriptor = spell_entries(row.descriptor()),
-        terms = left.map(|left| left.terms.to_string()),
-        before = row.terms.to_string(),
+        terms = left.map(|left| left.content.to_string()),
+        before = row.content.to_string(),
         before_until = row.until.map(instant_text),
         "row removed"
     );
@@ -241,9 +241,9 @@ pub(super) fn as_json(row: &Row) -> Value {
         "until": row.until.map(instant_text),
         "note": row.note,
     });
-    match &row.terms {
-        RowTerms::Plan(plan) => shown["plan"] = json!(plan),
-        RowTerms::Own(numbers) => shown["limits"] = numbers_as_json(numbers),
+    match &row.content {
+        RowContent::Plan(plan) => shown["plan"] = json!(plan),
+        RowContent::Own(numbers) => shown["limits"] = numbers_as_json(numbers),
     }
     shown
 }
@@ -252,13 +252,13 @@ pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
     let Wanted { domain, descriptor, plan, limits, until, note } =
         serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let numbers = numbers_of(limits)?;
-    let terms = match (plan, numbers.is_empty()) {
-        (Some(plan), true) => RowTerms::Plan(plan),
-        (None, false) => RowTerms::Own(numbers),
+    let content = match (plan, numbers.is_empty()) {
+        (Some(plan), true) => RowContent::Plan(plan),
+        (None, false) => RowContent::Own(numbers),
         _ => return Err("either plan or limits".to_owned()),
     };
     let until = until.map(|text| parse_instant(&text).map_err(|reason| format!("until = {text:?}: {reason}")));
-    Ok(Row { domain, entries: entries_of(&descriptor)?, terms, until: until.transpose()?, note })
+    Ok(Row { domain, entries: entries_of(&descriptor)?, content, until: until.transpose()?, note })
 }
 
 fn refusal(refused: RowRefused) -> Response {

@@ -8,7 +8,7 @@ use weir_engine::Rise;
 use weir_engine::decision::key_indices;
 use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Trace};
 
-use super::plan::Decided;
+use super::matched::Decided;
 use super::policies::InForce;
 use super::stores::Request;
 use super::told::{Told, tell};
@@ -31,7 +31,7 @@ impl Counts {
 
     /// Counts a decision, and reports it to the trace. `decided` is None if no store gave a decision.
     pub(super) fn request(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
-        let Request { plan, in_force, .. } = request;
+        let Request { matched, in_force, .. } = request;
         let result = match decided {
             None => DecisionResult::StoreFailed,
             Some(decided) => {
@@ -39,31 +39,31 @@ impl Counts {
                 if decided.decision.denied { DecisionResult::OverLimit } else { DecisionResult::Ok }
             }
         };
-        in_force.tally.decided(plan.domain, self.lane, result, plan.unmatched);
+        in_force.tally.decided(matched.domain, self.lane, result, matched.unmatched);
         self.decided(result, request.started, request.trace);
         if let Some(tap) = self.observer.tap() {
-            tell(tap, &Told::new(query, result, Some(plan), decided, request.given_back));
+            tell(tap, &Told::new(query, result, Some(matched), decided, request.given_back));
         }
     }
 
     fn charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
-        let Request { plan, mode, trace, .. } = *request;
+        let Request { matched, mode, trace, .. } = *request;
         if let Some(trace) = trace {
-            plan.tell(trace, query);
+            matched.tell(trace, query);
         }
-        if plan.is_shadowed(decided) {
+        if matched.is_shadowed(decided) {
             self.observer.shadowed();
         }
         let mut alerts_at = SmallVec::<[usize; 4]>::new();
-        for (at, (charge, planned, outcome)) in decided.iter().enumerate() {
+        for (at, (charge, origin, outcome)) in decided.iter().enumerate() {
             let entries = query.descriptors[usize::from(charge.group)].entries;
             let by = match decided.known.contains(&charge.key) {
                 _ if decided.is_leased => AnsweredBy::Lease,
                 true => AnsweredBy::Cache,
                 false => AnsweredBy::Store,
             };
-            let row = plan.row_terms(usize::from(charge.group));
-            let charged = Charged { limit: plan.charged(planned), entries, row, mode, charge, outcome, by };
+            let row = matched.row_content(usize::from(charge.group));
+            let charged = Charged { limit: matched.charged(origin), entries, row, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
             let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
             if outcome.verdict.is_over() && !settles {
@@ -84,7 +84,7 @@ impl Counts {
     /// Reports the shares that the decision crossed, for the limits of these charges. [al-1]
     #[cold]
     fn report_shares(&self, request: &Request<'_, '_>, decided: &Decided<'_>, alerts_at: &[usize]) {
-        let Decided { charges, planned, decision, .. } = decided;
+        let Decided { charges, origins, decision, .. } = decided;
         let (places, _) = key_indices(charges);
         for &i in alerts_at {
             let charge = &charges[i];
@@ -93,7 +93,7 @@ impl Counts {
                 // It is unknown which of these shares were reported, so all are. [al-4]
                 rise.from = 0;
             }
-            let (limit, at) = (request.plan.charged(&planned[i]), decision.outcomes[i].now);
+            let (limit, at) = (request.matched.charged(&origins[i]), decision.outcomes[i].now);
             for share in rise.shares(charge) {
                 request.in_force.tally.crossed(&Crossed { limit, charge, share, window: rise.window, at });
             }

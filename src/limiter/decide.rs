@@ -1,4 +1,4 @@
-//! The path of a request: match, plan, use known denials, call the store, handle failures, count, answer.
+//! The path of a request: match, use known denials, call the store, handle failures, count, answer.
 //!
 //! All stores use this path. Only the call itself distinguishes stores that answer at once from others (stores.rs).
 
@@ -12,11 +12,11 @@ use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
 use weir_engine::{Charge, Decision, Mode};
-use weir_store::{Before, Check, Failure, Store, StoreError};
+use weir_store::{Before, Failure, RowVersion, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::leases::{self, Found, Hot, ToTake};
-use super::plan::{Decided, Plan, RowSource, Selected};
+use super::matched::{Decided, Matched, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
 use super::stores::Request;
@@ -51,13 +51,13 @@ impl Limiter {
             // A box, so that other requests do not reserve the memory for this.
             return Box::pin(self.decide_under_rows(&request)).await;
         }
-        let plan = self.plan(&request, None);
-        self.decide_planned(&request.with(&plan), query).await
+        let matched = self.matched(&request, None);
+        self.decide_matched(&request.with(&matched), query).await
     }
 
-    fn plan<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Plan<'a> {
+    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Matched<'a> {
         let options = &self.stores.options;
-        Plan::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
+        Matched::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
     }
 
     /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
@@ -66,22 +66,23 @@ impl Limiter {
         let mut is_again = false;
         let mut unread = None;
         for round in 1.. {
-            let plan = self.plan(asked, Some(self.stores.row_source()));
+            let matched = self.matched(asked, Some(self.stores.row_source()));
             let is_last = round >= ROUNDS_MAX || Instant::now() >= asked.deadline;
-            if unread.is_none() && plan.unknown_rows().next().is_some() {
+            if unread.is_none() && matched.unknown_rows().next().is_some() {
                 let read =
-                    if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&plan, asked.deadline).await };
+                    if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&matched, asked.deadline).await };
                 unread = read.err();
                 continue;
             }
-            let request = Request { can_ask_again: !is_last, is_again, unread: unread.as_ref(), ..asked.with(&plan) };
+            let request =
+                Request { can_ask_again: !is_last, is_again, unread: unread.as_ref(), ..asked.with(&matched) };
             is_again = true;
-            match self.decide_planned(&request, asked.query).await {
+            match self.decide_matched(&request, asked.query).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
                 }
                 decided => {
-                    let unfit = plan.rows.iter().filter(|row| row.is_unfit).count();
+                    let unfit = matched.rows.iter().filter(|row| row.is_unfit).count();
                     if unfit > 0 {
                         self.stores.observer.rows(RowEvent::Unfit, unfit as u64);
                     }
@@ -93,9 +94,9 @@ impl Limiter {
     }
 
     /// Decides a request whose limits are known.
-    async fn decide_planned(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
-        let plan = request.plan;
-        let mut charges = plan.charges(query);
+    async fn decide_matched(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
+        let matched = request.matched;
+        let mut charges = matched.charges(query);
         let settling = match &query.settle {
             None => None,
             // A box, because few requests settle.
@@ -103,11 +104,11 @@ impl Limiter {
         };
         let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
         // The limits of a settle need the store anyway, for the settle itself.
-        let can_lease = plan.has_leases && plan.rows.is_empty() && query.settle.is_none();
+        let can_lease = matched.has_leases && matched.rows.is_empty() && query.settle.is_none();
         let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
         let request = &Request { is_leasable, given_back, ..*request };
         let mut decided = Decided::default();
-        let has_none = charges.is_empty() && plan.rows.is_empty();
+        let has_none = charges.is_empty() && matched.rows.is_empty();
         let result = if has_none
             || (request.is_leasable && self.is_leased(request, &charges, &mut decided).await)
             || self.is_known(request, &charges, &mut decided)
@@ -120,9 +121,9 @@ impl Limiter {
             // Counts nothing before the last answer.
             return Err(Undecided::Store(stale));
         }
-        plan.leave_out_absent(&mut decided);
+        matched.leave_out_absent(&mut decided);
         let mut holds = Vec::new();
-        if plan.domain.has_holds && result.is_ok() && !decided.decision.denied {
+        if matched.domain.has_holds && result.is_ok() && !decided.decision.denied {
             holds = self.stores.opened(&decided, request.trace);
         }
         if let Some(settling) = &settling {
@@ -134,7 +135,7 @@ impl Limiter {
             Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
             _ => result?,
         }
-        let mut answer = plan.answer(query, &decided);
+        let mut answer = matched.answer(query, &decided);
         answer.holds = holds;
         Ok(answer)
     }
@@ -146,8 +147,8 @@ impl Limiter {
         let started = Instant::now();
         let deadline = started + options.budget;
         let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
-        let plan = self.plan(&asked, None);
-        self.stores.settle_alone(&asked.with(&plan), query, settle, &mut plan.charges(query)).await;
+        let matched = self.matched(&asked, None);
+        self.stores.settle_alone(&asked.with(&matched), query, settle, &mut matched.charges(query)).await;
     }
 
     /// Whether leases can admit the request: each of its limits has a lease, and its store is not in this process.
@@ -208,30 +209,30 @@ impl Limiter {
         hot: &Hot,
         decided: &mut Decided<'a>,
     ) -> Found<()> {
-        let planned = &request.plan.planned;
+        let origins = &request.matched.origins;
         let mut to_take = ToTake::new();
         let found = self.stores.options.leases.admit(charges, hot, &mut to_take);
         for (place, hits) in to_take {
             let charge = &charges[place];
-            self.stores.begin_ahead(self.stores.store_of(charge.limit, planned[place].is_single), charge, hits);
+            self.stores.begin_ahead(self.stores.store_of(charge.limit, origins[place].is_single), charge, hits);
         }
         found.map(|decision| {
             let outcomes = decision.outcomes.into_iter().map(Some);
-            *decided = Decided { is_leased: true, ..Decided::of_some(charges, planned, outcomes) };
+            *decided = Decided { is_leased: true, ..Decided::of_some(charges, origins, outcomes) };
         })
     }
 
     /// Whether known denials are enough for an answer. `decided` gets all that are known. [dn-1]
     fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
         // Only the store decides about limits that depend on a row, or of a settle that gives hits back. [rw-2] [hd-5]
-        let can_be_known = request.plan.rows.is_empty() && request.given_back.is_empty();
+        let can_be_known = request.matched.rows.is_empty() && request.given_back.is_empty();
         let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| can_be_known) else { return false };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
             Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
             Known::Enough(denials) => (denials, true),
         };
-        *decided = Decided::of_some(charges, &request.plan.planned, denials);
+        *decided = Decided::of_some(charges, &request.matched.origins, denials);
         decided.decision.denied = true;
         decided.known = decided.charges.iter().map(|charge| charge.key).collect();
         is_enough
@@ -247,14 +248,14 @@ impl Limiter {
         // A box, because partial knowledge is rare.
         let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
         let one_call = match request.unread {
-            None => self.one_call(request.plan, charges),
+            None => self.one_call(request.matched, charges),
             Some(error) => Err(error.clone()),
         };
         let failed = match one_call {
             Ok(Some(store)) => match self.ask_one(store, request, charges, &mut decided.decision).await {
                 Ok(()) => {
                     decided.charges = Selected::All(charges);
-                    decided.planned = Selected::All(&request.plan.planned);
+                    decided.origins = Selected::All(&request.matched.origins);
                     decided.known = known.map_or_else(SmallVec::new, |known| known.known);
                     return Ok(());
                 }
@@ -284,8 +285,9 @@ impl Limiter {
         charges: &mut [Charge<'_>],
         decision: &mut Decision,
     ) -> Result<(), StoreError> {
-        let checks: SmallVec<[Check<'_>; 1]> = request.plan.rows.iter().map(|row| request.plan.check(row)).collect();
-        let before = Before { checks: &checks, given_back: request.given_back };
+        let row_versions: SmallVec<[RowVersion<'_>; 1]> =
+            request.matched.rows.iter().map(|row| request.matched.row_version(row)).collect();
+        let before = Before { row_versions: &row_versions, given_back: request.given_back };
         self.stores.ask(store, request, before, charges, decision).await
     }
 
@@ -293,9 +295,9 @@ impl Limiter {
     ///
     /// # Errors
     /// When the decision would take Redis too long. No other store decides it then. [dc-11]
-    fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
-        if let ([charge], []) = (charges, &*plan.rows) {
-            return Ok(Some(self.stores.store_of(charge.limit, plan.planned[0].is_single)));
+    fn one_call(&self, matched: &Matched<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
+        if let ([charge], []) = (charges, &*matched.rows) {
+            return Ok(Some(self.stores.store_of(charge.limit, matched.origins[0].is_single)));
         }
         let weight = weight::of_charges(charges);
         if weight > WEIGHT_MAX {
@@ -307,10 +309,10 @@ impl Limiter {
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
         let of_charges =
-            charges.iter().zip(&plan.planned).map(|(charge, planned)| self.stores.part_of(charge, planned));
-        let of_rows = plan.rows.iter().map(|row| {
-            let store = self.stores.store_of_row(plan, row);
-            (store, store.part_of(plan.check(row).key))
+            charges.iter().zip(&matched.origins).map(|(charge, origin)| self.stores.part_of(charge, origin));
+        let of_rows = matched.rows.iter().map(|row| {
+            let store = self.stores.store_of_row(matched, row);
+            (store, store.part_of(matched.row_version(row).key))
         });
         let mut parts = of_charges.chain(of_rows);
         let Some((first, slot)) = parts.next() else { return Ok(None) };
@@ -330,11 +332,11 @@ struct Asked<'a, 'q> {
 }
 
 impl<'a> Asked<'a, '_> {
-    fn with<'p>(&self, plan: &'a Plan<'p>) -> Request<'a, 'p> {
+    fn with<'p>(&self, matched: &'a Matched<'p>) -> Request<'a, 'p> {
         let Self { in_force, mode, started, deadline, trace, .. } = *self;
         Request {
             in_force,
-            plan,
+            matched,
             mode,
             started,
             deadline,

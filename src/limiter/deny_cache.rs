@@ -5,7 +5,7 @@
 //! One cache serves all runtimes of a process. Keys are spread over small sets with one mutex each. An eviction
 //! compares the keys of one set. A plain mutex is right: nothing is awaited while it is held.
 //!
-//! Not here: which stores get a cache (stores.rs), and the answer to a request (plan.rs).
+//! Not here: which stores get a cache (stores.rs), and the answer to a request (matched.rs).
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

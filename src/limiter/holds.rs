@@ -9,7 +9,7 @@ use weir_engine::{Charge, Hits, Operation, Receipt, key};
 use weir_store::{GivenBack, Store, Undo};
 
 use super::Query;
-use super::plan::Decided;
+use super::matched::Decided;
 use super::reserved::undo_all;
 use super::stores::{Request, Stores};
 
@@ -76,17 +76,17 @@ impl Stores {
     pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
         let mut holds = Vec::new();
         let (mut opened, mut held) = (0, 0);
-        for (charge, planned, outcome) in decided.iter() {
+        for (charge, origin, outcome) in decided.iter() {
             let (true, Operation::Consume(_), Some(receipt)) = (charge.limit.hold, charge.operation, outcome.receipt)
             else {
                 continue;
             };
             (opened, held) = (opened + 1, held + u64::from(receipt.hits));
             if holds.len() < HOLDS_MAX {
-                let store = if planned.is_local {
+                let store = if origin.is_local {
                     HeldIn::Process(self.options.process)
                 } else {
-                    self.held_in(self.store_of(charge.limit, planned.is_single))
+                    self.held_in(self.store_of(charge.limit, origin.is_single))
                 };
                 holds.push(HeldCharge { key: key::number(charge.key), store, receipt });
             }
@@ -139,7 +139,7 @@ impl Stores {
             let (number, first) = of_key[0];
             let used = of_key.iter().map(|&(_, at)| hits_of(query, &charges[at]));
             let mut left = used.fold(0, Hits::saturating_add);
-            let now = self.store_of(charges[first].limit, request.plan.planned[first].is_single);
+            let now = self.store_of(charges[first].limit, request.matched.origins[first].is_single);
             let mut is_held = false;
             for hold in settle.holds.iter().filter(|hold| hold.key == number) {
                 named += 1;
@@ -212,8 +212,8 @@ impl Stores {
         charges: &mut [Charge<'_>],
     ) {
         let settling = self.settling(request, query, settle, charges);
-        let planned = &request.plan.planned;
-        let store_of = |at: usize| Some(self.store_of(charges[at].limit, planned[at].is_single));
+        let origins = &request.matched.origins;
+        let store_of = |at: usize| Some(self.store_of(charges[at].limit, origins[at].is_single));
         self.give_back_alone(request, &settling.given_back, charges, store_of).await;
         self.give_back_local(request, &settling, charges).await;
         self.end_settle(&settling, None, None);

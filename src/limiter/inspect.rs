@@ -8,7 +8,7 @@ use weir_engine::{Entry, Hits, Limit, Micros, State, key};
 use weir_store::StoreError;
 
 use super::Limiter;
-use super::plan::RowSource;
+use super::matched::RowSource;
 use super::policies::InForce;
 use super::rows::known::KnownRow;
 

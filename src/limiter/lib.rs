@@ -3,7 +3,7 @@
 //! The path of a request from its policies to its answer is in decide.rs. Below it, each file uses only those after it:
 //! several calls, or a store without an answer (split.rs); holds and their settles (holds.rs); the stores, and one call
 //! to one store (stores.rs); charging hits ahead (ahead.rs), and taking charges back (reserved.rs); leases (leases.rs)
-//! and known denials (deny_cache.rs); the charges of a request (plan.rs). Beside the stores: counting (count.rs) and
+//! and known denials (deny_cache.rs); the charges of a request (matched.rs). Beside the stores: counting (count.rs) and
 //! taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs),
 //! calendar windows (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs,
 //! states.rs). Not here: the wire (rls), and what a decision is (engine).
@@ -17,9 +17,9 @@ pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;
+mod matched;
 mod messages;
 pub mod overrides;
-mod plan;
 mod policies;
 mod reserved;
 pub mod rows;

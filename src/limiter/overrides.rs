@@ -3,7 +3,7 @@
 //!
 //! All processes that share a store share one text with a version. A change replaces the text only if its version is
 //! still the one that was read, so no change is lost. If a store has lost changes, the processes that have them write
-//! them again (history.rs). Not here: the effect of an override on a decision (engine, plan.rs), when the store is read
+//! them again (history.rs). Not here: the effect of an override on a decision (engine, matched.rs), when the store is read
 //! (app), and who may change it (http).
 
 mod history;

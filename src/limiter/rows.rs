@@ -1,7 +1,7 @@
 //! Rows: each descriptor of a rule with rows can have its own limits. weir keeps them beside its states. [rw-1]
 //!
 //! This file is the table of rows for operators: reading, writing and listing. The effect of a row on a decision is in
-//! plan.rs and decide.rs. The lines of files of rows are in the package policies.
+//! matched.rs and decide.rs. The lines of files of rows are in the package policies.
 
 pub mod known;
 mod text;
@@ -187,7 +187,7 @@ impl RowTable {
     fn ready(&self, row: Row) -> Result<Ready, RowRefused> {
         let policies = self.policies();
         let (rule, key) = row_key(&policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
-        self.known.fitted(rule, &row.terms).map_err(RowRefused::Misfit)?;
+        self.known.fitted(rule, &row.content).map_err(RowRefused::Misfit)?;
         let stored = text::stored(&row).map_err(RowRefused::Invalid)?;
         Ok(Ready { key, is_per_second: self.is_per_second(rule), row, stored })
     }
@@ -258,7 +258,7 @@ impl RowTable {
         let mut written = 0;
         if store.is_immediate() {
             for (at, ready) in changed {
-                let row = (ready.stored.clone(), Arc::new(ready.row.terms.clone()));
+                let row = (ready.stored.clone(), Arc::new(ready.row.content.clone()));
                 if self.known.set_own(&ready.key, row) {
                     written += 1;
                 } else {
@@ -436,7 +436,7 @@ impl RowTable {
     /// Returns the reason why a row has no effect under these policies.
     fn misfit(&self, policies: &PolicySet, row: &Row) -> Option<RowMisfit> {
         let fitted = row_key(policies, &row.domain, &row.descriptor());
-        fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.terms).map(|_| ())).err()
+        fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.content).map(|_| ())).err()
     }
 
     /// Removes the rows of a page that ended more than a minute ago by the clock of this process, even if their rule is
@@ -481,7 +481,7 @@ impl RowTable {
         let mut problems = Vec::new();
         for (at, row) in rows.into_iter().enumerate() {
             let fitted = row_key(policies, &row.domain, &row.descriptor())
-                .and_then(|(rule, key)| self.known.fitted(rule, &row.terms).map(|_| key));
+                .and_then(|(rule, key)| self.known.fitted(rule, &row.content).map(|_| key));
             let result = match fitted {
                 Ok(_) if ready.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
                 Ok(key) => text::stored(&row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
@@ -489,7 +489,7 @@ impl RowTable {
             };
             match result {
                 Ok((key, stored)) => {
-                    ready.push((key.into(), (stored, Arc::new(row.terms))));
+                    ready.push((key.into(), (stored, Arc::new(row.content))));
                 }
                 Err(refused) => {
                     problems.push((at, refused));

@@ -10,9 +10,9 @@ use std::time::Instant;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use weir_engine::decision::deny;
 use weir_engine::{Charge, Decision, Mode, OnError, Operation, Outcome, Rise, Role, Verdict};
-use weir_store::{Before, Check, Failure, GivenBack, Store, StoreError};
+use weir_store::{Before, Failure, GivenBack, RowVersion, Store, StoreError};
 
-use super::plan::{Decided, Plan};
+use super::matched::{Decided, Matched};
 use super::reserved::Reserved;
 use super::stores::{Request, Stores};
 
@@ -24,7 +24,7 @@ struct Part<'a> {
     store: &'a Arc<dyn Store>,
     slot: u16,
     /// The rows that determine the charges, and the descriptors of these rows.
-    checks: Vec<Check<'a>>,
+    row_versions: Vec<RowVersion<'a>>,
     row_groups: Vec<u16>,
     /// The hits to give back, by the positions of charges in the part.
     given_back: Vec<GivenBack>,
@@ -83,7 +83,7 @@ pub(super) async fn decide_split<'a>(
             let reserving = Request { deadline: request.deadline - kept, ..*request };
             reserve(stores, &reserving, charges, refunds).await
         }
-        Some(error) => unanswered(stores, request.plan, charges, error),
+        Some(error) => unanswered(stores, request.matched, charges, error),
     };
     if pieces.failures.iter().any(is_stale) {
         let is_unsure = |part: &FailedPart| matches!(part.error, StoreError::Unknown(_));
@@ -125,9 +125,9 @@ pub(super) async fn decide_split<'a>(
             give_back(stores, request, charges, &mut pieces).await;
         }
     }
-    let mut planned = request.plan.planned.clone();
-    pieces.local.iter().for_each(|&at| planned[at].is_local = true);
-    let mut decided = Decided::of_some(charges, &planned, pieces.outcomes);
+    let mut origins = request.matched.origins.clone();
+    pieces.local.iter().for_each(|&at| origins[at].is_local = true);
+    let mut decided = Decided::of_some(charges, &origins, pieces.outcomes);
     (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
     decided.is_taken_back = is_denied && request.mode == Mode::Atomic;
     Ok(decided)
@@ -146,14 +146,14 @@ fn doubt(stores: &Stores, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) 
 
 impl<'a> Part<'a> {
     fn of(store: &'a Arc<dyn Store>, slot: u16, at: Vec<usize>, charges: Vec<Charge<'a>>) -> Self {
-        Self { store, slot, checks: Vec::new(), row_groups: Vec::new(), given_back: Vec::new(), at, charges }
+        Self { store, slot, row_versions: Vec::new(), row_groups: Vec::new(), given_back: Vec::new(), at, charges }
     }
 }
 
 /// The result for charges that all failed for one reason.
-fn unanswered(stores: &Stores, plan: &Plan<'_>, charges: &[Charge<'_>], error: StoreError) -> Pieces {
+fn unanswered(stores: &Stores, matched: &Matched<'_>, charges: &[Charge<'_>], error: StoreError) -> Pieces {
     let mut pieces = pieces(stores, charges);
-    let row_groups = plan.rows.iter().map(|row| row.group).collect();
+    let row_groups = matched.rows.iter().map(|row| row.group).collect();
     pieces.failures.push(FailedPart { at: (0..charges.len()).collect(), row_groups, error });
     pieces
 }
@@ -165,7 +165,7 @@ async fn reserve<'a>(
     charges: &[Charge<'a>],
     refunds: Refunds,
 ) -> Pieces {
-    let mut parts = parts(stores, request.plan, charges);
+    let mut parts = parts(stores, request.matched, charges);
     let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
     for part in &mut parts {
         let given_back = request.given_back.iter().filter_map(|back| {
@@ -220,10 +220,10 @@ async fn reserve<'a>(
 }
 
 /// Groups the charges by the calls that can decide them, in their order.
-fn parts<'a>(stores: &'a Stores, plan: &'a Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
+fn parts<'a>(stores: &'a Stores, matched: &'a Matched<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> = Vec::new();
-    for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
-        let (store, slot) = stores.part_of(charge, planned);
+    for (i, (charge, origin)) in charges.iter().zip(&matched.origins).enumerate() {
+        let (store, slot) = stores.part_of(charge, origin);
         match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
             Some(part) => {
                 part.at.push(i);
@@ -232,16 +232,16 @@ fn parts<'a>(stores: &'a Stores, plan: &'a Plan<'_>, charges: &[Charge<'a>]) -> 
             None => parts.push(Part::of(store, slot, vec![i], vec![charge.clone()])),
         }
     }
-    for row in &plan.rows {
-        let check = plan.check(row);
-        let store = stores.store_of_row(plan, row);
-        let slot = store.part_of(check.key);
+    for row in &matched.rows {
+        let version = matched.row_version(row);
+        let store = stores.store_of_row(matched, row);
+        let slot = store.part_of(version.key);
         let place = parts.iter().position(|part| Arc::ptr_eq(part.store, store) && part.slot == slot);
         let place = place.unwrap_or_else(|| {
             parts.push(Part::of(store, slot, Vec::new(), Vec::new()));
             parts.len() - 1
         });
-        parts[place].checks.push(check);
+        parts[place].row_versions.push(version);
         parts[place].row_groups.push(row.group);
     }
     parts
@@ -257,7 +257,7 @@ async fn fall_back<'a>(
     charges: &[Charge<'a>],
     pieces: &mut Pieces,
 ) -> Result<u64, StoreError> {
-    let action = |group| request.plan.on_error(group).unwrap_or(stores.options.on_error);
+    let action = |group| request.matched.on_error(group).unwrap_or(stores.options.on_error);
     let mut denied_groups = 0;
     let mut local = Vec::new();
     let mut is_error = false;
@@ -302,7 +302,7 @@ async fn fall_back<'a>(
             }
             match action {
                 OnError::Error => is_error = true,
-                OnError::Deny if request.plan.can_deny(group) => denied_groups |= 1 << group,
+                OnError::Deny if request.matched.can_deny(group) => denied_groups |= 1 << group,
                 OnError::Deny | OnError::Allow | OnError::Local => {}
             }
         }
@@ -337,14 +337,14 @@ async fn fall_back<'a>(
 
 /// Makes the refunds of a request that passes. A failed refund is lost, which can only admit less.
 async fn give_back<'a>(stores: &'a Stores, request: &Request<'a, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
-    let mut parts = parts(stores, request.plan, charges);
+    let mut parts = parts(stores, request.matched, charges);
     for part in &mut parts {
         part.at.retain(|at| pieces.held_back.contains(at));
         part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
     }
     parts.retain(|part| !part.at.is_empty());
     // The rows were checked by the peek of the refunds.
-    parts.iter_mut().for_each(|part| part.checks.clear());
+    parts.iter_mut().for_each(|part| part.row_versions.clear());
     let request = &Request { started: Instant::now(), ..*request };
     let mut asked = ask_each(stores, request, parts);
     while let Some((part, answer)) = asked.next().await {
@@ -376,7 +376,7 @@ fn ask_each<'a>(
 ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
     let ask = async |mut part: Part<'a>| {
         let mut decision = Decision::default();
-        let before = Before { checks: &part.checks, given_back: &part.given_back };
+        let before = Before { row_versions: &part.row_versions, given_back: &part.given_back };
         let result = stores.ask(part.store, request, before, &mut part.charges, &mut decision).await;
         (part, result.map(|()| decision))
     };

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use weir_engine::observer::{Observer, RowEvent, StoreCall, Trace};
 use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Unit};
-use weir_store::{Before, Check, Failure, GivenBack, Reply, Store, StoreError};
+use weir_store::{Before, Failure, GivenBack, Reply, RowVersion, Store, StoreError};
 
 use super::Options;
 use super::ahead::Ahead;
 use super::calendar::Calendar;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
-use super::plan::{Plan, Planned, PlannedRow, RowSource};
+use super::matched::{Matched, MatchedRow, Origin, RowSource};
 use super::policies::InForce;
 use super::reserved::Reserved;
 use super::rows::known::KnownRow;
@@ -23,7 +23,7 @@ use super::rows::known::KnownRow;
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a, 'p> {
     pub(super) in_force: &'a InForce,
-    pub(super) plan: &'a Plan<'p>,
+    pub(super) matched: &'a Matched<'p>,
     pub(super) mode: Mode,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
@@ -62,8 +62,8 @@ impl Stores {
     }
 
     /// The store of a charge's state, and the part of that store.
-    pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
-        let store = self.store_of(charge.limit, planned.is_single);
+    pub(super) fn part_of(&self, charge: &Charge<'_>, origin: &Origin) -> (&Arc<dyn Store>, u16) {
+        let store = self.store_of(charge.limit, origin.is_single);
         (store, store.part_of(charge.key))
     }
 
@@ -76,8 +76,8 @@ impl Stores {
     }
 
     /// The store of a descriptor's row, which is the store of its rule's states.
-    pub(super) fn store_of_row(&self, plan: &Plan<'_>, row: &PlannedRow) -> &Arc<dyn Store> {
-        match plan.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
+    pub(super) fn store_of_row(&self, matched: &Matched<'_>, row: &MatchedRow) -> &Arc<dyn Store> {
+        match matched.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
             Some([limit, rest @ ..]) => self.store_of(limit, rest.is_empty()),
             _ => &self.options.store,
         }
@@ -92,11 +92,11 @@ impl Stores {
     ///
     /// # Errors
     /// When a store does not answer.
-    pub(super) async fn read_rows(&self, plan: &Plan<'_>, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn read_rows(&self, matched: &Matched<'_>, deadline: Instant) -> Result<(), StoreError> {
         let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();
-        for row in plan.unknown_rows() {
-            let store = self.store_of_row(plan, row);
-            let key = plan.check(row).key;
+        for row in matched.unknown_rows() {
+            let store = self.store_of_row(matched, row);
+            let key = matched.row_version(row).key;
             match of_stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, store)) {
                 Some((_, keys)) => keys.push(key),
                 None => of_stores.push((store, vec![key])),
@@ -121,18 +121,18 @@ impl Stores {
         Ok(())
     }
 
-    /// Updates the known rows from the versions that the checks of a decision found. Without a row, or after its end,
+    /// Updates the known rows from the versions that the store found in a decision. Without a row, or after its end,
     /// nothing needs to be read.
-    fn learn_rows(&self, checks: &[Check<'_>], found: &[u64]) {
-        for (check, found) in checks.iter().zip(found).filter(|(check, found)| check.version != **found) {
+    fn learn_rows(&self, row_versions: &[RowVersion<'_>], found: &[u64]) {
+        for (row, found) in row_versions.iter().zip(found).filter(|(row, found)| row.version != **found) {
             match found {
-                0 => self.options.rows.insert(check.key, KnownRow::default()),
-                _ => self.options.rows.forget(check.key),
+                0 => self.options.rows.insert(row.key, KnownRow::default()),
+                _ => self.options.rows.forget(row.key),
             }
         }
     }
 
-    /// Calls one store for a decision over charges that it can decide together, with the checks of rows and the hits to give
+    /// Calls one store for a decision over charges that it can decide together, with the versions of rows and the hits to give
     /// back `before` it. Counts the hits that were given back.
     ///
     /// The decision is written in place: it is large, and each level that returned it would copy it.
@@ -153,7 +153,7 @@ impl Stores {
             result = self.call(store, request, before, charges, decision).await;
         }
         if let Err(StoreError::StaleRow { found }) = &result {
-            self.learn_rows(before.checks, found);
+            self.learn_rows(before.row_versions, found);
             if request.can_ask_again {
                 return result;
             }
@@ -202,7 +202,7 @@ impl Stores {
             asked.answered();
         }
         if let (Some(learning), Ok(())) = (learning, &result) {
-            learning.learn(request.plan, charges, decision);
+            learning.learn(request.matched, charges, decision);
         }
         if let Some((trace, began)) = request.trace.zip(began) {
             trace.store_called(store_call(store, charges, result.as_ref().err(), began));
@@ -258,11 +258,11 @@ impl<'a> Learning<'a> {
     }
 
     /// A denial under a row ends with the row. Only the store knows when, so the denial is not stored. [rw-2]
-    fn learn(&self, plan: &Plan<'_>, charges: &[Charge<'_>], decision: &Decision) {
+    fn learn(&self, matched: &Matched<'_>, charges: &[Charge<'_>], decision: &Decision) {
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             let received = Instant::now();
             let pairs = charges.iter().zip(&decision.outcomes);
-            for (charge, outcome) in pairs.filter(|(charge, _)| !plan.has_row(charge.group)) {
+            for (charge, outcome) in pairs.filter(|(charge, _)| !matched.has_row(charge.group)) {
                 self.cache.insert(charge, outcome, self.sent, received, self.generation);
             }
         }

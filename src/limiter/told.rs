@@ -5,10 +5,10 @@
 use std::cell::OnceCell;
 
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use weir_engine::{Entry, Hits, Operation, RowTerms, Rule};
+use weir_engine::{Entry, Hits, Operation, RowContent, Rule};
 use weir_store::GivenBack;
 
-use super::plan::{Decided, Plan};
+use super::matched::{Decided, Matched};
 use super::{Answer, Query};
 
 /// Not called for requests without a tap.
@@ -22,7 +22,7 @@ pub(super) struct Told<'a, 'q, 'p, 'd> {
     query: &'a Query<'q>,
     result: DecisionResult,
     /// `None` if no policy has the domain.
-    plan: Option<&'a Plan<'p>>,
+    matched: Option<&'a Matched<'p>>,
     /// `None` if nothing was decided.
     decided: Option<&'a Decided<'d>>,
     given_back: &'a [GivenBack],
@@ -33,37 +33,37 @@ impl<'a, 'q, 'p, 'd> Told<'a, 'q, 'p, 'd> {
     pub(super) const fn new(
         query: &'a Query<'q>,
         result: DecisionResult,
-        plan: Option<&'a Plan<'p>>,
+        matched: Option<&'a Matched<'p>>,
         decided: Option<&'a Decided<'d>>,
         given_back: &'a [GivenBack],
     ) -> Self {
-        Self { query, result, plan, decided, given_back, answer: OnceCell::new() }
+        Self { query, result, matched, decided, given_back, answer: OnceCell::new() }
     }
 
     /// The hits that a descriptor held, and the hits that its settle gave back.
     fn hold_hits(&self, at: usize) -> (Option<Hits>, Option<Hits>) {
-        let (Some(plan), Some(decided)) = (self.plan, self.decided) else { return (None, None) };
+        let (Some(matched), Some(decided)) = (self.matched, self.decided) else { return (None, None) };
         let held = decided.iter().filter(|(charge, ..)| charge.limit.hold && usize::from(charge.group) == at);
         let held = held.filter_map(|(charge, _, outcome)| match charge.operation {
             Operation::Consume(_) => Some(outcome.receipt?.hits),
             _ => None,
         });
-        let of_descriptor = |back: &&GivenBack| plan.planned[usize::from(back.charge)].group() == at;
+        let of_descriptor = |back: &&GivenBack| matched.origins[usize::from(back.charge)].group() == at;
         let given_back = self.given_back.iter().filter(of_descriptor).map(|back| back.receipt.hits);
         (held.reduce(Hits::saturating_add), given_back.reduce(Hits::saturating_add))
     }
 
     fn outcome(&self, at: usize) -> (Option<DescriptorVerdict>, Option<Hits>) {
-        let (Some(plan), Some(decided)) = (self.plan, self.decided) else { return (None, None) };
-        if plan.rule(at).is_none() && self.query.descriptors[at].limit.is_none() {
+        let (Some(matched), Some(decided)) = (self.matched, self.decided) else { return (None, None) };
+        if matched.rule(at).is_none() && self.query.descriptors[at].limit.is_none() {
             return (None, None);
         }
-        let answer = self.answer.get_or_init(|| plan.answer(self.query, decided));
+        let answer = self.answer.get_or_init(|| matched.answer(self.query, decided));
         let status = &answer.statuses[at];
         let of_descriptor = decided.iter().filter(|(charge, ..)| usize::from(charge.group) == at);
         let is_over = of_descriptor.into_iter().any(|(_, _, outcome)| outcome.verdict.is_over());
         let verdict = match status.over {
-            true if !plan.modes.shadow => DescriptorVerdict::Over,
+            true if !matched.modes.shadow => DescriptorVerdict::Over,
             over if over || is_over => DescriptorVerdict::Shadow,
             _ => DescriptorVerdict::Ok,
         };
@@ -88,12 +88,12 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
         self.query.descriptors[at].entries
     }
 
-    fn row(&self, at: usize) -> Option<&RowTerms> {
-        self.plan.and_then(|plan| plan.row_terms(at)).map(|terms| &**terms)
+    fn row(&self, at: usize) -> Option<&RowContent> {
+        self.matched.and_then(|matched| matched.row_content(at)).map(|content| &**content)
     }
 
     fn rule(&self, at: usize) -> Option<&Rule> {
-        self.plan.and_then(|plan| plan.rule(at))
+        self.matched.and_then(|matched| matched.rule(at))
     }
 
     fn descriptor(&self, at: usize) -> AnsweredDescriptor {

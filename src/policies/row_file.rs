@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_engine::descriptor::{parse_entries, spell_pairs};
 use weir_engine::overrides::{Entries, Numbers};
-use weir_engine::rows::{Row, RowTerms};
+use weir_engine::rows::{Row, RowContent};
 use weir_text::{instant_text, parse_instant, quoted, spell};
 
 use super::rate::parse_rate;
@@ -116,7 +116,7 @@ impl RowHead {
         let mut row = Row {
             domain: "".into(),
             entries: Box::new([]),
-            terms: RowTerms::Own(Box::new([])),
+            content: RowContent::Own(Box::new([])),
             until: None,
             note: "".into(),
         };
@@ -148,9 +148,9 @@ impl RowHead {
         if row.entries.is_empty() {
             return Err(RowLineError { column: 1, message: "no descriptor".to_owned() });
         }
-        row.terms = match (plan, limits) {
-            (Some(plan), None) => RowTerms::Plan(plan.into()),
-            (None, Some(numbers)) => RowTerms::Own(numbers),
+        row.content = match (plan, limits) {
+            (Some(plan), None) => RowContent::Plan(plan.into()),
+            (None, Some(numbers)) => RowContent::Own(numbers),
             (None, None) => return Err(RowLineError { column: 1, message: "no plan, and no limits".to_owned() }),
             (Some(_), Some(_)) => {
                 return Err(RowLineError { column: 1, message: "a plan and limits: give one of them".to_owned() });
@@ -206,9 +206,9 @@ pub fn numbers_text(numbers: &[Numbers]) -> String {
 pub fn row_line(row: &Row) -> String {
     let pairs: Vec<(String, String)> =
         row.entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-    let (plan, limits) = match &row.terms {
-        RowTerms::Plan(plan) => (plan.to_string(), String::new()),
-        RowTerms::Own(numbers) => (String::new(), numbers_text(numbers)),
+    let (plan, limits) = match &row.content {
+        RowContent::Plan(plan) => (plan.to_string(), String::new()),
+        RowContent::Own(numbers) => (String::new(), numbers_text(numbers)),
     };
     let until = row.until.map(instant_text).unwrap_or_default();
     let texts = [row.domain.to_string(), spell_pairs(&pairs), plan, limits, until, row.note.to_string()];
@@ -428,7 +428,7 @@ mod tests {
             read("plan,domain,descriptor,until,note", "gold,api,tenant=acme,2027-01-01T00:00:00Z,\"a, \"\"b\"\"\"");
         assert_eq!(Ok(by_keys.clone()), by_descriptor);
         assert_eq!(row_line(&by_keys), "api,tenant=acme,gold,,2027-01-01T00:00:00Z,\"a, \"\"b\"\"\"");
-        assert_eq!(by_keys.terms, RowTerms::Plan("gold".into()));
+        assert_eq!(by_keys.content, RowContent::Plan("gold".into()));
         let own = read("domain,tenant,user,limits", "api,acme,,rpm=500/min burst 10; rpd=9000/day").unwrap();
         assert_eq!(own.entries.len(), 1, "an empty field is no entry");
         assert_eq!(row_line(&own), "api,tenant=acme,,rpm=500/minute burst 10; rpd=9000/day,,");
@@ -486,7 +486,7 @@ mod tests {
     fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
         let read = |bytes: &[u8]| -> Vec<String> {
             let shown = |line: Result<(usize, Row), RowFileError>| match line {
-                Ok((line, row)) => format!("{line} {}", row.terms),
+                Ok((line, row)) => format!("{line} {}", row.content),
                 Err(error) => error.in_file(&"f"),
             };
             RowReader::new(bytes).map(shown).collect()

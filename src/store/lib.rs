@@ -29,7 +29,7 @@ pub trait Store: Send + Sync {
         self.decide_after(Before::default(), charges, mode, deadline)
     }
 
-    /// As [`Store::decide`], with checks of rows and hits to give back `before` it, in the same call and with the same reading
+    /// As [`Store::decide`], with versions of rows to compare and hits to give back `before` it, in the same call and with the same reading
     /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them.
     fn decide_after<'a>(
         &'a self,
@@ -137,7 +137,7 @@ pub struct Before<'a> {
     /// The rows that must have these versions. If one differs, the call changes nothing and returns
     /// [`StoreError::StaleRow`]. A store in this process stores no rows and checks nothing: the process keeps them itself.
     /// [rw-2]
-    pub checks: &'a [Check<'a>],
+    pub row_versions: &'a [RowVersion<'a>],
     /// The hits to give back, also if the decision denies. [hd-5]
     pub given_back: &'a [GivenBack],
 }
@@ -167,7 +167,7 @@ pub struct Undo<'a> {
 
 /// A row that a decision depends on. [rw-2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Check<'a> {
+pub struct RowVersion<'a> {
     /// The key of the row.
     pub key: &'a str,
     /// The version with which the charges were made; 0 for no row.
@@ -203,7 +203,7 @@ pub enum RowRead {
     Row(StoredRow),
     /// A value that weir did not write.
     Foreign {
-        /// The version that a check reads from it.
+        /// The version that a decision compares.
         version: u64,
     },
 }
@@ -254,7 +254,7 @@ pub enum StoreError {
     Unknown(Failure),
     /// A row does not have the given version. Nothing was charged. [rw-2]
     StaleRow {
-        /// The version that each check found; 0 for no row or an expired one.
+        /// The version found of each row; 0 for no row or an expired one.
         found: Vec<u64>,
     },
     /// The boundaries of a calendar charge do not contain the store's clock. Nothing was charged or taken back. [cl-3]

@@ -223,10 +223,10 @@ impl Store for Redis {
         deadline: Instant,
     ) -> Reply<'a, Decision> {
         Reply::Pending(Box::pin(async move {
-            let checks = before.checks;
-            let keys = || charges.iter().map(|charge| charge.key).chain(checks.iter().map(|check| check.key));
+            let rows = before.row_versions;
+            let keys = || charges.iter().map(|charge| charge.key).chain(rows.iter().map(|row| row.key));
             let first = keys().next().unwrap_or("");
-            if charges.len() + checks.len() > 1 {
+            if charges.len() + rows.len() > 1 {
                 let part = self.part_of(first);
                 if keys().any(|key| self.part_of(key) != part) {
                     return Err(several_slots(charges.len()));

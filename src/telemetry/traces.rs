@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, TraceIds};
-use weir_engine::{Entry, OnError, RowTerms, Rule};
+use weir_engine::{Entry, OnError, RowContent, Rule};
 
 use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
@@ -160,8 +160,8 @@ impl observer::Trace for Trace {
         self.record.lock().matched(entries, rule, self.tracer.options.descriptor_values);
     }
 
-    fn row(&self, terms: &RowTerms) {
-        self.record.lock().row(terms);
+    fn row(&self, content: &RowContent) {
+        self.record.lock().row(content);
     }
 
     fn charged(&self, charged: &Charged<'_>) {

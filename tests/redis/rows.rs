@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
 use weir_engine::observer::Silent;
 use weir_engine::overrides::Numbers;
-use weir_engine::{Entry, OnError, Operation, Row, RowTerms, Unit};
+use weir_engine::{Entry, OnError, Operation, Row, RowContent, Unit};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
@@ -58,17 +58,17 @@ impl Replica {
     }
 }
 
-fn row(tenant: &str, terms: RowTerms) -> Row {
+fn row(tenant: &str, content: RowContent) -> Row {
     let entries = Box::new([("tenant".into(), tenant.into())]);
-    Row { domain: "api".into(), entries, terms, until: None, note: "".into() }
+    Row { domain: "api".into(), entries, content, until: None, note: "".into() }
 }
 
-fn plan(name: &str) -> RowTerms {
-    RowTerms::Plan(name.into())
+fn plan(name: &str) -> RowContent {
+    RowContent::Plan(name.into())
 }
 
-fn number(requests: u32) -> RowTerms {
-    RowTerms::Own(Box::new([Numbers { name: None, requests, window: Unit::Day.window(), burst: None }]))
+fn number(requests: u32) -> RowContent {
+    RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Day.window(), burst: None }]))
 }
 
 /// What callers and the operator have seen so far.
@@ -85,10 +85,10 @@ struct Seen {
 }
 
 impl Seen {
-    /// Waits for so many more requests.
+    /// Waits for so many more requests, or until all is over: then nobody asks any more.
     async fn more(&self, requests: u32) {
         let end = self.asked.get() + requests;
-        eventually("more requests", PATIENCE, async || self.asked.get() >= end).await;
+        eventually("more requests", PATIENCE, async || self.asked.get() >= end || self.is_over.get()).await;
     }
 
     /// Changes the row until all is over. Each number is higher than those before.

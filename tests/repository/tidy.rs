@@ -371,7 +371,7 @@ mod self_checks {
         );
         assert_eq!(
             used(
-                "src/limiter/plan.rs",
+                "src/limiter/matched.rs",
                 "use super::app;\nmod tests {\n use super::*;\n use super::super::ask;\n}\nsuper::count::X"
             ),
             ["1:limiter::app", "3:limiter::plan", "4:limiter::ask", "6:limiter::count::X"]

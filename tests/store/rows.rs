@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use weir_engine::observer::{RowEvent, Silent};
 use weir_engine::overrides::Numbers;
-use weir_engine::{Entry, Micros, Observer, Operation, Row, RowTerms, Unit};
+use weir_engine::{Entry, Micros, Observer, Operation, Row, RowContent, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable, Written};
@@ -141,12 +141,12 @@ impl World {
     }
 }
 
-fn row(key: &str, value: &str, terms: RowTerms, until: Option<Micros>) -> Row {
-    Row { domain: "api".into(), entries: Box::new([(key.into(), value.into())]), terms, until, note: "".into() }
+fn row(key: &str, value: &str, content: RowContent, until: Option<Micros>) -> Row {
+    Row { domain: "api".into(), entries: Box::new([(key.into(), value.into())]), content, until, note: "".into() }
 }
 
-fn plan(name: &str) -> RowTerms {
-    RowTerms::Plan(name.into())
+fn plan(name: &str) -> RowContent {
+    RowContent::Plan(name.into())
 }
 
 #[tokio::test]
@@ -254,9 +254,9 @@ async fn a_decision_removes_a_row_that_ended_a_minute_ago_and_no_other() {
         assert!(row.is_ok() || row == Err(RowRefused::Absent), "{row:?}");
         row.is_ok()
     };
-    for (terms, descriptors) in [("gold", &[("team", "a")][..]), ("gold", &[("team", "a"), ("tenant", "b")])] {
+    for (content, descriptors) in [("gold", &[("team", "a")][..]), ("gold", &[("team", "a"), ("tenant", "b")])] {
         world.set_now(START_US);
-        world.set_everywhere(0, &row("team", "a", plan(terms), Some(until))).await;
+        world.set_everywhere(0, &row("team", "a", plan(content), Some(until))).await;
         for (now, is_there) in [(until, true), (until + MINUTE_US - 1, true), (until + MINUTE_US, false)] {
             world.set_now(now);
             for replica in [&world.replicas[1], &world.memory] {
@@ -344,7 +344,7 @@ async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
     const CHANGES: u32 = 300;
     let world = World::new("a:");
     let numbers = |requests| {
-        RowTerms::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
+        RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
     };
     let (confirmed, is_done) = (Cell::new(0), Cell::new(false));
     let write = async {
@@ -378,7 +378,7 @@ async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
 /// What a random history does.
 #[derive(Clone, Debug)]
 enum Step {
-    Set { by: usize, key: &'static str, value: &'static str, terms: RowTerms, lasts: Option<Micros> },
+    Set { by: usize, key: &'static str, value: &'static str, content: RowContent, lasts: Option<Micros> },
     Remove { by: usize, key: &'static str, value: &'static str },
     Ask { by: usize, descriptors: Vec<(&'static str, &'static str)>, operation: Operation },
     Wait(Micros),
@@ -387,9 +387,9 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let keys = || (prop_oneof![Just("tenant"), Just("team")], prop_oneof![Just("a"), Just("b")]);
     let own = (1..9_u32, prop_oneof![Just(Unit::Minute), Just(Unit::Hour)]).prop_map(|(requests, unit)| {
-        RowTerms::Own(Box::new([Numbers { name: Some("rpm".into()), requests, window: unit.window(), burst: None }]))
+        RowContent::Own(Box::new([Numbers { name: Some("rpm".into()), requests, window: unit.window(), burst: None }]))
     });
-    let terms =
+    let content =
         prop_oneof![3 => prop_oneof![Just("gold"), Just("max"), Just("half"), Just("free")].prop_map(plan), 1 => own];
     let asked = prop_oneof![3 => keys(), 1 => (Just("plain"), Just("a"))];
     let operation = prop_oneof![
@@ -398,8 +398,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1..3_u32).prop_map(Operation::Refund),
     ];
     let step = prop_oneof![
-        2 => (0..2_usize, keys(), terms, proptest::option::of(1..30_000_000_u64))
-            .prop_map(|(by, (key, value), terms, lasts)| Step::Set { by, key, value, terms, lasts }),
+        2 => (0..2_usize, keys(), content, proptest::option::of(1..30_000_000_u64))
+            .prop_map(|(by, (key, value), content, lasts)| Step::Set { by, key, value, content, lasts }),
         1 => (0..2_usize, keys()).prop_map(|(by, (key, value))| Step::Remove { by, key, value }),
         6 => (0..2_usize, keys(), proptest::collection::vec(asked, 0..3), operation)
             .prop_map(|(by, first, mut descriptors, operation)| {
@@ -429,9 +429,9 @@ fn on_random_histories_two_replicas_answer_as_one_process() {
             for step in &steps {
                 match step {
                     Step::Wait(us) => world.set_now(world.clock.now() + us),
-                    Step::Set { by, key, value, terms, lasts } => {
+                    Step::Set { by, key, value, content, lasts } => {
                         let until = lasts.map(|lasts| world.clock.now() + lasts);
-                        world.set_everywhere(*by, &row(key, &name(value), terms.clone(), until)).await;
+                        world.set_everywhere(*by, &row(key, &name(value), content.clone(), until)).await;
                     }
                     Step::Remove { by, key, value } => {
                         let value = name(value);

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use weir_engine::plans::PlanLimits;
 use weir_engine::rows::{ENDED_ROW_KEPT_US, RowMisfit, is_in_two_stores};
-use weir_engine::{Micros, RowTerms, Rule};
+use weir_engine::{Micros, RowContent, Rule};
 use weir_store::{RowRead, StoredRow};
 
 use super::text;
@@ -36,7 +36,7 @@ pub(crate) struct KnownRow {
     /// 0 if there is no row.
     pub(crate) version: u64,
     /// `None` if there is no row, or if weir did not write the value. The default plan then applies.
-    pub(crate) terms: Option<Arc<RowTerms>>,
+    pub(crate) content: Option<Arc<RowContent>>,
     until: Option<Micros>,
 }
 
@@ -54,14 +54,14 @@ pub struct KnownRows {
 }
 
 impl From<ProcessRow> for KnownRow {
-    fn from((row, terms): ProcessRow) -> Self {
-        Self { version: row.version, terms: Some(terms), until: row.until }
+    fn from((row, content): ProcessRow) -> Self {
+        Self { version: row.version, content: Some(content), until: row.until }
     }
 }
 
 /// Rows of this process by key.
 type ProcessRows = HashMap<Box<str>, ProcessRow>;
-pub(super) type ProcessRow = (StoredRow, Arc<RowTerms>);
+pub(super) type ProcessRow = (StoredRow, Arc<RowContent>);
 
 /// The result of removing a row of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +100,10 @@ impl KnownRow {
             RowRead::Absent => (Self::default(), false),
             RowRead::Foreign { version } => (Self { version: *version, ..Self::default() }, true),
             RowRead::Row(row) => match text::read(&row.text) {
-                Ok(read) => (Self { version: row.version, terms: Some(Arc::new(read.terms)), until: row.until }, false),
-                Err(_) => (Self { version: row.version, terms: None, until: row.until }, true),
+                Ok(read) => {
+                    (Self { version: row.version, content: Some(Arc::new(read.content)), until: row.until }, false)
+                }
+                Err(_) => (Self { version: row.version, content: None, until: row.until }, true),
             },
         }
     }
@@ -147,7 +149,7 @@ impl KnownRows {
     /// also the clock of the memory store. After the end of an operator's row, that of a file applies. Removes a row of an
     /// operator that ended a while ago. [rw-4]
     pub(crate) fn find_own(&self, key: &str, now: impl FnOnce() -> Micros) -> KnownRow {
-        let Some((row, terms)) = self.own(key) else { return KnownRow::default() };
+        let Some((row, content)) = self.own(key) else { return KnownRow::default() };
         if let Some(until) = row.until {
             let now = now();
             if now >= until.saturating_add(ENDED_ROW_KEPT_US) {
@@ -158,26 +160,26 @@ impl KnownRows {
                 return of_file.map(KnownRow::from).unwrap_or_default();
             }
         }
-        (row, terms).into()
+        (row, content).into()
     }
 
-    /// Returns the limits of a rule with this row. The second value is false if the row's terms do not fit the rule:
+    /// Returns the limits of a rule with this row. The second value is false if the row's content does not fit the rule:
     /// the default plan then applies. [rw-3]
     pub(crate) fn limits<'p>(&self, rule: &'p Rule, known: &KnownRow) -> (Cow<'p, PlanLimits>, bool) {
         let default =
             || rule.rows.as_deref().map_or(Cow::Borrowed(&[][..]), |plans| Cow::Borrowed(plans.default_limits()));
-        match &known.terms {
+        match &known.content {
             None => (default(), true),
-            Some(terms) => match self.fitted(rule, terms) {
+            Some(content) => match self.fitted(rule, content) {
                 Ok(limits) => (limits, true),
                 Err(_) => (default(), false),
             },
         }
     }
 
-    /// The limits of a rule under these terms.
-    pub(super) fn fitted<'p>(&self, rule: &'p Rule, terms: &RowTerms) -> Result<Cow<'p, PlanLimits>, RowMisfit> {
-        let limits = terms.limits(rule)?;
+    /// The limits of a rule under this content.
+    pub(super) fn fitted<'p>(&self, rule: &'p Rule, content: &RowContent) -> Result<Cow<'p, PlanLimits>, RowMisfit> {
+        let limits = content.limits(rule)?;
         if self.has_second_store.load(Relaxed) && is_in_two_stores(&limits, rule) {
             return Err(RowMisfit::OtherStore);
         }
@@ -326,7 +328,7 @@ mod tests {
 
     fn process_row(version: u64) -> ProcessRow {
         let stored = StoredRow { version, until: None, text: "{}".into() };
-        (stored, Arc::new(RowTerms::Plan("gold".into())))
+        (stored, Arc::new(RowContent::Plan("gold".into())))
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use weir_engine::overrides::Numbers;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
-use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowTerms, version};
+use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, version};
 use weir_engine::{Micros, Window};
 use weir_store::StoredRow;
 
@@ -59,9 +59,9 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
         Ok(Numbers { name, requests, window, burst })
     });
     let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
-    let terms = match (plan, numbers.len()) {
-        (Some(plan), 0) if (1..=PLAN_BYTES_MAX).contains(&plan.len()) => RowTerms::Plan(plan),
-        (None, 1..=LIMITS_PER_RULE_MAX) => RowTerms::Own(numbers),
+    let content = match (plan, numbers.len()) {
+        (Some(plan), 0) if (1..=PLAN_BYTES_MAX).contains(&plan.len()) => RowContent::Plan(plan),
+        (None, 1..=LIMITS_PER_RULE_MAX) => RowContent::Own(numbers),
         _ => return Err("neither a plan nor limits of its own".to_owned()),
     };
     if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
@@ -73,7 +73,7 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
     if until_us.is_some_and(|until| !(1..=INSTANT_MAX).contains(&until)) {
         return Err("the end is out of bounds".to_owned());
     }
-    Ok(Row { domain, entries: descriptor.into(), terms, until: until_us, note })
+    Ok(Row { domain, entries: descriptor.into(), content, until: until_us, note })
 }
 
 /// The text of a row for the store.
@@ -89,9 +89,9 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     if let Some((key, _)) = row.entries.iter().find(|(key, value)| has_break(key) || has_break(value)) {
         return Err(format!("the entry {key:?}: has a line break"));
     }
-    let (plan, limits) = match &row.terms {
-        RowTerms::Plan(plan) => (Some(plan.clone()), Vec::new()),
-        RowTerms::Own(numbers) => {
+    let (plan, limits) = match &row.content {
+        RowContent::Plan(plan) => (Some(plan.clone()), Vec::new()),
+        RowContent::Own(numbers) => {
             let limit = |Numbers { name, requests, window, burst }: &Numbers| LimitNumbers {
                 name: name.clone(),
                 requests: *requests,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use weir_engine::{Role, RowTerms};
+use weir_engine::{Role, RowContent};
 
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
@@ -62,7 +62,7 @@ pub struct KeyReport {
     /// Its last denial.
     pub last_ms: u64,
     /// The row that counted at its last denial; none for the default plan and rules without rows.
-    pub row: Option<Arc<RowTerms>>,
+    pub row: Option<Arc<RowContent>>,
 }
 
 /// Makes a report.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use weir_engine::RowTerms;
+use weir_engine::RowContent;
 
 /// The most keys of one sketch.
 pub const KEYS_MAX: usize = 32;
@@ -23,7 +23,7 @@ pub(super) struct Counted {
     /// Its last occurrence.
     pub(super) last_ms: u64,
     /// The row that counted at its last occurrence.
-    pub(super) row: Option<Arc<RowTerms>>,
+    pub(super) row: Option<Arc<RowContent>>,
 }
 
 /// The most frequent keys.
@@ -45,7 +45,7 @@ impl Default for Sketch {
 
 impl Sketch {
     /// Counts one occurrence of a key, whose hash is `hash`.
-    pub(super) fn add(&mut self, hash: u64, key: &str, row: Option<&Arc<RowTerms>>, now_ms: u64) {
+    pub(super) fn add(&mut self, hash: u64, key: &str, row: Option<&Arc<RowContent>>, now_ms: u64) {
         let same = |at: &usize| self.hashes[*at] == hash && self.keys[*at].key == key;
         let (at, count, error) = match (0..self.len).find(same) {
             Some(at) => (at, self.counts[at], None),

@@ -51,7 +51,7 @@ impl Record {
         let descriptor = |at: usize| Descriptor {
             entries: request.entries(at).iter().map(|entry| (entry.key.into(), entry.value.into())).collect(),
             rule: request.rule(at).map(|rule| rule.path.clone()),
-            row: request.row(at).map(|terms| terms.to_string().into()),
+            row: request.row(at).map(|content| content.to_string().into()),
             is: request.descriptor(at),
         };
         Self {

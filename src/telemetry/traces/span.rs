@@ -9,7 +9,7 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
 use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, HoldHits, HoldResult, LimitOf, StoreCall};
-use weir_engine::{Entry, OnError, RowTerms, Rule};
+use weir_engine::{Entry, OnError, RowContent, Rule};
 
 use super::{Ended, Trace};
 use crate::metrics::Protocol;
@@ -83,8 +83,8 @@ impl DecisionRecord {
         }
     }
 
-    pub(super) fn row(&mut self, terms: &RowTerms) {
-        push(&mut self.rows, || bounded(&terms.to_string()));
+    pub(super) fn row(&mut self, content: &RowContent) {
+        push(&mut self.rows, || bounded(&content.to_string()));
     }
 
     pub(super) fn charged(&mut self, charged: &Charged<'_>) {

@@ -1,6 +1,6 @@
 //! Rows of descriptors in several slots, or in two stores: each store compares its own, and the request is all or nothing.
 
-use weir_engine::{Row, RowTerms};
+use weir_engine::{Row, RowContent};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable};
 use weir_store::Store;
@@ -70,8 +70,14 @@ impl TwoStores {
 }
 
 fn row(key: &str, value: &str, plan: &str) -> Row {
-    let terms = RowTerms::Plan(plan.into());
-    Row { domain: "shop".into(), entries: Box::new([(key.into(), value.into())]), terms, until: None, note: "".into() }
+    let content = RowContent::Plan(plan.into());
+    Row {
+        domain: "shop".into(),
+        entries: Box::new([(key.into(), value.into())]),
+        content,
+        until: None,
+        note: "".into(),
+    }
 }
 
 /// [rw-2]

@@ -11,7 +11,7 @@ use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode};
 use weir_store::memory::Memory;
 use weir_store::{
-    Before, Check, Failure, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    Before, Failure, Reply, RowChange, RowRead, RowVersion, ScanPosition, Scanned, StatesRead, Store, StoreError,
     StoredOverrides, StoredRow, Undo,
 };
 
@@ -147,10 +147,10 @@ impl Slotted {
     }
 
     /// What the script does before it charges anything.
-    fn compare(&self, checks: &[Check<'_>]) -> Result<(), StoreError> {
+    fn compare(&self, row_versions: &[RowVersion<'_>]) -> Result<(), StoreError> {
         let rows = self.rows.lock();
-        let found: Vec<u64> = checks.iter().map(|check| rows.get(check.key).map_or(0, |row| row.version)).collect();
-        let is_same = checks.iter().zip(&found).all(|(check, found)| check.version == *found);
+        let found: Vec<u64> = row_versions.iter().map(|row| rows.get(row.key).map_or(0, |row| row.version)).collect();
+        let is_same = row_versions.iter().zip(&found).all(|(row, found)| row.version == *found);
         if is_same { Ok(()) } else { Err(StoreError::StaleRow { found }) }
     }
 }
@@ -167,14 +167,14 @@ impl Store for Slotted {
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        let mut keys = charges.iter().map(|charge| charge.key).chain(before.checks.iter().map(|check| check.key));
-        let slot = slot_of(keys.next().expect("a charge or a check"));
+        let mut keys = charges.iter().map(|charge| charge.key).chain(before.row_versions.iter().map(|row| row.key));
+        let slot = slot_of(keys.next().expect("a charge or a row"));
         assert!(keys.all(|key| slot_of(key) == slot), "a call over several slots");
         if let Some(now) = self.clock_at_settle.lock().take_if(|_| !before.given_back.is_empty()) {
             self.clock.set(now);
         }
         Reply::Pending(Box::pin(self.at_some_time(Call::Decide, slot, move || {
-            self.compare(before.checks)?;
+            self.compare(before.row_versions)?;
             ready(self.memory.decide_after(before, charges, mode, deadline))
         })))
     }

@@ -41,22 +41,22 @@ pub(crate) enum DecisionReply {
     Found(Micros, SmallVec<[FoundState; 4]>),
     /// The windows of a calendar charge do not contain the clock.
     StaleBounds(Micros),
-    /// A row does not have the given version. Contains the found version of each check.
+    /// A row does not have the given version. Contains the found version of each row.
     StaleRow(Vec<u64>),
 }
 
 /// Reads a decision's reply. None if the form is wrong.
 pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge<'_>]) -> Option<DecisionReply> {
-    let Before { checks, given_back } = before;
+    let Before { row_versions, given_back } = before;
     let Value::Array(numbers) = reply else {
         return None;
     };
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
-    let versions = checks.iter().map(|_| next()).collect::<Option<Vec<u64>>>()?;
+    let versions = row_versions.iter().map(|_| next()).collect::<Option<Vec<u64>>>()?;
     // What follows is of no use then, and the script of one charge leaves it out.
-    if checks.iter().zip(&versions).any(|(check, found)| check.version != *found) {
+    if row_versions.iter().zip(&versions).any(|(row, found)| row.version != *found) {
         return Some(DecisionReply::StaleRow(versions));
     }
     let mut found = SmallVec::new();

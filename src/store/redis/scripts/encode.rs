@@ -11,16 +11,16 @@ use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Receipt, Role,
 use super::library;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
-use crate::{Before, Check, Undo};
+use crate::{Before, RowVersion, Undo};
 
 /// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
 /// The letter, in the position of the algorithm's letter, of a term for the next charge's limit.
 const TERM: u8 = b'0';
-/// The letter, in the position of the algorithm's letter, of a check of a row's version.
-const CHECK: u8 = b'c';
-/// A check compares one number.
-const CHECK_WEIGHT: u32 = 1;
+/// The letter, in the position of the algorithm's letter, of a row's version to compare.
+const ROW_VERSION: u8 = b'c';
+/// One number is compared.
+const ROW_VERSION_WEIGHT: u32 = 1;
 
 /// The script's operation on a charge: the numbers are explained in lua/README.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +71,24 @@ pub(crate) fn decide_call(
     mode: Mode,
     now: Option<Micros>,
 ) -> Call {
-    let Before { checks, given_back } = before;
-    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key).chain(checks.iter().map(|check| check.key));
+    let Before { row_versions, given_back } = before;
+    let keys =
+        firsts.iter().map(|&first| charges[usize::from(first)].key).chain(row_versions.iter().map(|row| row.key));
     let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
     // Merging saves nothing for decisions on long states: most of their cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
-    if let ([charge], [], []) = (charges, checks, given_back)
+    if let ([charge], [], []) = (charges, row_versions, given_back)
         && charge.limit.term.is_none()
     {
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    if let ([charge], [check], []) = (charges, checks, given_back)
+    if let ([charge], [row], []) = (charges, row_versions, given_back)
         && charge.limit.term.is_none()
     {
-        push_check(&mut list, check, 1, b's');
+        push_row_version(&mut list, row, 1, b's');
         // The verdict of the charge is that of the decision, as without a row. In a list, only another row undoes the charge.
         push_charge(&mut list, charge, Op::alone(charge, mode), b'S', 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
@@ -95,12 +96,12 @@ pub(crate) fn decide_call(
     // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
     // give back are a part of the whole, and stay given back if it is denied.
     let whole = mode == Mode::Atomic
-        || !(checks.is_empty() && given_back.is_empty())
+        || !(row_versions.is_empty() && given_back.is_empty())
         || charges.iter().any(|charge| charge.bounds.is_some());
-    for (at, check) in checks.iter().enumerate() {
-        let is_last = charges.is_empty() && at + 1 == checks.len();
+    for (at, row) in row_versions.iter().enumerate() {
+        let is_last = charges.is_empty() && at + 1 == row_versions.len();
         let role = if is_last { b'S' } else { b's' };
-        push_check(&mut list, check, firsts.len() + at, role);
+        push_row_version(&mut list, row, firsts.len() + at, role);
     }
     for back in given_back {
         let at = usize::from(back.charge);
@@ -183,10 +184,10 @@ fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key
 }
 
 /// Appends the version that the row at this key must have. [rw-2]
-fn push_check(list: &mut ChargeList, check: &Check<'_>, key: usize, role: u8) {
+fn push_row_version(list: &mut ChargeList, row: &RowVersion<'_>, key: usize, role: u8) {
     let key = u16::try_from(key).expect("a request has a few hundred keys");
-    let listed = ListedCharge { letters: [CHECK, b'0', role], key, replies: 1, weight: CHECK_WEIGHT };
-    list.push(listed, [check.version]);
+    let listed = ListedCharge { letters: [ROW_VERSION, b'0', role], key, replies: 1, weight: ROW_VERSION_WEIGHT };
+    list.push(listed, [row.version]);
 }
 
 /// Appends the undo of a charge on the key. [un-1]

@@ -13,9 +13,9 @@ use weir_engine::plans::PlanLimits;
 use weir_engine::policy::{Domain, Match};
 use weir_engine::rows::ROW_ID;
 use weir_engine::{
-    Charge, Decision, Hits, Limit, Micros, OnError, Operation, Outcome, Overrides, Role, RowTerms, Rule, Verdict, key,
+    Charge, Decision, Hits, Limit, Micros, OnError, Operation, Outcome, Overrides, Role, RowContent, Rule, Verdict, key,
 };
-use weir_store::{Check, Clock};
+use weir_store::{Clock, RowVersion};
 
 use super::policies::InForce;
 use super::rows::known::KnownRows;
@@ -29,7 +29,7 @@ const REQUEST_OWNER: u32 = u32::MAX;
 const REQUEST_NAME: &str = "(request)";
 
 /// The charges of a request, before the store is called.
-pub(super) struct Plan<'p> {
+pub(super) struct Matched<'p> {
     pub(super) domain: &'p Domain,
     pub(super) modes: Modes,
     /// Whether any limit has a term.
@@ -45,9 +45,9 @@ pub(super) struct Plan<'p> {
     met: SmallVec<[Match<'p>; 4]>,
     /// The descriptors whose limits are not those of a rule. Usually empty.
     own_limits: Vec<(usize, OwnLimits<'p>)>,
-    pub(super) planned: SmallVec<[Planned; 4]>,
+    pub(super) origins: SmallVec<[Origin; 4]>,
     /// The rows that determine limits, in the order of the descriptors. [rw-2]
-    pub(super) rows: Vec<PlannedRow>,
+    pub(super) rows: Vec<MatchedRow>,
     /// How many descriptors matched no rule and have no limit of the request.
     pub(super) unmatched: u32,
     /// The text of all keys, one after the other.
@@ -84,20 +84,20 @@ impl OwnLimits<'_> {
 }
 
 /// The row of a descriptor.
-pub(super) struct PlannedRow {
+pub(super) struct MatchedRow {
     pub(super) group: u16,
     key: (usize, usize),
     /// The version that the limits are from. None if it is unknown whether there is a row.
     version: Option<u64>,
-    /// The terms of the row, for people. None for the default plan.
-    terms: Option<Arc<RowTerms>>,
-    /// Whether the terms do not fit the rule.
+    /// The content of the row, for people. None for the default plan.
+    content: Option<Arc<RowContent>>,
+    /// Whether the content does not fit the rule.
     pub(super) is_unfit: bool,
     /// Whether no limit applies to the descriptor.
     is_unlimited: bool,
 }
 
-/// Where a plan finds the rows of its descriptors.
+/// Where [`Matched`] finds the rows of its descriptors.
 #[derive(Clone, Copy)]
 pub(super) struct RowSource<'r> {
     pub(super) known: &'r KnownRows,
@@ -107,7 +107,7 @@ pub(super) struct RowSource<'r> {
 
 /// The origin of one charge.
 #[derive(Clone, Copy)]
-pub(super) struct Planned {
+pub(super) struct Origin {
     group: u16,
     /// The limit's position in its rule.
     limit: usize,
@@ -120,19 +120,19 @@ pub(super) struct Planned {
     role: Role,
 }
 
-impl Planned {
+impl Origin {
     /// Its descriptor.
     pub(super) fn group(&self) -> usize {
         usize::from(self.group)
     }
 }
 
-/// The decided charges of a plan, their origins, and their outcomes, each in the same order. A descriptor whose store
+/// The decided charges of a request, their origins, and their outcomes, each in the same order. A descriptor whose store
 /// did not answer has no charges here.
 #[derive(Default)]
 pub(super) struct Decided<'a> {
     pub(super) charges: Selected<'a, [Charge<'a>; 2]>,
-    pub(super) planned: Selected<'a, [Planned; 2]>,
+    pub(super) origins: Selected<'a, [Origin; 2]>,
     pub(super) decision: Decision,
     /// The descriptors that are denied because their store did not answer: one bit each.
     pub(super) denied_groups: u64,
@@ -171,20 +171,20 @@ impl<'a> Decided<'a> {
     /// The charges that have an outcome.
     pub(super) fn of_some(
         charges: &[Charge<'a>],
-        planned: &[Planned],
+        origins: &[Origin],
         outcomes: impl IntoIterator<Item = Option<Outcome>>,
     ) -> Self {
         let mut decision = Decision::default();
-        let (mut some_charges, mut some_planned) = (SmallVec::new(), SmallVec::new());
-        for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
+        let (mut some_charges, mut some_origins) = (SmallVec::new(), SmallVec::new());
+        for ((charge, origin), outcome) in charges.iter().zip(origins).zip(outcomes) {
             if let Some(outcome) = outcome {
                 some_charges.push(charge.clone());
-                some_planned.push(*planned);
+                some_origins.push(*origin);
                 decision.outcomes.push(outcome);
             }
         }
-        let (charges, planned) = (Selected::Some(some_charges), Selected::Some(some_planned));
-        Self { charges, planned, decision, ..Self::default() }
+        let (charges, origins) = (Selected::Some(some_charges), Selected::Some(some_origins));
+        Self { charges, origins, decision, ..Self::default() }
     }
 
     #[cold]
@@ -192,18 +192,18 @@ impl<'a> Decided<'a> {
         let outcomes = std::mem::take(&mut self.decision.outcomes);
         let applying = self.charges.iter().zip(outcomes);
         let outcomes = applying.map(|(charge, outcome)| charge.limit.applies_at(outcome.now).then_some(outcome));
-        let kept = Self::of_some(&self.charges, &self.planned, outcomes);
-        (self.charges, self.planned, self.decision.outcomes) = (kept.charges, kept.planned, kept.decision.outcomes);
+        let kept = Self::of_some(&self.charges, &self.origins, outcomes);
+        (self.charges, self.origins, self.decision.outcomes) = (kept.charges, kept.origins, kept.decision.outcomes);
     }
 
     /// Each charge with its outcome.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Charge<'a>, &Planned, &Outcome)> {
-        let charges = self.charges.iter().zip(&*self.planned).zip(&self.decision.outcomes);
-        charges.map(|((charge, planned), outcome)| (charge, planned, outcome))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Charge<'a>, &Origin, &Outcome)> {
+        let charges = self.charges.iter().zip(&*self.origins).zip(&self.decision.outcomes);
+        charges.map(|((charge, origin), outcome)| (charge, origin, outcome))
     }
 }
 
-impl<'p> Plan<'p> {
+impl<'p> Matched<'p> {
     pub(super) fn of(
         in_force: &'p InForce,
         domain: &'p Domain,
@@ -214,7 +214,7 @@ impl<'p> Plan<'p> {
     ) -> Self {
         let policies = &*in_force.policies;
         let overrides = in_force.overrides.as_deref();
-        let mut plan = Self {
+        let mut matched = Self {
             domain,
             modes,
             has_terms: false,
@@ -223,37 +223,37 @@ impl<'p> Plan<'p> {
             has_open_quota: false,
             met: SmallVec::new(),
             own_limits: Vec::new(),
-            planned: SmallVec::new(),
+            origins: SmallVec::new(),
             rows: Vec::new(),
             unmatched: 0,
             keys: String::with_capacity(KEYS_BYTES),
         };
         for (group, asked) in query.descriptors.iter().enumerate() {
-            plan.met.push(match asked.limit {
+            matched.met.push(match asked.limit {
                 Some((requests, unit)) => {
-                    plan.own_limits.push((group, OwnLimits::OfRequest(Limit::per_unit(requests, unit))));
+                    matched.own_limits.push((group, OwnLimits::OfRequest(Limit::per_unit(requests, unit))));
                     Match { rule: None, shared: Vec::new() }
                 }
                 None => {
                     let met = policies.find(domain, asked.entries);
-                    plan.unmatched += u32::from(met.rule.is_none());
+                    matched.unmatched += u32::from(met.rule.is_none());
                     met
                 }
             });
         }
-        let replaced = replaced_names(&plan.met);
+        let replaced = replaced_names(&matched.met);
         for group in 0..query.descriptors.len() {
-            let is_charged = plan.add_group(group, query, &replaced, overrides, clock, rows);
+            let is_charged = matched.add_group(group, query, &replaced, overrides, clock, rows);
             // A descriptor without a limit is a quota that is never over, but only if the setting makes everything a
             // quota.
-            plan.has_open_quota |= match plan.met[group].rule {
+            matched.has_open_quota |= match matched.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
                 // A quota without a limit is never over.
-                Some(rule) if plan.is_unlimited_by_row(group) => rule.is_quota || modes.quota,
+                Some(rule) if matched.is_unlimited_by_row(group) => rule.is_quota || modes.quota,
                 _ => modes.quota && !is_charged,
             };
         }
-        plan
+        matched
     }
 
     /// Adds the limits of one descriptor. Returns whether it has a limit that is not on trial.
@@ -310,7 +310,7 @@ impl<'p> Plan<'p> {
             self.has_leases |= limit.lease.is_some();
             self.opens |= limit.hold && !settles;
             let group = group as u16;
-            self.planned.push(Planned { group, limit: i, key, is_single, is_local: false, role });
+            self.origins.push(Origin { group, limit: i, key, is_single, is_local: false, role });
         }
         is_charged
     }
@@ -368,11 +368,11 @@ impl<'p> Plan<'p> {
         let (limits, is_fit) = rows.known.limits(rule, &known);
         let is_unlimited = limits.iter().all(Option::is_none);
         let group_number = group as u16;
-        self.rows.push(PlannedRow {
+        self.rows.push(MatchedRow {
             group: group_number,
             key,
             version,
-            terms: known.terms,
+            content: known.content,
             is_unfit: !is_fit,
             is_unlimited,
         });
@@ -385,9 +385,9 @@ impl<'p> Plan<'p> {
         self.rows.iter().any(|row| usize::from(row.group) == group && row.is_unlimited)
     }
 
-    /// The terms of the row of a descriptor.
-    pub(super) fn row_terms(&self, group: usize) -> Option<&Arc<RowTerms>> {
-        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.terms.as_ref())
+    /// The content of the row of a descriptor.
+    pub(super) fn row_content(&self, group: usize) -> Option<&Arc<RowContent>> {
+        self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.content.as_ref())
     }
 
     /// Whether the limits of a descriptor depend on a row.
@@ -396,34 +396,34 @@ impl<'p> Plan<'p> {
     }
 
     /// The rows that are unknown.
-    pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &PlannedRow> {
+    pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &MatchedRow> {
         self.rows.iter().filter(|row| row.version.is_none())
     }
 
-    fn row_key(&self, row: &PlannedRow) -> &str {
+    fn row_key(&self, row: &MatchedRow) -> &str {
         &self.keys[row.key.0..row.key.1]
     }
 
-    /// The check of a row, for the store.
-    pub(super) fn check(&self, row: &PlannedRow) -> Check<'_> {
-        Check { key: self.row_key(row), version: row.version.unwrap_or(0) }
+    /// The version of a row, for the store.
+    pub(super) fn row_version(&self, row: &MatchedRow) -> RowVersion<'_> {
+        RowVersion { key: self.row_key(row), version: row.version.unwrap_or(0) }
     }
 
-    fn limit(&self, planned: &Planned) -> &Limit {
-        let group = usize::from(planned.group);
+    fn limit(&self, origin: &Origin) -> &Limit {
+        let group = usize::from(origin.group);
         let own = own_limits(&self.own_limits, group);
-        limit_at(self.met[group].rule, own, planned.limit)
+        limit_at(self.met[group].rule, own, origin.limit)
             .unwrap_or_else(|| unreachable!("a descriptor without limits is not charged"))
     }
 
     pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
         let settles = |group| query.settle.as_ref().is_some_and(|settle| settle.has(group));
-        let charge = |planned: &Planned| {
-            let group = usize::from(planned.group);
-            let limit = self.limit(planned);
+        let charge = |origin: &Origin| {
+            let group = usize::from(origin.group);
+            let limit = self.limit(origin);
             let rule = self.met[group].rule;
             Charge {
-                key: &self.keys[planned.key.0..planned.key.1],
+                key: &self.keys[origin.key.0..origin.key.1],
                 limit,
                 operation: match query.descriptors[group].operation {
                     // [dc-5]
@@ -437,8 +437,8 @@ impl<'p> Plan<'p> {
                     Operation::Refund(_) if limit.algorithm().counts_permits() => Operation::Refund(0),
                     operation => operation,
                 },
-                group: planned.group,
-                role: match planned.role {
+                group: origin.group,
+                role: match origin.role {
                     _ if self.modes.shadow => Role::Shadow,
                     Role::Quota if self.has_open_quota => Role::Shadow,
                     role => role,
@@ -447,13 +447,13 @@ impl<'p> Plan<'p> {
                 bounds: None,
             }
         };
-        self.planned.iter().map(charge).collect()
+        self.origins.iter().map(charge).collect()
     }
 
     /// The owner of the charged limit.
-    pub(super) fn charged(&self, planned: &Planned) -> LimitOf<'_> {
-        match self.met[usize::from(planned.group)].rule {
-            Some(rule) => LimitOf::Rule(rule, planned.limit),
+    pub(super) fn charged(&self, origin: &Origin) -> LimitOf<'_> {
+        match self.met[usize::from(origin.group)].rule {
+            Some(rule) => LimitOf::Rule(rule, origin.limit),
             None => LimitOf::Request { domain: &self.domain.name },
         }
     }
@@ -474,8 +474,8 @@ impl<'p> Plan<'p> {
         for (asked, met) in query.descriptors.iter().zip(&self.met) {
             trace.matched(asked.entries, met.rule);
         }
-        for terms in self.rows.iter().filter_map(|row| row.terms.as_deref()) {
-            trace.row(terms);
+        for content in self.rows.iter().filter_map(|row| row.content.as_deref()) {
+            trace.row(content);
         }
     }
 
@@ -497,7 +497,7 @@ impl<'p> Plan<'p> {
         let wait = if self.modes.shadow { 0 } else { turn(decided) };
         let mut statuses = SmallVec::with_capacity(query.descriptors.len());
         let mut metadata = Vec::new();
-        let (mut rest, mut planned, mut outcomes) = (&*decided.charges, &*decided.planned, &**outcomes);
+        let (mut rest, mut origins, mut outcomes) = (&*decided.charges, &*decided.origins, &**outcomes);
         for group in 0..query.descriptors.len() {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
@@ -505,7 +505,7 @@ impl<'p> Plan<'p> {
                 (_, 0) if decided.denied_groups >> group & 1 == 1 => Status { over: true, ..Status::default() },
                 (_, 0) if self.is_unlimited_by_row(group) => Status { remaining: Hits::MAX, ..Status::default() },
                 (_, 0) => Status::default(),
-                _ => status_of(&rest[..count], &planned[..count], &outcomes[..count], denied),
+                _ => status_of(&rest[..count], &origins[..count], &outcomes[..count], denied),
             };
             if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
                 && self.modes.metadata
@@ -515,7 +515,7 @@ impl<'p> Plan<'p> {
                 metadata.push(Arc::clone(fields));
             }
             statuses.push(status);
-            (rest, outcomes, planned) = (&rest[count..], &outcomes[count..], &planned[count..]);
+            (rest, outcomes, origins) = (&rest[count..], &outcomes[count..], &origins[count..]);
         }
         let retry_after = if denied { retry_after(decided) } else { None };
         let limits = if self.modes.limits { self.listed(decided) } else { Vec::new() };
@@ -528,12 +528,12 @@ impl<'p> Plan<'p> {
         if self.modes.shadow {
             return listed;
         }
-        for (charge, planned, outcome) in decided.iter() {
-            if planned.role == Role::Shadow {
+        for (charge, origin, outcome) in decided.iter() {
+            if origin.role == Role::Shadow {
                 continue;
             }
             listed.push(ListedLimit {
-                name: self.name_of(charge.limit, planned),
+                name: self.name_of(charge.limit, origin),
                 requests: charge.limit.requests(),
                 window_s: whole_seconds(charge.limit),
                 remaining: outcome.remaining,
@@ -548,8 +548,8 @@ impl<'p> Plan<'p> {
     }
 
     /// The name of a limit for clients.
-    fn name_of(&self, limit: &Limit, planned: &Planned) -> Box<str> {
-        match (&limit.name, self.met[usize::from(planned.group)].rule) {
+    fn name_of(&self, limit: &Limit, origin: &Origin) -> Box<str> {
+        match (&limit.name, self.met[usize::from(origin.group)].rule) {
             (Some(name), _) => name.clone(),
             (None, Some(rule)) if rule.has_one_limit() => rule.path.clone(),
             (None, Some(rule)) => format!("{}:{}", rule.path, limit.id()).into(),
@@ -563,7 +563,7 @@ impl<'p> Plan<'p> {
             return false;
         }
         let counts = |role| role != Role::Quota || !self.has_open_quota;
-        let limits = decided.iter().map(|(_, planned, outcome)| (planned.role, outcome.verdict.is_over()));
+        let limits = decided.iter().map(|(_, origin, outcome)| (origin.role, outcome.verdict.is_over()));
         deny(limits.filter(|(role, _)| counts(*role)))
     }
 }
@@ -593,21 +593,21 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
 
 /// The status of a descriptor. Over: of the limits that deny, the one with the longest wait. Within: the one with the
 /// fewest remaining hits, and among equals the one that resets last. [dc-8] Excludes limits on trial. [tr-3]
-fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
+fn status_of(charges: &[Charge<'_>], origins: &[Origin], outcomes: &[Outcome], denied: bool) -> Status {
     // The role by the policies: a quota that is over has that code even if the request passes.
-    let denies = |planned: &Planned, outcome: &Outcome| planned.role != Role::Shadow && outcome.verdict.is_over();
+    let denies = |origin: &Origin, outcome: &Outcome| origin.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
         Verdict::Over { retry_after } => retry_after,
         Verdict::Within => 0,
     };
-    let mut told: Option<(&Charge<'_>, &Planned, &Outcome)> = None;
-    for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
+    let mut told: Option<(&Charge<'_>, &Origin, &Outcome)> = None;
+    for ((charge, origin), outcome) in charges.iter().zip(origins).zip(outcomes) {
         if charge.limit.shadow {
             continue;
         }
         let better =
-            told.is_none_or(|(_, best_planned, best)| match (denies(planned, outcome), denies(best_planned, best)) {
+            told.is_none_or(|(_, best_origin, best)| match (denies(origin, outcome), denies(best_origin, best)) {
                 (true, false) => true,
                 (false, true) => false,
                 (true, true) => wait(outcome) > wait(best),
@@ -617,13 +617,13 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
                 }
             });
         if better {
-            told = Some((charge, planned, outcome));
+            told = Some((charge, origin, outcome));
         }
     }
-    let Some((charge, planned, outcome)) = told else {
+    let Some((charge, origin, outcome)) = told else {
         return Status::default();
     };
-    let over = denies(planned, outcome);
+    let over = denies(origin, outcome);
     let until_reset = match outcome.verdict {
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
@@ -712,9 +712,9 @@ fn turn(decided: &Decided<'_>) -> Micros {
     if decided.decision.denied {
         return longest;
     }
-    for (charge, planned, outcome) in decided.iter() {
+    for (charge, origin, outcome) in decided.iter() {
         let takes_a_place = matches!(charge.operation, Operation::Consume(_) | Operation::Report(_));
-        if takes_a_place && planned.role != Role::Shadow {
+        if takes_a_place && origin.role != Role::Shadow {
             longest = longest.max(outcome.wait);
         }
     }
