@@ -170,7 +170,6 @@ fn stderr() -> UntilClosed<StderrLock<'static>> {
     UntilClosed::new(io::stderr().lock())
 }
 
-/// How a tool of envoyproxy/ratelimit ends.
 fn tool_ended(result: Result<(), Ended>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -179,7 +178,6 @@ fn tool_ended(result: Result<(), Ended>) -> ExitCode {
     }
 }
 
-/// The end of a server.
 fn ended(result: Result<(), ServeError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -55,14 +55,7 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum AppError {
     /// The address of a listener cannot be bound.
     #[error("cannot listen on {address} for {listener}: {reason}")]
-    Bind {
-        /// The listener.
-        listener: &'static str,
-        /// The address from the settings.
-        address: Endpoint,
-        /// The error of the system.
-        reason: io::Error,
-    },
+    Bind { listener: &'static str, address: Endpoint, reason: io::Error },
     /// The policies cannot be loaded. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
@@ -98,9 +91,6 @@ pub enum AppError {
 /// Binds the listeners and serves; see [`serve`]. If policies come from xDS, binds after the first were loaded, unless
 /// the settings say not to wait. Sends the state of the process, and an error at the end, to the service manager if
 /// there is one.
-///
-/// # Errors
-/// When an address cannot be bound; otherwise as [`serve`].
 pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<ServiceManager>>) -> Result<(), AppError> {
     let serving = async {
         let waits = waits_for_policies(&settings);
@@ -173,7 +163,6 @@ async fn serve_on(
     left
 }
 
-/// The directory of policy files, and which files are policies.
 #[must_use]
 pub fn source(policies: &weir_settings::Policies) -> Source {
     Source {

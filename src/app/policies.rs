@@ -32,7 +32,6 @@ const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load in the log. Further ones are counted.
 const LOGGED_WARNINGS_MAX: usize = 20;
 
-/// Policies that are ready to be used.
 pub(super) struct Loaded {
     pub(super) policies: PolicySet,
     /// The place of each rule, by its id.
@@ -170,13 +169,11 @@ impl Target {
 /// Why the directory is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// A periodic poll for changes.
     Poll,
     /// An order of the operator. Loads the current files, even if they still change.
     Order,
 }
 
-/// Watches the directory.
 pub(super) struct Reload {
     watch: Watch,
     source: Source,

@@ -43,17 +43,14 @@ pub(super) struct Server {
     control: Opened,
 }
 
-/// The running listeners.
 pub(super) struct Serving {
     pub(super) grpc: weir_grpc::Serving,
-    /// Ends of the HTTP listeners.
     pub(super) http: Vec<Done>,
     pub(super) overrides: Arc<OverrideTable>,
     pub(super) rows: Arc<RowTable>,
     warm_up: Arc<WarmUp>,
 }
 
-/// Makes the limiter of each runtime.
 #[derive(Clone)]
 struct Limiters {
     policies: Arc<Policies>,
@@ -144,7 +141,6 @@ impl Server {
         }
     }
 
-    /// The target of loads.
     fn target(&self, policies: &Arc<Policies>) -> policies::Target {
         policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
     }
@@ -312,7 +308,6 @@ impl Server {
         first_rows
     }
 
-    /// Sends the state to the service manager.
     pub(super) fn notify(&self, manager: Arc<ServiceManager>, serving: &mut Serving) {
         let sources = service_manager::Sources {
             life: self.life.clone(),

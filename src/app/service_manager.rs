@@ -19,12 +19,10 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(40);
 /// How many times the runtimes are checked within the time of the watchdog.
 const WATCHDOG_LOOKS: u32 = 4;
 
-/// The sources of the notices.
 pub(super) struct Sources {
     pub(super) life: Life,
     pub(super) report: Arc<ServiceState>,
     pub(super) orders: Orders,
-    /// The pulses of the runtimes that decide.
     pub(super) pulses: Vec<Pulse>,
 }
 
@@ -115,7 +113,6 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     }
 }
 
-/// The state in one line.
 fn status(summary: Summary) -> String {
     let Summary { domains, rules, problems, store_answered } = summary;
     let mut text = format!("serves {}, {}", counted(domains, "domain"), counted(rules, "rule"));

@@ -13,13 +13,9 @@ use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, 
 
 use super::{AppError, certificates, otlp};
 
-/// The path of spans with HTTP.
 const PATH: &str = "/v1/traces";
 
 /// The tracer and the exporter. None if traces are off. Reads the TLS files once.
-///
-/// # Errors
-/// When the settings cannot be used: a file, or the URL.
 pub(super) async fn open(
     settings: &Tracing,
     resource: &Resource,

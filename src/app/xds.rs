@@ -15,11 +15,9 @@ use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 use super::stores::Opened;
 use super::{AppError, certificates, policies};
 
-/// The target of accepted policies.
 pub(super) struct Target {
     /// Applies loaded policies, and reports problems.
     pub(super) load: policies::Target,
-    /// How resources are read.
     pub(super) dialect: Dialect,
     /// The stores, which must support the limits.
     pub(super) stores: Opened,
@@ -37,9 +35,6 @@ impl First {
 }
 
 /// A subscription to the server of the settings. Reads its files once.
-///
-/// # Errors
-/// When a file cannot be used.
 pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
     let response_bytes_max = options.message_bytes_max;

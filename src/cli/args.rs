@@ -414,9 +414,6 @@ pub struct Explained {
 
 impl ExplainArguments {
     /// The request that the words describe.
-    ///
-    /// # Errors
-    /// If a word is missing or wrong.
     pub fn explained(self) -> Result<Explained, String> {
         let Self { first, second, descriptors, server, .. } = self;
         let first = first.ok_or("no policies: write DIR or --server ADDR")?;

@@ -39,9 +39,6 @@ pub fn run(
 }
 
 /// As [`run`], with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
-///
-/// # Errors
-/// If the server returns no policies, or if writing fails.
 pub fn run_served(
     server: &AdminServer,
     domain: &str,
@@ -119,7 +116,6 @@ struct Request<'r> {
     loaded: &'r Loaded,
     /// The `on_error` of the server.
     servers: &'r str,
-    /// The overrides of the domain.
     shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
     outline: &'r DomainOutline,

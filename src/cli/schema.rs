@@ -20,9 +20,6 @@ pub enum Of {
 }
 
 /// Writes the schema.
-///
-/// # Errors
-/// Those of the writer.
 pub fn run(of: Of, out: &mut dyn Write) -> io::Result<()> {
     let schema = match of {
         Of::Policies => Schema::Policies,

@@ -152,7 +152,6 @@ fn cannot_start(error: &io::Error) -> SimulateError {
     SimulateError::Output(format!("cannot start: {error}"))
 }
 
-/// The report for people.
 fn shown(report: &Report, is_terminal: bool) -> String {
     let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
     let is_coloured = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

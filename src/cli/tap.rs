@@ -33,9 +33,7 @@ const LAST_NOTE: Duration = Duration::from_secs(2);
 /// A tap: which requests it shows, and where.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The admin listener.
     pub server: AdminServer,
-    /// Only requests of this domain.
     pub domain: Option<String>,
     /// Only requests that meet this rule.
     pub rule: Option<String>,
@@ -49,11 +47,9 @@ pub struct Question {
     pub count: Option<u64>,
     /// Ends after this time.
     pub length: Option<Duration>,
-    /// The output.
     pub output: Output,
     /// How values are shown; none for the server's setting.
     pub values: Option<Values>,
-    /// The file of the token for the server.
     pub token_file: Option<PathBuf>,
 }
 
@@ -66,29 +62,22 @@ pub enum Values {
     Shown,
 }
 
-/// Where requests go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To standard output, for people.
     Text,
-    /// To standard output, as JSON lines.
     Json,
-    /// To a new file.
     File {
-        /// Its path.
         file: PathBuf,
         /// Whether an existing file is replaced.
         force: bool,
     },
 }
 
-/// Why a tap failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The server gave no usable answer, or the connection broke.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// The server stops.
     #[error("{0} is stopping, which ends the tap")]
     Stopping(AdminServer),
     /// The connection ended without a reason.
@@ -97,16 +86,12 @@ pub enum TapError {
     /// The server sent nothing for too long.
     #[error("{0} has sent nothing for {1:?}")]
     Silent(AdminServer, Duration),
-    /// A line is not one of a tap.
     #[error("{0} is not a weir of this version: {1}")]
     NotATap(AdminServer, String),
-    /// The file exists.
     #[error("{0}")]
     Exists(#[from] Exists),
-    /// The file cannot be written.
     #[error("{0}: {1}")]
     File(String, io::Error),
-    /// The token cannot be read.
     #[error("{0}")]
     Token(String),
     /// Standard output cannot be written.
@@ -223,7 +208,6 @@ fn no_domain(question: &Question, nearest: Option<&str>) -> String {
     format!("warning: no policy of {} has the domain {domain:?}{meant}", question.server)
 }
 
-/// The signals that end the tap.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -264,7 +248,6 @@ impl Seen {
     }
 }
 
-/// The output of records.
 enum Sink {
     Text(Table),
     Json,
@@ -301,7 +284,6 @@ fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
 }
 
-/// The path and query of the tap.
 fn path(question: &Question) -> String {
     let Question { domain, rule, verdict, entries, sample, length, values, .. } = question;
     let mut path = "/tap?notes=true".to_owned();

@@ -15,14 +15,11 @@ pub use self::view::Sort;
 use super::admin::{AdminServer, NoAnswer};
 use super::runtime::block_on;
 
-/// The options of a view.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The admin listener.
     pub server: AdminServer,
     /// The time between two reports.
     pub interval: Duration,
-    /// The order of the limits.
     pub sort: Sort,
     /// Writes one report as lines, and ends.
     pub once: bool,
@@ -63,7 +60,6 @@ pub fn run(question: &Question) -> Result<(), TopError> {
     }
 }
 
-/// Writes lines and flushes.
 fn write_now(text: &str, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()

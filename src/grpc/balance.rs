@@ -27,7 +27,6 @@ pub(super) struct Balance {
     turn: usize,
 }
 
-/// The load of one runtime.
 struct Share {
     load: Load,
     /// The requests at the last count.

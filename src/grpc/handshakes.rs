@@ -39,7 +39,6 @@ impl PeerNetwork {
     }
 }
 
-/// The handshakes of one runtime.
 pub(super) struct Handshakes {
     lists: Mutex<Lists>,
     /// Notified when a handshake is waiting.
@@ -128,7 +127,6 @@ impl Lists {
 }
 
 impl Handshakes {
-    /// The handshakes of one of this many runtimes.
     pub(super) fn new(runtimes: usize) -> Arc<Self> {
         let parts = runtimes.clamp(1, RUNTIMES_MAX);
         Arc::new(Self {

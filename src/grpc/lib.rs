@@ -89,15 +89,12 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// How gRPC is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many runtimes.
     pub cores: NonZeroUsize,
     /// The largest request in bytes.
     pub request_bytes: usize,
-    /// Bounds on a request.
     pub bounds: Bounds,
     /// The optional parts of responses.
     pub extras: Extras,
-    /// Bounds on the memory that is reserved for callers.
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
@@ -107,13 +104,11 @@ pub struct Options {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// The running listener.
 pub struct Serving {
     /// One for each thread, and one for the acceptor.
     pub done: Vec<Done>,
     /// The connections and requests of each runtime.
     pub loads: Vec<Load>,
-    /// Memory that is reserved for callers.
     pub memory: Memory,
     /// Connections that were closed when they came.
     pub shed: Arc<ShedCounts>,
@@ -125,9 +120,6 @@ pub struct Serving {
 ///
 /// The threads stop accepting at [`Phase::Draining`], and end when their connections have ended, or at
 /// [`Phase::Ending`].
-///
-/// # Errors
-/// When the system cannot start a thread or a runtime.
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
@@ -188,7 +180,6 @@ where
     Ok(serving)
 }
 
-/// The parts of which each runtime has its own.
 struct Runtime {
     load: Load,
     memory: Arc<Core>,
@@ -198,14 +189,12 @@ struct Runtime {
     heart: Heart,
 }
 
-/// TLS, and the handshakes of one runtime.
 #[derive(Clone)]
 struct Secured {
     tls: Arc<ServerTls>,
     handshakes: Arc<Handshakes>,
 }
 
-/// Serves the connections of one runtime.
 async fn serve(
     limits: RateLimits,
     runtime: Runtime,

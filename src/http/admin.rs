@@ -153,7 +153,6 @@ impl RuleOrders {
     }
 }
 
-/// Policies, and the order in which they are listed.
 #[derive(Debug)]
 struct RuleOrder {
     policies: Arc<PolicySet>,

@@ -74,19 +74,15 @@ pub struct Site {
     pub report: Arc<ServiceState>,
     /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
     pub allowed_origins: Vec<String>,
-    /// Bounds on the connections of each listener.
     pub connections: ConnectionBounds,
     /// For `/json`.
     pub json: JsonOptions,
-    /// For the admin listener.
     pub admin: AdminOptions,
-    /// Data that callers share.
     pub shared: Shared,
 }
 
 /// How `/json` is served.
 pub struct JsonOptions {
-    /// Bounds on a request.
     pub bounds: Bounds,
     /// The optional parts of responses.
     pub extras: Extras,
@@ -98,7 +94,6 @@ pub struct JsonOptions {
 
 /// How the operator's paths are served.
 pub struct AdminOptions {
-    /// What the listener serves.
     pub endpoints: Endpoints,
     /// Further names that may address it, besides loopback names and IP addresses; in lower case.
     pub hosts: Vec<String>,
@@ -108,9 +103,7 @@ pub struct AdminOptions {
     pub instance: Instance,
     /// What happens to a request whose store does not answer, if neither rule nor domain sets it.
     pub on_error: OnError,
-    /// The overrides of operators.
     pub overrides: Arc<OverrideTable>,
-    /// The rows of customers.
     pub rows: Arc<RowTable>,
     /// The longest time of a tap.
     pub tap_max: Duration,
@@ -133,7 +126,6 @@ pub struct Shared {
 pub struct Instance {
     /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
     pub name: Option<String>,
-    /// The version of weir.
     pub version: &'static str,
 }
 
@@ -170,9 +162,7 @@ pub struct ServiceState {
 /// A summary of the policies and the store, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Domains in force.
     pub domains: usize,
-    /// Rules in force.
     pub rules: usize,
     /// The number of problems because of which changed policies are not in force.
     pub problems: usize,
@@ -180,7 +170,6 @@ pub struct Summary {
     pub store_answered: bool,
 }
 
-/// The policies that are shown.
 #[derive(Debug, Default)]
 struct ShownPolicies {
     policies: Arc<PolicySet>,
@@ -199,12 +188,10 @@ pub struct PolicyProblems {
     pub texts: Vec<String>,
     /// The number of problems, including those without a text.
     pub count: usize,
-    /// Their kinds.
     pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
-    /// Adds a problem.
     pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
@@ -338,18 +325,12 @@ impl ServiceState {
 }
 
 /// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let shared = site.clone();
     serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let router = match site.admin.endpoints {
         Endpoints::Operator => admin::router(site),
@@ -359,9 +340,6 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
 }
 
 /// Serves the metrics alone, at this path, in the same way.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_metrics(
     listener: TcpListener,
     path: &str,
@@ -409,7 +387,6 @@ impl Site {
         json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
     }
 
-    /// The calls that wait for the store.
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
     }

@@ -28,7 +28,6 @@ pub(super) const NO_RULE: &str =
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// The shared reports, by their minutes.
 #[derive(Default)]
 pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 

@@ -20,7 +20,6 @@ pub const DEPTH_MAX: usize = 8;
 /// A directory, and which of its files are policies. From a path: `*.yaml` and `*.yml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The directory.
     pub directory: PathBuf,
     /// Every file is a policy, with any extension.
     pub all_files: bool,
@@ -103,9 +102,6 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 
 /// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
 /// name.
-///
-/// # Errors
-/// As [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
     let files = walk_for(&Source::from(path), |_, path| is_test(path))?;
@@ -145,7 +141,6 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PolicyFile {
     /// The path below the given directory.
@@ -191,7 +186,6 @@ impl Mark {
     }
 }
 
-/// The policy files, sorted by path.
 pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
     walk_for(source, Source::takes)
 }
@@ -255,7 +249,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts one more name.
     fn count(&mut self) -> io::Result<()> {
         self.names += 1;
         if self.names > NAMES_MAX {
@@ -306,7 +299,6 @@ impl Walk<'_> {
     }
 }
 
-/// A path for messages.
 pub(super) fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }

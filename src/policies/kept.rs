@@ -42,7 +42,6 @@ pub struct Sources {
     pub(super) files: Vec<File>,
 }
 
-/// One file, or one other source.
 #[derive(Debug, Deserialize)]
 pub(super) struct File {
     pub(super) name: String,
@@ -50,7 +49,6 @@ pub(super) struct File {
     pub(super) content: Content,
 }
 
-/// The content of a source.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Content {
@@ -80,14 +78,12 @@ pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
 }
 
 impl Sources {
-    /// Renames each source.
     pub fn rename(&mut self, to: impl Fn(&str) -> String) {
         for file in &mut self.files {
             file.name = to(&file.name);
         }
     }
 
-    /// The texts by name.
     pub(super) fn texts(self) -> HashMap<String, String> {
         let text = |file: File| match file.content {
             Content::Text(text) => Some((file.name, text)),

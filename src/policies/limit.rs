@@ -102,7 +102,6 @@ impl FileReader<'_> {
         matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
     }
 
-    /// A limit that counts.
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
         let shadow = self.flag(fields, "shadow");

@@ -38,10 +38,8 @@ pub const CALLERS_MAX: u32 = 100_000;
 /// works in both stores.
 pub const START_US: Micros = 2_209_075_200 * 1_000_000;
 
-/// One file of tests.
 #[derive(Debug)]
 pub struct TestFile {
-    /// Its name in messages.
     pub name: Arc<str>,
     /// Its cases, at least one.
     pub cases: Vec<Case>,
@@ -50,13 +48,9 @@ pub struct TestFile {
 /// One case: steps that start with an empty store.
 #[derive(Debug)]
 pub struct Case {
-    /// The case's name, unique in the file.
     pub name: String,
-    /// The case's position.
     pub position: Position,
-    /// The policies at its start.
     pub policies: Policies,
-    /// The settings that affect its decisions.
     pub settings: Arc<Settings>,
     /// The rows at its start; none if it has no rows.
     pub rows: Option<Arc<GivenRows>>,
@@ -73,40 +67,30 @@ impl Case {
     }
 }
 
-/// The source of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Policies {
-    /// A directory or a file.
     At(PathBuf),
     /// Texts in the test itself, with their file names.
     Texts(Vec<(String, String)>),
 }
 
-/// One step of a case.
 #[derive(Debug)]
 pub struct Step {
-    /// The step's position.
     pub position: Position,
     /// The clock at the beginning of the step.
     pub now: Micros,
-    /// The action of the step.
     pub action: Action,
 }
 
-/// The action of a step.
 #[derive(Debug)]
 pub enum Action {
-    /// Requests.
     Ask(Box<Ask>),
     /// Advances the clock to the time of the next step.
     Wait,
     /// Sets these rows. Other rows stay.
     Rows(Arc<GivenRows>),
-    /// Loads other policies.
     Swap {
-        /// The new policies.
         policies: Policies,
-        /// What happens to the states.
         state: StateOnSwap,
         /// Whether the policies must be refused, so the previous ones stay in force.
         refused: bool,
@@ -125,9 +109,7 @@ pub enum StateOnSwap {
 /// A request, and how many times it is sent.
 #[derive(Debug)]
 pub struct Ask {
-    /// The domain. It can be empty.
     pub domain: String,
-    /// The descriptors.
     pub descriptors: Vec<Descriptor>,
     /// The hits of descriptors without their own hits. None if the request sends none.
     pub hits: Option<u32>,
@@ -143,18 +125,15 @@ pub struct Ask {
     pub lasts: Option<Micros>,
     /// The hits that it has used by then. None: the request's own hits.
     pub used: Option<u32>,
-    /// What the answers must be.
     pub expect: Expect,
 }
 
 impl Ask {
-    /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.rounds.saturating_mul(u64::from(self.callers)).saturating_mul(u64::from(self.times))
     }
 }
 
-/// One descriptor of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Keys and values, in order.
@@ -167,12 +146,9 @@ pub struct Descriptor {
     pub limit: Option<(u32, Unit)>,
 }
 
-/// A value and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positioned<T> {
-    /// The place.
     pub position: Position,
-    /// The value.
     pub value: T,
 }
 
@@ -201,7 +177,6 @@ pub struct Expect {
     /// Whether the limits on trial would have admitted the request. The inner None: the request meets no such limit.
     /// [tr-1]
     pub trial: Option<Positioned<Option<Verdict>>>,
-    /// The dynamic metadata of the response.
     pub metadata: Option<Positioned<Arc<metadata::Fields>>>,
     /// One status for each descriptor, in order; or empty.
     pub statuses: Vec<ExpectedStatus>,
@@ -222,7 +197,6 @@ impl Expect {
     }
 }
 
-/// The expectations of one descriptor's status.
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
@@ -231,11 +205,8 @@ pub struct ExpectedStatus {
     pub rule: Option<Positioned<Option<String>>>,
     /// The limit of the status: its hits and window.
     pub limit: Option<Positioned<Option<(u32, Window)>>>,
-    /// The name of that limit.
     pub name: Option<Positioned<Option<String>>>,
-    /// Its algorithm.
     pub algorithm: Option<Positioned<String>>,
-    /// The remaining hits.
     pub remaining: Option<Positioned<Range>>,
     /// The time until it is reset, in microseconds.
     pub reset: Option<Positioned<Option<Range>>>,
@@ -253,15 +224,12 @@ impl ExpectedStatus {
 pub enum Verdict {
     /// The request may pass.
     Ok,
-    /// The request is over a limit.
     Over,
 }
 
 impl Verdict {
-    /// The verdicts' names in tests.
     pub const NAMES: [&'static str; 2] = ["ok", "over"];
 
-    /// The verdict as a word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => Self::NAMES[0],
@@ -269,7 +237,6 @@ impl Verdict {
         }
     }
 
-    /// The verdict with this name.
     fn named(name: &str) -> Self {
         if name == Self::NAMES[0] { Self::Ok } else { Self::Over }
     }

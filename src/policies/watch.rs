@@ -67,7 +67,6 @@ pub struct Watch {
     in_place: bool,
     /// The files that have not settled, by path.
     moving: BTreeMap<PathBuf, Moving>,
-    /// How many polls there were.
     polls: u64,
     /// The settled state before the last reported change, until [`Watch::is_unchanged`].
     before: Option<Snapshot>,
@@ -83,7 +82,6 @@ struct Moving {
     poll: u64,
 }
 
-/// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The directory has changed and settled: load it. If it has become unreadable, the load reports that.
@@ -361,7 +359,6 @@ mod tests {
         fs::rename(&next, &path).unwrap();
     }
 
-    /// A watch and the clock of its polls.
     struct Polled {
         watch: Watch,
         now: Instant,

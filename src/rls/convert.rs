@@ -22,15 +22,10 @@ use super::{client_headers, detail, limit_metadata};
 pub struct Bounds {
     /// Descriptors of a request, at most 64.
     pub descriptors: usize,
-    /// Entries of a descriptor.
     pub entries: usize,
-    /// Bytes of the domain.
     pub domain_bytes: usize,
-    /// Bytes of an entry's key.
     pub key_bytes: usize,
-    /// Bytes of an entry's value.
     pub value_bytes: usize,
-    /// Requested hits of one descriptor.
     pub hits: u32,
 }
 
@@ -39,35 +34,25 @@ pub struct Bounds {
 pub struct Invalid {
     /// The field, such as `descriptors[2].entries[0].value`.
     pub field: String,
-    /// The problem of the field.
     pub problem: Problem,
 }
 
-/// The possible problems of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// There is no domain.
     NoDomain,
-    /// There are no descriptors.
     NoDescriptors,
     /// There are more parts than the bound.
     TooMany {
-        /// The number of parts.
         sent: u64,
         /// Whether there may be more parts, because the rest was not counted.
         or_more: bool,
-        /// The bound.
         most: u64,
-        /// The name of the parts.
         what: &'static str,
     },
     /// An entry with a receipt that settles nothing, with the reason.
     Receipt(&'static str),
     /// A limit whose unit is not set, or not one of Envoy's units.
-    Unit(
-        /// The number sent.
-        i32,
-    ),
+    Unit(i32),
 }
 
 impl fmt::Display for Invalid {
@@ -210,7 +195,6 @@ pub struct Extras {
 pub struct LimitHeaders {
     /// Hits per window.
     pub limit: String,
-    /// Remaining hits.
     pub remaining: String,
     /// Seconds until the limit is reset, as in `duration_until_reset` of its status.
     pub reset: String,
@@ -221,7 +205,6 @@ const MICROS_PER_SECOND: Micros = 1_000_000;
 /// The header that sets the delay of Envoy's fault filter with `header_delay`, in milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
-/// Converts an answer to the response on the wire.
 pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
     if extras.dynamic_metadata {

@@ -42,7 +42,6 @@ pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>
     TextMessage::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
 }
 
-/// A message that contains texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextMessage {
     Request,
@@ -50,7 +49,6 @@ enum TextMessage {
     Entry,
 }
 
-/// The kind of a field.
 enum FieldKind {
     TextMessage(TextMessage),
     Text,
@@ -58,7 +56,6 @@ enum FieldKind {
 }
 
 impl TextMessage {
-    /// The kind of a field by its number in the proto files.
     const fn field(self, number: u64) -> FieldKind {
         match (self, number) {
             (Self::Request, 2) => FieldKind::TextMessage(Self::Descriptor),

@@ -9,7 +9,6 @@ use weir_engine::arith::Fraction;
 use super::value::CLIENT_NAMES_MAX;
 use super::value::PAIRS_MAX;
 
-/// The prefix of environment variables.
 pub const ENV_PREFIX: &str = "WEIR__";
 
 /// The longest age of a connection: a year.
@@ -29,7 +28,6 @@ pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The words that weir prints for a switch. It also accepts YAML's words for true and false.
 const SWITCH: &[&str] = &["off", "on"];
 
-/// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The name, with groups separated by dots: `redis.timeout`.
@@ -38,7 +36,6 @@ pub struct Setting {
     pub kind: Kind,
     /// The value if no layer sets it.
     pub default: Preset,
-    /// The effect of the setting, in one line.
     pub about: &'static str,
 }
 
@@ -84,11 +81,9 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
-    /// The name of an HTTP header.
     HeaderName,
     /// `on` or `off`, or another word of YAML for true or false.
     Switch,
-    /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
     Integer {
@@ -96,7 +91,6 @@ pub enum Kind {
         min: u64,
         /// The largest allowed value.
         max: u64,
-        /// The unit of the number.
         unit: &'static str,
     },
     /// A decimal number from 0 to 1.
@@ -117,7 +111,6 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
-    /// The path of a URL, from its slash on.
     UrlPath {
         /// The longest allowed value.
         bytes_max: usize,
@@ -158,12 +151,10 @@ impl Kind {
     }
 }
 
-/// A number of milliseconds.
 pub(super) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// A number of seconds.
 pub(super) const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
 }
@@ -190,7 +181,6 @@ impl Setting {
         env_name(self.name)
     }
 
-    /// The default as the documentation writes it.
     pub fn default_text(&self) -> String {
         match self.default {
             Preset::Is("") => "empty".to_owned(),
@@ -260,7 +250,6 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The environment variable of a setting.
 pub(super) fn env_name(name: &str) -> String {
     format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }

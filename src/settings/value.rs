@@ -45,7 +45,6 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -124,7 +123,6 @@ impl RedisUrl {
         self.tls
     }
 
-    /// The number of the database.
     pub fn database(&self) -> i64 {
         self.database
     }
@@ -235,9 +233,7 @@ impl fmt::Display for RedisUrl {
     }
 }
 
-/// The type of a setting's value.
 pub(super) trait FromText: Sized {
-    /// Parses the text from a layer.
     fn from_text(text: &str) -> Result<Self, String>;
 
     /// The value if no layer sets a text.
@@ -298,7 +294,6 @@ pub(super) fn url(text: &str) -> Result<Uri, String> {
     web_url(text, "http://collector:4318", "has a login: send a header in its place")
 }
 
-/// Checks the URL of a webhook.
 pub(super) fn secret_url(text: &str) -> Result<(), String> {
     web_url(text, "https://alerts.example/weir", "has a login, which weir does not send").map(drop)
 }

@@ -28,7 +28,6 @@ pub use self::values::{ShownDescriptor, Values};
 /// If there are more cores, some share a lane.
 pub const LANES_MAX: usize = 16;
 
-/// The denials of all cores.
 #[derive(Debug)]
 pub struct Limited {
     lanes: Box<[Lane]>,
@@ -46,7 +45,6 @@ impl Limited {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }
 
-    /// How values are printed.
     pub const fn values(&self) -> Values {
         self.values
     }
@@ -139,7 +137,6 @@ mod tests {
         decision.outcomes.into_iter().next().unwrap()
     }
 
-    /// Denies a value of the rule with this number.
     fn deny(limited: &Limited, policies: &PolicySet, lane: usize, rule: usize, value: &str, now_ms: u64) {
         let rule = &policies.rules()[rule];
         let mut text = String::new();

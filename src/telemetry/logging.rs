@@ -49,7 +49,6 @@ struct Log {
     reported: [AtomicU64; 2],
 }
 
-/// The format of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people: time, level, target, message, fields. Coloured on a terminal, unless the
@@ -66,20 +65,9 @@ pub enum Format {
 pub enum InitError {
     /// The level is not a valid directive of the filter.
     #[error("log level {level:?}: {reason}")]
-    Level {
-        /// The text of the setting.
-        level: String,
-        /// The filter's reason.
-        reason: String,
-    },
-    /// The file cannot be opened.
+    Level { level: String, reason: String },
     #[error("cannot open the log file {}: {reason}", .path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The system's reason.
-        reason: io::Error,
-    },
+    File { path: PathBuf, reason: io::Error },
     /// The system cannot start a thread to write the log, or cannot duplicate the descriptor of standard error.
     #[error("cannot start the log: {0}")]
     Start(#[from] io::Error),

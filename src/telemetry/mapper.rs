@@ -20,9 +20,7 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// The default upper bounds of a histogram, in the unit of the metric: those of Prometheus' clients.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// The default quantiles of a summary.
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
-/// The default period of a summary.
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
@@ -36,7 +34,6 @@ pub(super) enum MetricType {
     Observer,
 }
 
-/// How times are converted to a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ObserverKind {
     /// The upper bounds, ascending.
@@ -80,12 +77,9 @@ enum Target {
     },
 }
 
-/// The metric of a statistic.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mapped {
-    /// No metric.
     Drop,
-    /// A metric with labels.
     Metric {
         name: String,
         labels: Vec<(String, String)>,
@@ -99,9 +93,6 @@ pub(super) enum Mapped {
 
 impl Mapper {
     /// Reads a mapping file of statsd_exporter.
-    ///
-    /// # Errors
-    /// The first mistake in it.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         file::parse(text)
     }
@@ -150,7 +141,6 @@ impl Mapper {
         Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
     }
 
-    /// The metric of a statistic.
     pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
         let parts: Vec<&str> = statistic.split('.').collect();
         let is_for = |mapping: &&Mapping| mapping.metric_type.is_none_or(|wanted| wanted == metric_type);
@@ -234,7 +224,6 @@ impl Target {
 }
 
 impl Default for ObserverKind {
-    /// The default of statsd_exporter.
     fn default() -> Self {
         Self::Summary(QUANTILES.to_vec(), SUMMARY_AGE)
     }

@@ -77,7 +77,6 @@ pub struct Options {
     pub statsd: bool,
     /// How values of requests are printed for operators.
     pub values: Values,
-    /// How taps are served.
     pub tap: tap::Options,
 }
 
@@ -104,7 +103,6 @@ pub struct Metrics {
     domains: Arc<Domains>,
     /// Locked while policies load.
     loading: Mutex<()>,
-    /// Descriptors of unknown domains.
     unknown_descriptors: AtomicU64,
     /// How many observers there are.
     lanes: AtomicUsize,
@@ -258,7 +256,6 @@ impl Metrics {
         }
     }
 
-    /// How many outages of stores have ended.
     pub fn outages_ended(&self) -> Arc<AtomicU64> {
         self.trouble.ended()
     }
@@ -268,7 +265,6 @@ impl Metrics {
         &self.statistics
     }
 
-    /// The denied keys.
     pub const fn limited(&self) -> &Limited {
         &self.limited
     }
@@ -299,14 +295,12 @@ impl Metrics {
         self.statsd_dropped.add(lines);
     }
 
-    /// Counts policies that were loaded.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.loads.add(1);
         self.last_load.set(since.as_secs());
     }
 
-    /// Counts policies that were refused.
     pub fn policies_refused(&self) {
         self.load_errors.add(1);
     }
@@ -323,7 +317,6 @@ impl Metrics {
         Prepared(Arc::new(families.unwrap_or_default()))
     }
 
-    /// Starts reading all metrics.
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
@@ -412,7 +405,6 @@ fn add_service(
     statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
-/// The observer of one runtime.
 struct PerRuntime {
     metrics: Arc<Metrics>,
     taps: Arc<Taps>,

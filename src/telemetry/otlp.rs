@@ -41,7 +41,6 @@ pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
     if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }
 
-/// The collector of a signal.
 #[derive(Debug)]
 pub struct Collector {
     /// The URL: of the server alone for gRPC, with the path for HTTP.

@@ -18,12 +18,10 @@ pub enum ShedReason {
     Handover,
 }
 
-/// The counts of one kind of listener.
 #[derive(Debug, Default)]
 pub struct ShedCounts([AtomicU64; ShedReason::VARIANTS.len()]);
 
 impl ShedCounts {
-    /// Counts a connection.
     pub fn add(&self, reason: ShedReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }

@@ -23,7 +23,6 @@ use super::counts::{Counts, Number, Part, Values};
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
 /// Replaces the entries in the name of a limit of the request, if that name does not fit.
 const REST: &str = "_other";
-/// The statistic of unknown domains.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
 
 /// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits
@@ -37,12 +36,10 @@ const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("within_limit", |values| values.within.wrapping_add(values.uncharged_within)),
 ];
 
-/// How a number changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only rises.
     Counter,
-    /// A gauge.
     Gauge,
 }
 
@@ -53,7 +50,6 @@ struct Read {
     read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-/// All statistics. One for the process.
 pub struct Statistics {
     named: Mutex<Named>,
     dynamic: Dynamic<Counts>,
@@ -135,16 +131,13 @@ impl Named {
     }
 }
 
-/// How the counters of one limit are named.
 #[derive(Debug)]
 pub(super) enum LimitName {
     /// By the policy alone.
     Fixed(String),
-    /// By the request.
     ByRequest(RequestName),
 }
 
-/// How requests name the counters of one limit.
 #[derive(Debug)]
 pub(super) struct RequestName {
     naming: Naming,
@@ -193,7 +186,6 @@ impl Statistics {
         self.named.lock().replace(live);
     }
 
-    /// Counts under the name from a request.
     pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], part: &Part) {
         let mut name = Buffer::new();
         of.naming.write(entries, &mut name);
@@ -204,7 +196,6 @@ impl Statistics {
         self.count(&name, &of.rest, part);
     }
 
-    /// Counts a limit of the request.
     pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
         if !self.by_request {
             return;
@@ -226,7 +217,6 @@ impl Statistics {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }
 
-    /// Counts descriptors of an unknown domain.
     pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
         if !self.by_request {
             return;

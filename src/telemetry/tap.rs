@@ -39,7 +39,6 @@ pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
 /// The largest sample: one in this many.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
-/// How taps are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether values of requests are printed in plain text.
@@ -54,7 +53,6 @@ impl Default for Options {
     }
 }
 
-/// All taps of the process.
 pub struct Taps {
     /// Whether there is a tap.
     has_any: AtomicBool,
@@ -120,9 +118,6 @@ impl Taps {
     }
 
     /// Opens a tap on one in `sample` of the requests that pass the filter.
-    ///
-    /// # Errors
-    /// When there are too many already.
     pub fn listen(self: &Arc<Self>, filter: Filter, sample: u32) -> Result<Listener, TooManyTaps> {
         let tap = Arc::new(Tap {
             filter,
@@ -156,7 +151,6 @@ impl Taps {
         self.shows_values
     }
 
-    /// How many taps there are.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.open.load().len() as u64
@@ -225,7 +219,6 @@ impl Listener {
         self
     }
 
-    /// How values are printed.
     #[must_use]
     pub fn values(&self) -> &TapValues {
         if self.shows_values { &self.taps.shown } else { &self.taps.hidden }

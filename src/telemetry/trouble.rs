@@ -34,7 +34,6 @@ pub(super) struct Trouble {
     counts: [AtomicU64; OnError::ALL.len()],
     /// The failure that started the outage.
     first: ArcSwapOption<Failure>,
-    /// How many outages have ended.
     ended: Arc<AtomicU64>,
 }
 
@@ -60,7 +59,6 @@ struct Outage {
     before: Counts,
 }
 
-/// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Begins { action: OnError, kind: &'static str },
@@ -80,7 +78,6 @@ impl Trouble {
         }
     }
 
-    /// A store has answered.
     pub(super) fn answered(&self) {
         if self.is_on.load(Relaxed) && !self.answered.load(Relaxed) {
             self.answered.store(true, Relaxed);

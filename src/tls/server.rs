@@ -32,7 +32,6 @@ use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 /// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
 const TICKETS: usize = 1;
 
-/// The files of the TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
     /// The listener's certificate and key.
@@ -41,7 +40,6 @@ pub struct ServerFiles {
     pub clients: Option<Clients>,
 }
 
-/// Which clients a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// Authorities in PEM. One of them must have signed a client's certificate.
@@ -55,7 +53,6 @@ pub struct Clients {
 pub enum ClientName {
     /// A DNS name. A wildcard in the certificate covers it.
     Dns(String),
-    /// An IP address.
     Ip(IpAddr),
     /// A URI, such as a SPIFFE ID. It must be equal, byte by byte.
     Uri(String),
@@ -63,9 +60,6 @@ pub enum ClientName {
 
 impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
-    ///
-    /// # Errors
-    /// With the mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -119,9 +113,6 @@ struct Bytes {
 
 impl ServerTls {
     /// Reads the files. Blocks.
-    ///
-    /// # Errors
-    /// The first unusable file.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let validity = Arc::default();
@@ -154,7 +145,6 @@ impl ServerTls {
         &self.validity
     }
 
-    /// Counts a handshake that failed.
     pub fn handshake_failed(&self, failure: HandshakeFailure) {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
@@ -164,7 +154,6 @@ impl ServerTls {
         self.failures[kind as usize].load(Relaxed)
     }
 
-    /// The paths of the files.
     pub const fn files(&self) -> &ServerFiles {
         &self.files
     }
@@ -257,9 +246,7 @@ impl ClientCertVerifier for NamedClients {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {
-    /// The client closed the connection.
     Closed,
-    /// The client has no certificate.
     NoCertificate,
     /// The client's certificate is not accepted because of its authority, its validity or its use.
     Certificate,
@@ -276,7 +263,6 @@ pub enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// The kind of a handshake error.
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{
             BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,

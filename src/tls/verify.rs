@@ -47,7 +47,6 @@ pub(super) use signatures_by;
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,
-    /// The trusted certificates.
     pub(super) trusted: Vec<CertificateDer<'static>>,
     /// Whether a certificate with any name is accepted.
     pub(super) any_name: bool,

@@ -11,7 +11,6 @@ use weir_policies::Location;
 use super::{Report, Side};
 use crate::check::{amount, limit_in_words};
 
-/// A rule that changes.
 pub(super) struct Row {
     pub(super) domain: String,
     pub(super) kind: &'static str,
@@ -21,11 +20,9 @@ pub(super) struct Row {
     pub(super) direction: &'static str,
     /// The differences: old and new.
     pub(super) lines: Vec<ChangeLine>,
-    /// Which states are kept or forgotten.
     pub(super) states: Vec<String>,
 }
 
-/// A line of a change.
 pub(super) enum ChangeLine {
     Gone(String),
     New(String),
@@ -55,7 +52,6 @@ impl Report<'_> {
         }
     }
 
-    /// A summary in one line.
     pub(super) fn summary(&self) -> String {
         let all = self.comparison;
         let unknown = match all.unknown.len() {
@@ -247,7 +243,6 @@ impl Report<'_> {
         Some(text)
     }
 
-    /// By rule, and by descriptor.
     pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());

@@ -23,36 +23,28 @@ const LISTED_MAX: usize = 100;
 /// The interval of progress lines if standard error is no terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The file cannot be read.
     #[error("{0}")]
     File(String),
     /// The file has wrong lines, or a row was not written.
     #[error("{0}")]
     Lines(String),
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// The result of the row of a line.
 pub(super) enum LineEnd {
     Written,
     Same,
-    /// The row is wrong.
     Refused(String),
     /// The store did not confirm the row.
     Unconfirmed(String),
 }
 
-/// The work on the rows of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Check the rows.
     Check,
-    /// Check and write the rows.
     Write,
 }
 
@@ -65,7 +57,6 @@ impl Pass {
     }
 }
 
-/// The results of all lines of an import.
 #[derive(Default)]
 struct Counts {
     written: usize,

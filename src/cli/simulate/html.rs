@@ -14,7 +14,6 @@ const LIMITS_MAX: usize = 200;
 /// The most columns of a large plot, and of a plot in the row of a limit.
 const COLUMNS_MAX: usize = 150;
 const SMALL_COLUMNS_MAX: usize = 60;
-/// The coordinates of a plot.
 const WIDTH: u64 = 9_000;
 const HEIGHT: u64 = 1_400;
 /// The number of parts of a plot between vertical lines. Each line has its time below.
@@ -47,7 +46,6 @@ svg .frame { fill: none; stroke: var(--line); stroke-width: 1; vector-effect: no
 i.passed { background: var(--passed); } i.delayed { background: var(--delayed); } i.denied { background: var(--denied); }
 ";
 
-/// The whole page.
 pub(super) fn page(report: &Report) -> String {
     let title = format!("Simulation of {}", escaped(&report.traffic.file));
     let names: Vec<String> = names(report).iter().map(|name| escaped(name)).collect();
@@ -227,7 +225,6 @@ fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u
     svg
 }
 
-/// Scales a part of a whole to coordinates.
 fn scale(part: u64, length: u64, whole: u64) -> u64 {
     let scaled = u128::from(part) * u128::from(length) / u128::from(whole.max(1));
     u64::try_from(scaled).unwrap_or(length)

@@ -6,7 +6,6 @@ use weir_engine::words::{counted, percent, printable};
 use weir_lab::simulation::report::{Count, LimitReport, PolicyReport, Report};
 use weir_text::spell;
 
-/// Bars of one to eight eighths.
 const BARS: [char; 8] =
     ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
 /// The longest name in a table, in characters; longer names are cut.
@@ -27,7 +26,6 @@ const RED: &str = "31";
 pub(super) enum Colours {
     /// None.
     No,
-    /// Those of the terminal.
     Ansi,
 }
 
@@ -278,7 +276,6 @@ fn push_line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// Columns of texts.
 struct Table {
     rows: Vec<Vec<String>>,
 }

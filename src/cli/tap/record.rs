@@ -5,15 +5,12 @@ use serde::Deserialize;
 /// The version of the format that this program shows and writes.
 pub(super) const VERSION: u32 = 1;
 
-/// A line of a tap.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum TapLine {
-    /// The first one.
     Header(Header),
     /// A note: the domain is unknown, the tap is still open, or the reason of its end.
     Note(Note),
-    /// One request.
     Record(Record),
 }
 
@@ -24,15 +21,12 @@ impl TapLine {
     }
 }
 
-/// The header.
 #[derive(Debug, Deserialize)]
 pub(super) struct Header {
-    /// The version of the format.
     #[serde(rename = "weir_record")]
     pub(super) version: u32,
 }
 
-/// A line that is not a record.
 #[derive(Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) note: String,
@@ -45,7 +39,6 @@ pub(super) struct Note {
     pub(super) lost: u64,
 }
 
-/// One request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) time: String,
@@ -57,7 +50,6 @@ pub(super) struct Record {
     pub(super) lost: u64,
 }
 
-/// One descriptor of a request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Descriptor {
     pub(super) entries: Vec<(String, String)>,
@@ -76,7 +68,6 @@ pub(super) struct Descriptor {
     pub(super) remaining: Option<u32>,
 }
 
-/// A limit that the request sent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Limit {
     pub(super) requests: u32,

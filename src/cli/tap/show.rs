@@ -19,7 +19,6 @@ const YELLOW: &str = "\u{1b}[33m";
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
 
-/// A table that is printed row by row.
 pub(super) struct Table {
     is_coloured: bool,
     domain_width: usize,
@@ -31,7 +30,6 @@ impl Table {
         Self { is_coloured, domain_width: 8, rule_width: 16 }
     }
 
-    /// The names of the columns.
     pub(super) fn heading(&self) -> String {
         let (domain, rule) = (self.domain_width, self.rule_width);
         format!(

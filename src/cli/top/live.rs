@@ -54,7 +54,6 @@ impl Drop for Screen {
     }
 }
 
-/// A request in flight.
 type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 
 /// Shows reports until the user ends it.

@@ -50,7 +50,6 @@ struct LimitCounts {
     slots: Option<Vec<[u64; 2]>>,
 }
 
-/// Requests by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) passed: u64,
@@ -68,7 +67,6 @@ pub(super) struct Totals {
     pub(super) evicted: u64,
 }
 
-/// All counts.
 pub(super) struct Counted {
     pub(super) totals: Totals,
     pub(super) retry_after: Times,
@@ -168,7 +166,6 @@ impl Counts {
 }
 
 impl Inner {
-    /// Advances to the slot of an instant.
     fn advance(&mut self, now: Micros) {
         let Self { timeline, slots, limits, .. } = self;
         timeline.advance(now, |count| {

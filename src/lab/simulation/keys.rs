@@ -14,11 +14,8 @@ pub const KEYS_MAX: usize = 200_000;
 pub struct Count {
     /// Requests that charged or peeked.
     pub requests: u64,
-    /// Requests over the limit.
     pub over: u64,
-    /// Requested hits.
     pub hits: u64,
-    /// Hits over the limit.
     pub hits_over: u64,
 }
 
@@ -33,7 +30,6 @@ impl Count {
     }
 }
 
-/// The keys of states.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     counts: HashMap<Box<str>, (u32, Count)>,

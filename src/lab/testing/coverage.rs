@@ -22,7 +22,6 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Marks that a request met a rule.
     pub(super) fn met(&self, rule: u32) {
         if let Some(met) = self.met.borrow_mut().get_mut(rule as usize) {
             *met = true;
@@ -37,7 +36,6 @@ impl From<Loaded> for Load {
     }
 }
 
-/// The result of a load.
 type Loading = Result<Rc<Load>, Rc<Problems>>;
 
 /// All policies from files. Policies in the text of a test are loaded for each case.
@@ -85,33 +83,26 @@ impl Loads {
     }
 }
 
-/// The rules that tests have met.
 #[derive(Debug, Default)]
 pub struct Coverage {
     /// All rules, in the order of their places.
     pub rules: Vec<CoveredRule>,
 }
 
-/// One rule, and whether a request of a test met it.
 #[derive(Debug)]
 pub struct CoveredRule {
-    /// Its place.
     pub place: Location,
-    /// Its domain.
     pub domain: String,
-    /// Its path.
     pub path: String,
     /// Whether a request met it.
     pub met: bool,
 }
 
 impl Coverage {
-    /// The number of rules that were met.
     pub fn met(&self) -> usize {
         self.rules.iter().filter(|rule| rule.met).count()
     }
 
-    /// The rules that no request met.
     pub fn unmet(&self) -> impl Iterator<Item = &CoveredRule> {
         self.rules.iter().filter(|rule| !rule.met)
     }

@@ -16,10 +16,8 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The coverage, and the required coverage.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered<'c> {
-    /// The coverage.
     pub coverage: &'c Coverage,
     /// The required percentage, from `--fail-under`.
     pub least: Option<Percentage>,
@@ -35,11 +33,8 @@ impl Covered<'_> {
 /// The number of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Passed cases.
     pub passed: usize,
-    /// Failed cases.
     pub failed: usize,
-    /// Skipped cases.
     pub skipped: usize,
     /// Cases that could not be run.
     pub broken: usize,
@@ -50,7 +45,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The totals of files.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a FileReport>) -> Self {
         let mut totals = Self::default();
         for file in files {

@@ -27,7 +27,6 @@ pub(super) fn looks_like_prefix(regex: &str) -> bool {
     !text.is_empty() && ends_open && (is_anchored || text.ends_with('/') || !text.contains(MARKS))
 }
 
-/// A longer value with this prefix.
 pub(super) fn longer(value: &str) -> String {
     let slash = if value.ends_with('/') { "" } else { "/" };
     format!("{value}{slash}x")

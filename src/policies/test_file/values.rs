@@ -5,7 +5,6 @@ use std::fmt;
 use weir_engine::Micros;
 use weir_text::{duration, spell};
 
-/// An expected number or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The smallest number.
@@ -50,7 +49,6 @@ impl Range {
         Ok(Self { min: exact, max: exact })
     }
 
-    /// Numbers.
     pub(super) fn of_numbers(text: &str) -> Result<Self, String> {
         Self::parse(text, |number| {
             let digits: String = number.split('_').collect();

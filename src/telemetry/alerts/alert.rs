@@ -20,9 +20,7 @@ const ID_VERSION: &[u8] = b"weir alert 1";
 pub struct Alert {
     /// 64 hex digits, the same for the same crossing on every replica and in each delivery.
     pub id: String,
-    /// The domain of the rule.
     pub domain: Box<str>,
-    /// The path of the rule.
     pub rule: Box<str>,
     /// The name of the limit. Its id if it has none.
     pub limit: Box<str>,
@@ -30,17 +28,13 @@ pub struct Alert {
     pub role: &'static str,
     /// Keys and values. The settings determine how values are printed.
     pub entries: Vec<(String, String)>,
-    /// The entries as one text.
     pub descriptor: String,
-    /// In percent.
     pub share: u8,
     /// Hits per window.
     pub requests: Hits,
     /// The hits in the window after the decision that crossed the share.
     pub used: Hits,
-    /// When the window began.
     pub window_start: Micros,
-    /// When the window ends.
     pub window_end: Micros,
     /// When the share was crossed, by the clock of the store.
     pub at: Micros,
@@ -68,7 +62,6 @@ impl Alert {
         }
     }
 
-    /// Logs the alert.
     pub(super) fn log(&self) {
         let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
         let (window_start, window_end) = (time(self.window_start), time(self.window_end));

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::alert::{Alert, time};
 
-/// The type of the event.
 const TYPE: &str = "weir.limit.share_crossed";
 
 /// The body. The same bytes for each attempt.

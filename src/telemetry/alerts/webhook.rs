@@ -47,7 +47,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The shortest time between two log lines about a webhook that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Where alerts are delivered, and how.
 #[derive(Debug)]
 pub struct Options {
     /// The URL, `http` or `https`. It can contain a secret, so only its host is logged.
@@ -66,18 +65,14 @@ pub struct Options {
     pub queue: usize,
 }
 
-/// The counts of alerts.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// Alerts that the webhook accepted.
     pub delivered: AtomicU64,
     /// Alerts that were given up: attempts or time were used up, too many were pausing, or weir ended.
     pub given_up: AtomicU64,
     /// Alerts that did not fit into the queue.
     pub dropped: AtomicU64,
-    /// Attempts that failed.
     pub failed: AtomicU64,
-    /// Alerts that wait or are being delivered.
     pub waiting: AtomicU64,
 }
 
@@ -135,9 +130,6 @@ impl Webhook {
     }
 
     /// Delivers alerts until the outbox is dropped, and then the waiting ones, for at most [`DRAIN_MAX`].
-    ///
-    /// # Errors
-    /// None; the type is that of a supervised task.
     pub async fn run(self) -> Result<(), String> {
         let Self { options, mut queue, sender, is_open } = self;
         let deliver_all = async {
@@ -192,7 +184,6 @@ async fn closed(mut is_open: watch::Receiver<()>) {
     while is_open.changed().await.is_ok() {}
 }
 
-/// An alert that is being delivered.
 #[derive(Debug)]
 struct Delivery {
     id: String,
@@ -305,7 +296,6 @@ impl Sender {
         tracing::warn!(id, attempts, ?after, "alert given up: the webhook does not accept it");
     }
 
-    /// Sends one alert once.
     async fn attempt(&self, options: &Options, id: &str, body: &str) -> Result<(), String> {
         let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let signature = self.secret(options).await.sign(id, timestamp, body);

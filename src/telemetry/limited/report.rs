@@ -29,10 +29,8 @@ pub struct Report {
     pub left_out: u64,
 }
 
-/// The denials by one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitReport {
-    /// The domain.
     pub domain: String,
     /// The path of the rule; `(request)` for limits in requests.
     pub rule: String,
@@ -48,7 +46,6 @@ pub struct LimitReport {
     pub keys: Vec<KeyReport>,
 }
 
-/// The denials of one key by one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
     /// The tag of the key, see [`weir_engine::key`].
@@ -65,7 +62,6 @@ pub struct KeyReport {
     pub row: Option<Arc<RowContent>>,
 }
 
-/// Makes a report.
 #[derive(Debug)]
 pub(super) struct Maker {
     now_ms: u64,

@@ -10,20 +10,16 @@ use weir_engine::key::{self, ParsedValue};
 const HASH_BYTES: usize = 8;
 
 weir_engine::named! {
-    /// How values of requests are printed.
     #[derive(Default)]
     pub enum Values {
-        /// In plain text.
         #[default]
         Shown = "shown",
         /// The first 16 hex digits of their SHA-256.
         Hashed = "hashed",
-        /// Hidden.
         Hidden = "hidden",
     }
 }
 
-/// A descriptor for printing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
     /// Keys and values. [`Values`] determines how a value is printed. A wildcard or name of a shared state is always

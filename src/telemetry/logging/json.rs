@@ -13,7 +13,6 @@ use weir_engine::words::is_plain;
 /// backslash before it, so the first match is the name.
 const NAMES: [(&str, &str); 2] = [("{\"timestamp\":", "{\"@timestamp\":"), (",\"message\":", ",\"@message\":")];
 
-/// The names of time and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// `timestamp` and `message`.

@@ -28,7 +28,6 @@ struct Lane {
     unmatched: AtomicU64,
 }
 
-/// The counters of one domain.
 #[derive(Debug)]
 pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
@@ -74,7 +73,6 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// No domain yet, for this many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
         Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
@@ -109,11 +107,9 @@ pub(super) struct Unknown {
     pub(super) invalid: u64,
     pub(super) no_policies: u64,
     pub(super) unknown_domain: u64,
-    /// The descriptors of requests that name an unknown domain.
     pub(super) descriptors: u64,
 }
 
-/// Shows the requests of all domains by result.
 pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
     let Unknown { invalid, no_policies, unknown_domain, .. } = unknown;
     let unknown = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];

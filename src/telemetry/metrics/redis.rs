@@ -36,7 +36,6 @@ impl RedisMetrics {
         self.opened.of(address);
     }
 
-    /// Removes the series of this server.
     pub fn server_gone(&self, address: &str) {
         self.open.remove(address);
         self.opened.remove(address);

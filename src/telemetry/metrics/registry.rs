@@ -45,7 +45,6 @@ struct Family {
     series: BTreeMap<Vec<String>, Read>,
 }
 
-/// All of these metrics, by their names.
 #[derive(Default)]
 pub(super) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
 
@@ -104,7 +103,6 @@ impl Numbers {
         self.known.write().entry(value.into()).or_insert_with(new).clone()
     }
 
-    /// Removes the number for this value.
     pub(super) fn remove(&self, value: &str) {
         let mut known = self.known.write();
         if known.remove(value).is_some() {

@@ -23,7 +23,6 @@ use crate::statistics::{LimitName, RequestName, Statistics};
 /// The labels `rule` and `limit` of limits of the request.
 const OVERRIDE: &str = "(request)";
 
-/// The metrics of a limit, and the number for each.
 const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_hits_total", |values| values.hits),
     ("weir_within_limit_hits_total", |values| values.within),
@@ -59,7 +58,6 @@ impl Rules {
         Self { counts: Arc::default(), alert_counts: Arc::default(), statistics, alerts }
     }
 
-    /// The counters of all shares.
     pub(super) fn alert_counts(&self) -> Arc<AlertCounts> {
         self.alert_counts.clone()
     }
@@ -134,7 +132,6 @@ impl Rules {
     }
 }
 
-/// The counters of one limit.
 struct LimitTally {
     counts: Arc<Counts>,
     alerts: LimitAlerts,

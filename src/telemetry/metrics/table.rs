@@ -11,11 +11,9 @@ use std::fmt::Write as _;
 use self::callers::CALLERS;
 
 weir_engine::named! {
-    /// How the numbers of a family change.
     pub enum FamilyKind {
         /// They only rise, starting at 0 when weir starts.
         Counter = "counter",
-        /// They rise and fall.
         Gauge = "gauge",
         /// Counts of observations at or below bounds.
         Histogram = "histogram",
@@ -24,18 +22,13 @@ weir_engine::named! {
     }
 }
 
-/// One metric.
 #[derive(Debug)]
 pub struct Row {
-    /// Its name.
     pub name: &'static str,
-    /// How its numbers change.
     pub kind: FamilyKind,
     /// Its labels, in alphabetical order.
     pub labels: &'static [&'static str],
-    /// The unit.
     pub unit: &'static str,
-    /// What it counts, for readers of /metrics.
     pub help: &'static str,
     /// More for docs/metrics.md: values of labels, and when to look at it.
     pub more: &'static str,
@@ -63,18 +56,14 @@ impl Row {
     }
 }
 
-/// Metrics that belong together.
 #[derive(Debug)]
 pub struct Part {
-    /// The heading.
     pub title: &'static str,
     /// When these metrics exist.
     pub about: &'static str,
-    /// The metrics.
     pub rows: &'static [Row],
 }
 
-/// All metrics.
 pub const PARTS: [Part; 14] = [
     REQUESTS,
     LIMITS,
@@ -92,15 +81,11 @@ pub const PARTS: [Part; 14] = [
     PROCESS,
 ];
 
-/// Those of requests.
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
-/// Descriptors that met no rule.
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
 /// Crossed shares of limits.
 pub const ALERTS: &str = "weir_alerts_total";
-/// Times of decisions.
 pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
-/// Times of calls to a store.
 pub const STORE_DURATION: &str = "weir_store_duration_seconds";
 
 const REQUESTS: Part = Part {
@@ -401,7 +386,6 @@ const PROCESS: Part = Part {
     ],
 };
 
-/// The metric with this name.
 #[must_use]
 pub fn row(name: &str) -> Option<&'static Row> {
     const ALL: &[Part] = &PARTS;

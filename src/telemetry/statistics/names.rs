@@ -18,17 +18,13 @@ pub(super) struct Naming {
     levels: Box<[Level]>,
 }
 
-/// One part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
-    /// Key and value of the policy.
     Policy(Box<str>),
-    /// The entry of the request.
     Request,
 }
 
 impl Naming {
-    /// The naming of a rule.
     pub(super) fn of(rule: &Rule) -> Self {
         let detailed = rule.levels.last().is_some_and(|level| level.detailed_metric);
         let levels = rule.levels.iter().map(|level| {
@@ -80,7 +76,6 @@ pub(super) fn of_rule(rule: &Rule) -> String {
     cleaned(name)
 }
 
-/// Writes the name of the counters of a limit of the request.
 pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
     name.extend_from_slice(domain.as_bytes());
     for entry in entries {

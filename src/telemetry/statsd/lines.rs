@@ -10,7 +10,6 @@ use regex::Regex;
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
 use crate::statistics::Kind;
 
-/// The format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `name:1|c`, with tags in the name as `.__key=value`.

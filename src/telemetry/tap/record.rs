@@ -12,7 +12,6 @@ use weir_engine::{Hits, Micros, Operation, Unit};
 use super::filter::word;
 use super::values::{Named, TapValues};
 
-/// The version of the format, in the header.
 const VERSION: u32 = 1;
 /// The approximate bytes of a record without its texts.
 const RECORD_BYTES: usize = 128;
@@ -37,7 +36,6 @@ struct Descriptor {
     is: AnsweredDescriptor,
 }
 
-/// The approximate bytes of a record of this request.
 pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
     let of_descriptor = |at: usize| {
         let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());

@@ -11,12 +11,9 @@ use ring::rand::SystemRandom;
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, PolicySet};
 
-/// Bytes in the hash of a hidden value.
 const HASH_BYTES: usize = 6;
-/// The first character of a hidden value.
 const HIDDEN: char = '~';
 
-/// How values are printed.
 pub struct TapValues {
     /// The key for hashes of values, random in each process. None if values are printed in plain text.
     key: Option<hmac::Key>,
@@ -32,7 +29,6 @@ impl TapValues {
         self.key.is_none()
     }
 
-    /// The word for it in answers.
     pub const fn name(&self) -> &'static str {
         if self.is_shown() { "shown" } else { "hidden" }
     }
@@ -52,7 +48,6 @@ impl TapValues {
     }
 }
 
-/// A random key.
 fn random_key() -> hmac::Key {
     match hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()) {
         Ok(key) => key,

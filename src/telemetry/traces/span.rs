@@ -285,7 +285,6 @@ fn push(list: &mut Vec<StringValue>, text: impl FnOnce() -> StringValue) {
     }
 }
 
-/// The beginning of a text.
 fn bounded(text: &str) -> StringValue {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -24,11 +24,9 @@ pub(super) struct Generator {
     expected: u64,
 }
 
-/// A source that sends.
 struct Sending {
     times: Times,
     random: Random,
-    /// The durations of requests.
     lengths: Random,
     lasts: Option<(Micros, Micros)>,
     keys: u32,
@@ -42,7 +40,6 @@ struct NumberedText {
     descriptor: usize,
     entry: usize,
     part: KeyOrValue,
-    /// The texts around the numbers.
     pieces: Vec<String>,
 }
 
