@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
+use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
 use weir_cli::ask::{self, Decided, Output, Question};
 use weir_cli::check;
 use weir_cli::client::{self, Ended};
@@ -107,10 +107,7 @@ fn main() -> ExitCode {
                 Err(reason) => return told(&reason, USAGE),
             }
         }
-        Command::Top(arguments) => {
-            let TopArguments { server, interval, sort, once } = arguments;
-            top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
-        }
+        Command::Top(arguments) => top::run(&arguments).map_err(|error| error.to_string()),
         Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
             Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
@@ -121,7 +118,7 @@ fn main() -> ExitCode {
             }
             result => result.map_err(|error| error.to_string()),
         },
-        Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
+        Command::Tap(arguments) => tap::run(&arguments).map_err(|error| error.to_string()),
         Command::Schema(arguments) => {
             schema::run(arguments.of, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
         }
@@ -165,7 +162,6 @@ fn stdout() -> UntilClosed<StdoutLock<'static>> {
     UntilClosed::new(io::stdout().lock())
 }
 
-/// The same for what is beside the output.
 fn stderr() -> UntilClosed<StderrLock<'static>> {
     UntilClosed::new(io::stderr().lock())
 }

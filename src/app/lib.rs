@@ -53,7 +53,6 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why weir did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// The address of a listener cannot be bound.
     #[error("cannot listen on {address} for {listener}: {reason}")]
     Bind { listener: &'static str, address: Endpoint, reason: io::Error },
     /// The policies cannot be loaded. Each problem is one text.
@@ -62,7 +61,6 @@ pub enum AppError {
     /// A TLS file of the gRPC listener or of the collector cannot be used.
     #[error("{0}")]
     Tls(#[from] FileError),
-    /// The address of Redis cannot be used.
     #[error("{0}")]
     Redis(#[from] weir_store::redis::EndpointError),
     /// The system cannot start a thread or a runtime.
@@ -71,16 +69,13 @@ pub enum AppError {
     /// A mapping file or a pattern cannot be used: the setting, the place and the mistake.
     #[error("{0}")]
     Statistics(String),
-    /// The settings of traces cannot be used.
     #[error("traces: {0}")]
     Traces(String),
-    /// The settings of the metrics export cannot be used.
     #[error("metrics export: {0}")]
     MetricsExport(String),
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
-    /// The rows of a Redis cannot be opened.
     #[error("{0}")]
     Rows(String),
     /// A part of weir ended before the shutdown.

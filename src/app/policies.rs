@@ -48,7 +48,6 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-/// Reads the whole directory.
 fn load(source: &Source, dialect: Dialect, stores: &Opened, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
     checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
@@ -166,7 +165,6 @@ impl Target {
     }
 }
 
-/// Why the directory is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Poll,

@@ -159,7 +159,6 @@ impl RedisHealth {
         of_pools.filter_map(|(_, load)| number(load)).map(|number| number as u64).sum()
     }
 
-    /// Counts a runtime with a pipeline to this address.
     fn server_started(&self, address: &str) {
         let mut servers = self.servers.lock();
         *servers.entry(address.into()).or_default() += 1;

@@ -23,7 +23,6 @@ use weir_telemetry::metrics::Metrics;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most problems that are logged of one look.
 const PROBLEMS_MAX: usize = 20;
-/// The most files.
 const FILES_MAX: usize = 1_000;
 
 /// What distinguishes a file from its next version: its inode was changed then, and it has this length. A copy can keep the time of
@@ -39,9 +38,7 @@ struct Place {
 pub(super) struct RowFiles {
     table: Arc<RowTable>,
     directory: PathBuf,
-    /// Whether some files were put in force.
     in_force: watch::Sender<bool>,
-    /// Whether the files are refused now.
     are_refused: Arc<AtomicBool>,
 }
 

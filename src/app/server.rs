@@ -39,7 +39,6 @@ pub(super) struct Server {
     pub(super) supervisor: Supervisor,
     report: Arc<ServiceState>,
     stores: Stores,
-    /// The stores of this runtime.
     control: Opened,
 }
 
@@ -145,7 +144,6 @@ impl Server {
         policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
     }
 
-    /// Starts to serve on the listeners.
     pub(super) async fn listen(
         &self,
         listeners: Listeners,
@@ -213,7 +211,6 @@ impl Server {
         Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
     }
 
-    /// The data for the HTTP listeners.
     fn site(
         &self,
         limiter: Arc<Limiter>,

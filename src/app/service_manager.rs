@@ -36,7 +36,6 @@ pub(super) async fn failed(manager: &ServiceManager, reason: &str) {
     manager.send(&[Notice::Stopping, Notice::Status(&format!("failed: {reason}"))]).await;
 }
 
-/// Sends notices until the end.
 pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Result<(), String> {
     let Sources { life, report, orders, pulses } = sources;
     tokio::select! {
@@ -45,7 +44,6 @@ pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Re
     }
 }
 
-/// Sends the state until the end.
 async fn announce(manager: &ServiceManager, life: &Life, report: &ServiceState, mut orders: Orders) {
     manager.send(&[Notice::Status("starts")]).await;
     tokio::select! {

@@ -49,7 +49,6 @@ pub(super) async fn open(
     Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
 }
 
-/// Adds the numbers of exported and dropped spans to the metrics.
 fn count(spans: &Arc<Spans>, metrics: &Metrics) {
     let of = spans.clone();
     metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported());

@@ -61,10 +61,8 @@ pub enum NoAnswer {
     /// The connection broke, or the answer is not HTTP.
     #[error("{0} does not answer {1} by HTTP: {2}")]
     Broken(AdminServer, String, String),
-    /// The status is not 200.
     #[error("{0} answers {1} with {2}: {3}")]
     Refused(AdminServer, String, StatusCode, String),
-    /// The body is larger than the bound.
     #[error("the answer of {0} to {1} is larger than {2} bytes")]
     TooLarge(AdminServer, String, usize),
     #[error("{0} is not a weir of this version: {1}: {2}")]
@@ -93,7 +91,6 @@ impl fmt::Display for Sent<'_> {
     }
 }
 
-/// The accepted status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// 200.
@@ -172,7 +169,6 @@ impl AdminServer {
         self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
-    /// The JSON that answers a request.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,

@@ -26,10 +26,8 @@ const LABEL_CHARS_MAX: usize = 60;
 pub(super) const THE_SERVERS: &str = "the server's";
 /// The most names of a kind that are listed.
 const NAMED_MAX: usize = 8;
-/// The indentation of one level of descriptors.
 const INDENT: &str = "  ";
 
-/// Why a command that reads policies failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// The policies are wrong; one line for each problem.

@@ -13,7 +13,6 @@ use weir_tls::{Identity, TlsFiles};
 use super::ask::{self, Output, Question};
 use super::check;
 
-/// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     Usage(String),

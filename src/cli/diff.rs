@@ -18,7 +18,6 @@ use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
 
-/// A comparison and the form of its report.
 pub struct Diff {
     /// The policies before: a directory, or one file.
     pub old: PathBuf,
@@ -67,7 +66,6 @@ pub enum Outcome {
     Unknown,
 }
 
-/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDiff {
     /// Policies of one side or both are wrong; one line for each problem.
@@ -78,12 +76,10 @@ pub enum NoDiff {
     /// `--fail-on answers` was given without traffic.
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
-    /// The report cannot be written.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Policies, and the places of their rules.
 struct Side {
     policies: Arc<PolicySet>,
     places: Vec<Location>,

@@ -114,7 +114,6 @@ fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Res
 
 struct Request<'r> {
     loaded: &'r Loaded,
-    /// The `on_error` of the server.
     servers: &'r str,
     shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,

@@ -6,6 +6,7 @@ pub mod ask;
 mod bar;
 pub mod check;
 pub mod client;
+pub mod descriptor;
 pub mod diff;
 pub mod explain;
 pub mod lua;

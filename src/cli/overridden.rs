@@ -23,13 +23,11 @@ pub(super) const PATH: &str = "/overrides";
 /// Enough for 10,000 overrides in JSON.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
 
-/// Why there is no answer of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// The server gave no usable answer, or refused.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }

@@ -22,7 +22,6 @@ const READ_MS_MAX: u64 = 5_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The server gave no usable answer, or refused.
     #[error("{0}")]
     Server(#[from] Unanswered),
     /// The arguments contradict each other, or name a file that cannot be used.

@@ -21,7 +21,6 @@ const REST_TIMEOUT: Duration = Duration::from_millis(100);
 pub enum ServeError {
     /// The settings are wrong: nothing was started.
     Settings(Problems),
-    /// The server could not start or continue.
     Failed(String),
 }
 

@@ -27,12 +27,10 @@ pub struct Served {
 
 #[derive(Debug, thiserror::Error)]
 pub enum NoPolicies {
-    /// The server gave no usable answer.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
     #[error("{0} has policies in force that this version of weir refuses:\n{1}")]
     Refused(AdminServer, Problems),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }

@@ -27,7 +27,6 @@ use self::files::{Inputs, Results};
 use super::bar::Bar;
 use super::numbers::number;
 
-/// The most sets of policies.
 pub const POLICIES_MAX: usize = 32;
 /// The most keys that are reported for each set of policies.
 const REPORTED_KEYS_MAX: u32 = 1_000;
@@ -64,13 +63,11 @@ pub struct SimulateArguments {
     pub max_requests: u64,
 }
 
-/// Why there are no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// Traffic or policies are wrong; one line for each problem.
     #[error("{0}")]
     Input(String),
-    /// Results cannot be written.
     #[error("{0}")]
     Output(String),
     /// The reader of standard output has closed it.

@@ -15,7 +15,6 @@ use weir_store::redis::Endpoint;
 
 const URL: &str = "--redis-url";
 
-/// The tests to run, and the form of the report.
 pub struct Tests {
     pub paths: Vec<PathBuf>,
     /// The Redis that decides; none for the memory store.
@@ -52,13 +51,11 @@ pub enum Verdict {
     Broken,
 }
 
-/// Why no test was run, or why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTests {
     /// Files of tests, paths or options are wrong, or Redis does not answer. Reports for programs list these problems.
     #[error("{}", in_lines(.0))]
     NotRun(Vec<Problem>),
-    /// The report cannot be written.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }

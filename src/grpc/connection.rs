@@ -43,7 +43,6 @@ impl Load {
         self.0.connections.load(Relaxed)
     }
 
-    /// The requests so far.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Relaxed)
     }

@@ -14,7 +14,6 @@ use weir_telemetry::complaint::Complaint;
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Why weir closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum CloseReason {

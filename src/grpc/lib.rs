@@ -86,14 +86,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about the same reason for not accepting connections.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// How gRPC is served.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub cores: NonZeroUsize,
     /// The largest request in bytes.
     pub request_bytes: usize,
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
@@ -107,7 +105,6 @@ pub struct Options {
 pub struct Serving {
     /// One for each thread, and one for the acceptor.
     pub done: Vec<Done>,
-    /// The connections and requests of each runtime.
     pub loads: Vec<Load>,
     pub memory: Memory,
     /// Connections that were closed when they came.
@@ -268,7 +265,6 @@ async fn serve(
     }
 }
 
-/// The parts that serve the connections of one runtime.
 struct Server {
     http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
@@ -278,7 +274,6 @@ struct Server {
 }
 
 impl Server {
-    /// Serves a connection on this runtime.
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
         let Accepted { socket, counted } = accepted;
         let address = match &socket {
@@ -348,7 +343,6 @@ impl Secured {
     }
 }
 
-/// The parts that serve one connection.
 struct Session {
     http2: http2::Builder<TokioExecutor>,
     connected: Connected,
@@ -392,7 +386,6 @@ where
     Arc::new(move |request| Box::pin(service.clone().call(request)))
 }
 
-/// Accepts connections and gives each to a runtime.
 struct Acceptor {
     incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,

@@ -55,7 +55,6 @@ impl Lifetimes {
     }
 }
 
-/// How long one connection lives.
 pub(super) struct Lifetime {
     drain: watch::Receiver<bool>,
     max_age: Option<MaxAge>,
@@ -67,7 +66,6 @@ enum Over {
 }
 
 impl Lifetime {
-    /// Serves a connection until it ends.
     pub(super) async fn serve<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {
         let Self { mut drain, max_age } = self;
         let mut connection = pin!(connection);

@@ -47,7 +47,6 @@ static GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-time
 /// Any other service, as a function of the whole request.
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
-/// Everything that one runtime serves.
 pub(super) struct Services {
     pub(super) limits: Arc<RateLimits>,
     pub(super) load: Load,
@@ -69,7 +68,6 @@ pub(super) struct RateLimits {
 }
 
 pub(super) struct Connected {
-    /// What serves all connections of the runtime.
     pub(super) services: Arc<Services>,
     /// The sender of the requests.
     pub(super) peer: Arc<Peer>,

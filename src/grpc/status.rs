@@ -10,7 +10,6 @@ use weir_limiter::Undecided;
 use weir_rls::convert::Invalid;
 use weir_store::StoreError;
 
-/// Why a request got no decision.
 #[derive(Clone, Debug)]
 pub enum RequestError {
     Invalid(Invalid),

@@ -309,7 +309,6 @@ fn limit_as_json(limit: &Limit) -> Value {
     shown
 }
 
-/// The query of `/state`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StateQuery {

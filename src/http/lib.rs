@@ -68,7 +68,6 @@ pub struct Site {
     pub limiter: Arc<Limiter>,
     /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
-    /// The current phase of the process.
     pub life: Life,
     /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
@@ -81,10 +80,8 @@ pub struct Site {
     pub shared: Shared,
 }
 
-/// How `/json` is served.
 pub struct JsonOptions {
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
@@ -92,7 +89,6 @@ pub struct JsonOptions {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// How the operator's paths are served.
 pub struct AdminOptions {
     pub endpoints: Endpoints,
     /// Further names that may address it, besides loopback names and IP addresses; in lower case.
@@ -105,7 +101,6 @@ pub struct AdminOptions {
     pub on_error: OnError,
     pub overrides: Arc<OverrideTable>,
     pub rows: Arc<RowTable>,
-    /// The longest time of a tap.
     pub tap_max: Duration,
 }
 
@@ -129,7 +124,6 @@ pub struct Instance {
     pub version: &'static str,
 }
 
-/// What the admin listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// The operator's paths, which can reset states.
@@ -159,7 +153,6 @@ pub struct ServiceState {
     policies: Mutex<ShownPolicies>,
 }
 
-/// A summary of the policies and the store, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     pub domains: usize,
@@ -264,7 +257,6 @@ impl ServiceState {
         self.look();
     }
 
-    /// A summary of the policies and the store, for operators.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let shown = self.policies.lock();

@@ -392,7 +392,6 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
 }
 
 impl Caller {
-    /// Marks the request as complete.
     fn complete(&self) {
         self.step(|doing| match doing {
             Doing::Body(since) => Doing::Waiting(since),

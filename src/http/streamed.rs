@@ -65,7 +65,6 @@ impl<T> Default for Renderings<T> {
     }
 }
 
-/// Too many old renderings are being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReaders;
 

@@ -40,7 +40,6 @@ const PARAMETERS: [&str; 8] = ["domain", "rule", "descriptor", "verdict", "sampl
 /// The words for `values`.
 const VALUES: [&str; 2] = ["hidden", "shown"];
 
-/// The query of `/tap`.
 #[derive(Debug, PartialEq, Eq)]
 struct TapQuery {
     filter: Filter,

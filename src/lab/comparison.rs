@@ -23,9 +23,7 @@ use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 weir_engine::named! {
     /// The direction of a change, for the affected descriptors.
     pub enum Direction {
-        /// Fewer requests pass.
         Stricter = "stricter",
-        /// More requests pass.
         Looser = "looser",
         /// At some times fewer requests pass, and at others more.
         Both = "stricter and looser",
@@ -35,7 +33,6 @@ weir_engine::named! {
 }
 
 impl Direction {
-    /// The direction of two changes together.
     const fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Neither, one) | (one, Self::Neither) => one,
@@ -75,7 +72,6 @@ pub enum Subject<'p> {
     /// A descriptor that the rule matches on one side only, with the rules that it meets before and now.
     Met {
         example: String,
-        /// The rule before.
         old: Option<&'p Rule>,
         new: Option<&'p Rule>,
     },
@@ -121,7 +117,6 @@ pub struct RuleChange<'p> {
 }
 
 impl RuleChange<'_> {
-    /// Whether states are forgotten.
     pub fn forgets(&self) -> bool {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
@@ -161,14 +156,12 @@ pub struct Comparison<'p> {
     pub domains: Vec<DomainChange<'p>>,
     /// Rules, by domain and in the order of the new policies. Removed rules come last.
     pub rules: Vec<RuleChange<'p>>,
-    /// The number of unchanged rules.
     pub same: usize,
     /// Unknown effects. There may be changes that are not in `rules`.
     pub unknown: Vec<CouldNotTell<'p>>,
 }
 
 impl Comparison<'_> {
-    /// Whether no change is known.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.rules.is_empty()
     }
@@ -178,7 +171,6 @@ impl Comparison<'_> {
         self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
-    /// The number of changes that forget states.
     pub fn forgetting(&self) -> usize {
         self.rules.iter().filter(|change| change.forgets()).count()
     }

@@ -67,7 +67,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -91,7 +90,6 @@ impl Progress {
     }
 }
 
-/// A set of policies with its states.
 pub struct Simulated {
     name: String,
     policies: Arc<PolicySet>,

@@ -39,7 +39,6 @@ impl Strictness {
     }
 }
 
-/// Runs files of tests one after the other.
 pub struct Runner {
     runtime: tokio::runtime::Runtime,
     redis: Option<Endpoint>,
@@ -56,7 +55,6 @@ pub struct FileReport {
     pub name: Arc<str>,
     /// The cases that match the filter, in their order.
     pub cases: Vec<CaseReport>,
-    /// The number of other cases.
     pub filtered: usize,
     pub took: Duration,
 }
@@ -77,9 +75,7 @@ pub struct CaseReport {
 #[derive(Debug)]
 pub enum Outcome {
     Passed,
-    /// Some expectations were not met.
     Failed {
-        /// The first failed steps.
         failures: Vec<Failure>,
         /// The number of further failed steps.
         more: usize,

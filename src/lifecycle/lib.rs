@@ -96,7 +96,6 @@ pub struct Stop {
     reloads: watch::Sender<u64>,
 }
 
-/// Receives the orders to stop and to reload.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     stops: watch::Receiver<u32>,
@@ -362,7 +361,6 @@ impl Supervisor {
         done
     }
 
-    /// Runs a function on its own thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()

@@ -20,7 +20,6 @@ const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
 const WATCHDOG_PROCESS_VARIABLE: &str = "WATCHDOG_PID";
 /// How long one datagram may wait for space in the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most bytes of a status.
 const STATUS_BYTES_MAX: usize = 512;
 
 /// A variable of the service manager has an invalid value.
@@ -37,7 +36,6 @@ pub enum Notice<'a> {
     /// The start, or a reload, is complete.
     Ready,
     Reloading,
-    /// The process will end.
     Stopping,
     /// Restarts the watchdog's timer.
     Watchdog,

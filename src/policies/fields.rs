@@ -115,7 +115,6 @@ impl<'r> FileReader<'r> {
         Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
     }
 
-    /// The result of `parse` for a text.
     pub(crate) fn parsed<T>(
         &mut self,
         fields: &Fields,

@@ -51,7 +51,6 @@ impl Source {
         name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
     }
 
-    /// Whether a file with this name is a policy.
     fn takes(&self, path: &Path) -> bool {
         self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
     }
@@ -108,7 +107,6 @@ pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
-/// Whether a directory has files of tests or of traffic.
 pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
     let files = walk_for(&Source::from(directory), |_, path| is_test(path) || is_traffic(path));
     files.is_ok_and(|files| !files.is_empty())

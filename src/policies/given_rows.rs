@@ -18,7 +18,6 @@ use super::{Position, VALUE_BYTES_MAX};
 /// The name of lines without a file, in messages.
 const IN_PLACE: &str = "rows";
 
-/// Rows of a file of tests or of traffic.
 #[derive(Debug)]
 pub struct GivenRows {
     pub position: Position,

@@ -23,7 +23,6 @@ pub const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The sources, compressed with gzip. None if they were too large.
 pub type Kept = Option<Arc<[u8]>>;
 
-/// Collects the sources during a load.
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// None if the sources were too large.

@@ -44,7 +44,6 @@ pub enum Needs {
 }
 
 impl Only {
-    /// Whether this algorithm accepts the key.
     fn takes(&self, algorithm: Algorithm) -> bool {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),

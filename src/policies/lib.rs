@@ -203,7 +203,6 @@ pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
     load_with(source, dialect, None, &Restless::default())
 }
 
-/// Files that keep changing.
 #[derive(Clone, Debug, Default)]
 pub struct Restless {
     pub paths: BTreeSet<PathBuf>,

@@ -96,7 +96,6 @@ impl FileReader<'_> {
         result
     }
 
-    /// Whether `unit` is one of the units.
     fn is_unit(&self, fields: &Fields) -> bool {
         let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
         matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())

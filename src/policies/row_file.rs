@@ -15,9 +15,7 @@ use weir_text::{instant_text, parse_instant, quoted, spell};
 
 use super::rate::parse_rate;
 
-/// The most bytes of one line.
 pub const ROW_LINE_BYTES_MAX: usize = 8 * 1_024;
-/// The most columns.
 pub const ROW_COLUMNS_MAX: usize = 64;
 pub const ROW_FILE_ENDING: &str = ".rows.csv";
 /// The header of a file that [`row_line`] writes.

@@ -24,15 +24,12 @@ use weir_settings::Settings;
 pub use super::single::FILE_BYTES_MAX;
 use super::{GivenRows, Position, Problems, single};
 
-/// The most cases in one file.
 pub const CASES_MAX: usize = 1_000;
-/// The most steps of one case.
 pub const STEPS_MAX: usize = 1_000;
 /// The most requests that all cases of one file send.
 pub const ASKS_MAX: u64 = 1_000_000;
 /// The most rows of a case or a step.
 pub const ROWS_MAX: usize = 10_000;
-/// The most callers of one step.
 pub const CALLERS_MAX: u32 = 100_000;
 /// The default start of a case: Monday, 2040-01-02T00:00:00Z. Redis expires keys by its own clock, so a start in the future
 /// works in both stores.
@@ -56,12 +53,10 @@ pub struct Case {
     pub rows: Option<Arc<GivenRows>>,
     /// The steps, with at least one request.
     pub steps: Vec<Step>,
-    /// How many requests the case sends.
     pub asks: u64,
 }
 
 impl Case {
-    /// When the case begins.
     pub fn starts_at(&self) -> Micros {
         self.steps.first().map_or(START_US, |step| step.now)
     }
@@ -97,7 +92,6 @@ pub enum Action {
     },
 }
 
-/// What happens to states when policies are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateOnSwap {
     /// The store keeps them, as on a reload.
@@ -158,13 +152,10 @@ pub type ExpectedHeader = (String, Positioned<Option<String>>);
 /// The expectations of a step, for each answer and for all answers in total. None accepts anything.
 #[derive(Debug, Default)]
 pub struct Expect {
-    /// Whether the request passes.
     pub answer: Option<Positioned<Verdict>>,
     /// The error that the request gets in place of an answer.
     pub error: Option<Positioned<String>>,
-    /// How many requests of the step pass.
     pub passed: Option<Positioned<Range>>,
-    /// How many requests of the step are denied.
     pub denied: Option<Positioned<Range>>,
     /// When a denied request would pass, in microseconds. The inner None: no wait helps, or the request passes.
     pub retry_after: Option<Positioned<Option<Range>>>,
@@ -222,7 +213,6 @@ impl ExpectedStatus {
 /// Whether a request, or a descriptor of it, may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may pass.
     Ok,
     Over,
 }

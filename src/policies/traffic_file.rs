@@ -21,13 +21,10 @@ use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
 use super::{GivenRows, Position, Problems, single};
 
-/// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
 /// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
-/// The most rows of one file.
 pub const ROWS_MAX: usize = 1_000_000;
-/// The largest exponent of `zipf`.
 pub const ZIPF_MAX: f64 = 10.0;
 /// The longest time that sources send, in microseconds: 366 days.
 pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;

@@ -34,7 +34,6 @@ pub(super) struct Planted<'a> {
 /// The path to each place. The line of a [`Position`] is the number of the place.
 pub(super) struct Paths(Vec<Step>);
 
-/// The last step of a path.
 struct Step {
     /// The number of the parent place.
     above: u32,

@@ -55,7 +55,6 @@ pub struct Watch {
     source: Source,
     /// The last settled state. At first, the state at the start.
     settled: Snapshot,
-    /// The state at the last poll.
     last: Snapshot,
     /// How many consecutive polls found no change.
     same: u32,
@@ -75,7 +74,6 @@ pub struct Watch {
 /// A file that keeps changing.
 #[derive(Clone, Copy, Debug)]
 struct Moving {
-    /// When it began to change.
     since: Instant,
     /// When a poll last found a change, and the number of that poll.
     changed: Instant,
@@ -155,7 +153,6 @@ impl Watch {
         Some(Change::Restless(restless))
     }
 
-    /// Updates the files that are changing.
     fn follow(&mut self, seen: &Snapshot, now: Instant) {
         let polls = self.polls;
         self.moving.retain(|_, file| {
@@ -199,7 +196,6 @@ impl Watch {
     }
 }
 
-/// The state of the directory at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Snapshot {
     Files(Fingerprint),

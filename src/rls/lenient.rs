@@ -14,7 +14,6 @@ use super::spelling::{Length, Out, spell};
 /// The most bytes by which the texts of a request may grow in total, when bytes that are not UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// Why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// They are not a message of the protocol.
@@ -65,7 +64,6 @@ impl TextMessage {
         }
     }
 
-    /// The most parts of this message that are read.
     const fn parts_max(self) -> usize {
         match self {
             Self::Request => DESCRIPTORS_KEPT_MAX,

@@ -11,7 +11,6 @@ const BYTES: u32 = 0x10_ff00;
 /// value.
 pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
-/// Writes or counts bytes.
 pub(super) trait Out {
     fn put(&mut self, bytes: &[u8]);
 }

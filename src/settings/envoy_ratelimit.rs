@@ -58,7 +58,6 @@ pub struct Machine<'a> {
     pub resolve: &'a dyn Fn(&str) -> Option<IpAddr>,
 }
 
-/// The result of reading the environment.
 pub struct RatelimitVariables {
     /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,

@@ -17,9 +17,7 @@ pub(super) const CONNECTION_AGE_MAX: Duration = secs(365 * 24 * 60 * 60);
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// The longest path of a URL, in bytes.
 pub const URL_PATH_BYTES_MAX: usize = 255;
-/// The most names of hosts in one setting.
 pub const HOST_NAMES_MAX: usize = 16;
-/// The most origins in one setting.
 pub(super) const ORIGINS_MAX: usize = 16;
 
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
@@ -123,12 +121,10 @@ pub enum Kind {
     Words(&'static [&'static str]),
     /// DNS names, separated by commas. May be empty.
     HostNames {
-        /// How many names there may be.
         most: usize,
     },
     /// Origins of web pages, separated by commas. May be empty.
     Origins {
-        /// How many origins there may be.
         most: usize,
     },
     /// A text that is never printed.

@@ -11,7 +11,6 @@ use super::row::Setting;
 pub const SETTINGS: &[Setting] = &flat::<{ count(Settings::ENTRIES) }>(Settings::ENTRIES);
 
 impl Setting {
-    /// The row with this name, if any.
     pub fn find(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }

@@ -26,7 +26,6 @@ pub const CLIENT_NAMES_MAX: usize = 64;
 /// Printed in place of a secret.
 pub const HIDDEN: &str = "***";
 
-/// The most keys with values in one setting.
 pub const PAIRS_MAX: usize = 32;
 
 /// How much of an invalid value an error prints, in characters.
@@ -118,7 +117,6 @@ impl RedisUrl {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
     }
 
-    /// Whether connections use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
@@ -127,7 +125,6 @@ impl RedisUrl {
         self.database
     }
 
-    /// Whether the URL contains a password.
     pub fn has_password(&self) -> bool {
         self.has_password
     }

@@ -40,7 +40,6 @@ pub struct Limited {
 struct Lane(Mutex<Recorder>);
 
 impl Limited {
-    /// No denials yet, for this many runtimes.
     pub fn new(runtimes: usize, values: Values) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }

@@ -37,7 +37,6 @@ const OWN_TARGET: &str = "weir";
 /// The most call sites that one report of dropped lines names.
 const REPORTED_MAX: usize = 20;
 
-/// The log of the process, once it is set up.
 static LOG: OnceLock<Log> = OnceLock::new();
 /// Lines that the queue or the target lost.
 static LOST: Lost = Lost { full: AtomicU64::new(0), failed: AtomicU64::new(0) };
@@ -63,7 +62,6 @@ pub enum Format {
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The level is not a valid directive of the filter.
     #[error("log level {level:?}: {reason}")]
     Level { level: String, reason: String },
     #[error("cannot open the log file {}: {reason}", .path.display())]
@@ -71,7 +69,6 @@ pub enum InitError {
     /// The system cannot start a thread to write the log, or cannot duplicate the descriptor of standard error.
     #[error("cannot start the log: {0}")]
     Start(#[from] io::Error),
-    /// This process has a log already.
     #[error("the log is already set up: {0}")]
     Twice(String),
 }

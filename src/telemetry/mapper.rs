@@ -11,7 +11,6 @@ use std::time::Duration;
 use regex::{Regex, RegexBuilder};
 use weir_text::yaml::Fault;
 
-/// The most mappings in one file.
 pub const MAPPINGS_MAX: usize = 10_000;
 /// The largest mapping file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -25,7 +24,6 @@ const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
 
-/// The kind of statistic that a mapping applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
     Counter,
@@ -238,7 +236,6 @@ fn glob_matches(glob: &[Option<Box<str>>], parts: &[&str]) -> bool {
         && glob.iter().zip(parts).all(|(wanted, part)| wanted.as_deref().is_none_or(|wanted| wanted == *part))
 }
 
-/// Compiles a regular expression of a mapping.
 fn regex(text: &str) -> Result<Pattern, String> {
     let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
     built.map(Pattern::Regex).map_err(|error| {

@@ -58,7 +58,6 @@ use super::statistics::{Kind, Statistics};
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 
-/// Which metrics exist, and who reads them.
 #[derive(Debug)]
 pub struct Options {
     /// Hits above this part of a limit are near it.
@@ -75,7 +74,6 @@ pub struct Options {
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
-    /// How values of requests are printed for operators.
     pub values: Values,
     pub tap: tap::Options,
 }
@@ -234,7 +232,6 @@ impl Metrics {
         self.observer_of(Protocol::Grpc)
     }
 
-    /// An observer for one runtime whose requests use this protocol.
     pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
@@ -260,7 +257,6 @@ impl Metrics {
         self.trouble.ended()
     }
 
-    /// The statistics with the names of envoyproxy/ratelimit.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
@@ -269,12 +265,10 @@ impl Metrics {
         &self.limited
     }
 
-    /// Crossed shares of limits.
     pub fn alerts(&self) -> &Alerts {
         &self.alerts
     }
 
-    /// The taps, which receive whole requests.
     pub const fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }

@@ -49,9 +49,7 @@ pub struct Collector {
     pub is_grpc: bool,
     /// Headers of each request. They can be secret.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How long one request may take.
     pub timeout: Duration,
-    /// Whether requests are compressed.
     pub gzip: bool,
     /// TLS that offers [`protocols`]. None for a URL with `http`.
     pub tls: Option<Arc<Tls>>,

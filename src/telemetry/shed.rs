@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ShedReason {
@@ -26,7 +25,6 @@ impl ShedCounts {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many connections were closed for this reason.
     pub fn count(&self, reason: ShedReason) -> u64 {
         self.0[reason as usize].load(Relaxed)
     }

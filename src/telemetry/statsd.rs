@@ -31,7 +31,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The bytes of a packet: with UDP what fits into an Ethernet frame, and with TCP.
 const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
 
-/// How statistics are sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Tcp,
@@ -44,9 +43,7 @@ pub struct Options {
     pub address: String,
     pub transport: Transport,
     pub format: Format,
-    /// How often statistics are sent.
     pub interval: Duration,
-    /// The tags of every line.
     pub tags: Vec<(String, String)>,
     /// Replaces names; the first match counts. For DogStatsD.
     pub mogrifiers: Vec<Mogrifier>,
@@ -86,7 +83,6 @@ struct Sender {
     lines: Lines,
     metrics: Arc<Metrics>,
     connection: Option<Connection>,
-    /// The time of the next attempt to connect.
     retry_at: Option<Instant>,
     /// Failed attempts to connect since the last connection.
     failures: u32,

@@ -30,9 +30,7 @@ pub use self::values::{Named, TapValues};
 
 /// The most taps that can be open at the same time.
 pub const TAPS_MAX: usize = 4;
-/// The most records that wait for one tap.
 pub const RECORDS_WAITING_MAX: usize = 4_096;
-/// The most bytes of the records that wait for one tap.
 pub const BYTES_WAITING_MAX: usize = 2 << 20;
 /// The most bytes of text in a recorded request. A larger one is counted as lost.
 pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
@@ -54,7 +52,6 @@ impl Default for Options {
 }
 
 pub struct Taps {
-    /// Whether there is a tap.
     has_any: AtomicBool,
     open: ArcSwap<Vec<Arc<Tap>>>,
     /// Locked while a tap is opened or closed.
@@ -96,7 +93,6 @@ pub struct Listener {
 }
 
 impl Taps {
-    /// Starts without taps.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -112,7 +108,6 @@ impl Taps {
         }
     }
 
-    /// The receiver of requests, if there is a tap.
     pub(super) fn receiver(&self) -> Option<&dyn observer::Tap> {
         if self.has_any.load(Relaxed) { Some(self) } else { None }
     }

@@ -44,7 +44,6 @@ pub struct Options {
     pub propagators: Propagators,
     /// Which decisions are sampled.
     pub sampler: Sampler,
-    /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
 }
 
@@ -59,7 +58,6 @@ pub struct Tracer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// This gRPC code.
     Grpc(i32),
     Http(u16),
     Cancelled,
@@ -121,7 +119,6 @@ impl Trace {
         self.record.lock().domain(domain);
     }
 
-    /// Ends the trace of an answer with this gRPC code.
     pub fn end_grpc(mut self: Box<Self>, code: i32) {
         self.ended = Some(Ended::Grpc(code));
     }

@@ -24,7 +24,6 @@ const UNASKED: Duration = Duration::from_secs(10);
 /// How many descriptors each action decided, in the order of [`OnError::ALL`].
 type Counts = [u64; OnError::ALL.len()];
 
-/// The failures that decisions report.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     /// Whether an outage has started. While it is false, decisions write nothing.

@@ -32,9 +32,7 @@ pub struct Options {
     pub written_max: usize,
     /// The most values after expanding aliases, including keys.
     pub values_max: u32,
-    /// The most bytes of text from aliases.
     pub aliased_bytes_max: usize,
-    /// The deepest nesting of lists and mappings.
     pub depth_max: usize,
 }
 
@@ -466,7 +464,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a complete node to its parent.
     fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
         self.check_depth(self.open.len() + subtree.height, at)?;
         let Some(parent) = self.open.last_mut() else {

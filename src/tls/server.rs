@@ -34,7 +34,6 @@ const TICKETS: usize = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The listener's certificate and key.
     pub identity: Identity,
     /// The accepted clients. None: every client.
     pub clients: Option<Clients>,
@@ -135,7 +134,6 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// The configuration for the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
@@ -149,7 +147,6 @@ impl ServerTls {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many handshakes failed in this way.
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
     }
@@ -242,7 +239,6 @@ impl ClientCertVerifier for NamedClients {
     signatures_by!(signed);
 }
 
-/// Why a handshake with a client failed, as in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {

@@ -43,7 +43,6 @@ macro_rules! signatures_by {
 }
 pub(super) use signatures_by;
 
-/// Accepts or refuses certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,

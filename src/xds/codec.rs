@@ -34,7 +34,6 @@ pub struct Resource {
     pub value: Bytes,
 }
 
-/// Encodes requests and decodes responses.
 #[derive(Default)]
 pub(super) struct DiscoveryCodec;
 

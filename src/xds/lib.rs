@@ -42,7 +42,6 @@ pub struct Options {
     /// The server's name or IP.
     pub host: String,
     pub port: u16,
-    /// TLS, if the connection uses it.
     pub tls: Option<Arc<Tls>>,
     /// The name of this client at the control plane.
     pub node_id: String,
@@ -71,7 +70,6 @@ pub fn is_within_memory(config: &[u8]) -> bool {
     scan::check([config], 32 << 20).is_ok()
 }
 
-/// The subscription to a server's policies.
 pub struct Subscription {
     options: Options,
     sink: Sink,

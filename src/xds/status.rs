@@ -11,7 +11,6 @@ const TEXT_BYTES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Whether there is a connection.
     pub connected: bool,
     /// The version in force. None before the first.
     pub version: Option<String>,
@@ -19,7 +18,6 @@ pub struct Status {
     pub acked_at: Option<SystemTime>,
     /// The last refused response.
     pub nack: Option<Nack>,
-    /// Whether the last response was refused.
     pub refused: bool,
     /// Why there is no connection. None while there is one, and before the first attempt.
     pub trouble: Option<String>,

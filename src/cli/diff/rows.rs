@@ -208,7 +208,6 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<ChangeLine>) 
     (name, change.effects.iter().flat_map(lines).collect())
 }
 
-/// The most descriptors that are shown.
 pub(super) const KEYS_SHOWN: usize = 10;
 
 /// Changed answers of a rule or descriptor: how many requests now pass, are denied, or get an error.
@@ -219,7 +218,6 @@ pub(super) struct AnswerRow {
 }
 
 impl Report<'_> {
-    /// The traffic in one line, if there is any.
     pub(super) fn traffic_summary(&self) -> Option<String> {
         let answers = self.answers?;
         let requests = counted(answers.requests, "request");

@@ -14,7 +14,6 @@ use weir_policies::row_file::{RowFileError, RowReader};
 
 use crate::bar::Bar;
 
-/// The most rows of one batch.
 const BATCH: usize = 2_000;
 /// The most bytes of the lines of one batch, apart from its last line.
 const BATCH_BYTES: u64 = 1_024 * 1_024;
@@ -132,7 +131,6 @@ impl Batch {
     }
 }
 
-/// Reads the file once and sends its rows.
 fn pass<E: From<ImportError>>(
     path: &Path,
     pass: Pass,

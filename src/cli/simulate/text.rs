@@ -21,7 +21,6 @@ const COLUMNS_S: [u64; 25] = [
 const GREEN: &str = "32";
 const RED: &str = "31";
 
-/// Whether the report has colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colours {
     /// None.

@@ -32,7 +32,6 @@ pub(super) struct Note {
     pub(super) note: String,
     /// The domain that is probably meant.
     pub(super) nearest: Option<String>,
-    /// Why the tap ends.
     pub(super) reason: Option<String>,
     /// How many requests were lost since the last record.
     #[serde(default)]

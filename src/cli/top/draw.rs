@@ -12,7 +12,6 @@ use weir_engine::words::counted;
 use super::report::{KeyRow, Leases, Name, Report};
 use super::view::{Table, View};
 
-/// The lines above the tables.
 const HEAD_ROWS: u16 = 3;
 const TABLE_ROWS_MIN: u16 = 3;
 const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll";

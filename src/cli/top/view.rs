@@ -65,7 +65,6 @@ impl Sort {
         }
     }
 
-    /// The word of the command line.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
@@ -108,7 +107,6 @@ impl View {
         self.stay_inside();
     }
 
-    /// Notes a failure to get a report.
     pub(super) fn failed(&mut self, reason: String, now: Instant) {
         let since = self.trouble.take().map_or(now, |(_, since)| since);
         self.trouble = Some((reason, since));

@@ -17,7 +17,6 @@ pub use super::hidden::{MayMeet, NAMED_MAX};
 use crate::simulation::traffic::{self, Traffic, TrafficError};
 use crate::simulation::world::World;
 
-/// The most requests of one comparison.
 pub const REQUESTS_MAX: u64 = 100_000_000;
 /// The most descriptors to count separately. Later ones are counted together.
 pub const KEYS_MAX: usize = 100_000;
@@ -28,7 +27,6 @@ pub const UNKNOWN_MAX: usize = 1_000;
 /// The most unknown domains to name.
 const STRANGERS_MAX: usize = 8;
 
-/// Why the answers of traffic could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswersError {
     #[error("{0}")]
@@ -75,7 +73,6 @@ enum Flip {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MetRules {
     pub domain: String,
-    /// The rule before.
     pub old: Option<String>,
     pub new: Option<String>,
 }

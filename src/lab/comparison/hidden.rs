@@ -27,7 +27,6 @@ const ANY_HIDDEN: &str = "~";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MayMeet {
     pub domain: String,
-    /// The rule in the record, if any.
     pub recorded: Option<String>,
     /// New rules in file order, at most [`NAMED_MAX`]. `None` stands for no rule.
     pub now: Vec<Option<String>>,

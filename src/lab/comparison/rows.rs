@@ -16,7 +16,6 @@ use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, 
 /// The most examples of one change. The direction of a change counts the others too.
 const EXAMPLES_MAX: usize = 8;
 
-/// Changes of rules, and the number of unchanged rules.
 pub(super) struct Rows<'p> {
     pub(super) changes: Vec<RuleChange<'p>>,
     pub(super) same: usize,

@@ -18,7 +18,6 @@ use super::limits;
 /// Descriptors that met one rule and meet another one.
 #[derive(Debug)]
 pub(super) struct Transition<'p> {
-    /// The rule before.
     pub(super) old: Option<&'p Rule>,
     pub(super) new: Option<&'p Rule>,
     pub(super) example: String,
@@ -244,7 +243,6 @@ impl<'p> Walk<'_, 'p> {
         old.levels.len() == new.levels.len() && old.levels.iter().zip(&new.levels).all(&mut is_same)
     }
 
-    /// Whether one key is the same on both sides.
     fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str) -> bool {
         let (before, now) = (old.written(key), new.written(key));
         // Only the order of patterns matters.

@@ -58,10 +58,8 @@ pub(super) struct Totals {
     pub(super) denied: u64,
     /// The denied requests for which no wait helps.
     pub(super) never: u64,
-    /// Requests that got an error.
     pub(super) failed: u64,
     pub(super) unknown_domain: u64,
-    /// Descriptors that met no rule.
     pub(super) unmatched: u64,
     /// States that the memory store evicted.
     pub(super) evicted: u64,

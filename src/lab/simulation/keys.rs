@@ -9,7 +9,6 @@ use serde::Serialize;
 /// The most keys that are counted separately, for each set of policies.
 pub const KEYS_MAX: usize = 200_000;
 
-/// The requests and hits of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// Requests that charged or peeked.

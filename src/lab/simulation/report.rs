@@ -53,7 +53,6 @@ pub struct PolicyReport {
     pub denied: u64,
     /// Denied requests for which no wait helps.
     pub denied_for_ever: u64,
-    /// Requests that got an error.
     pub failed: u64,
     /// Requests for a domain that the policies do not have. They passed.
     pub unknown_domain: u64,
@@ -62,7 +61,6 @@ pub struct PolicyReport {
     pub evicted: u64,
     /// When denied requests would have passed.
     pub retry_after: Times,
-    /// How long delayed requests wait.
     pub delay: Times,
     pub over_time: OverTime,
     /// The limits with requests, in the order of the policies.
@@ -78,7 +76,6 @@ pub struct PolicyReport {
 /// Requests over time, in slots of equal length.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverTime {
-    /// When the first slot begins.
     pub start: String,
     /// When the first slot begins, in microseconds since 1970.
     pub start_us: Micros,

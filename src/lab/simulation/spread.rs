@@ -23,11 +23,8 @@ pub struct Times {
     pub count: u64,
     pub mean_us: u64,
     pub p50_us: u64,
-    /// The 90th percentile.
     pub p90_us: u64,
-    /// The 99th percentile.
     pub p99_us: u64,
-    /// The largest.
     pub max_us: u64,
 }
 

@@ -44,7 +44,6 @@ pub struct Request {
     pub message: RateLimitRequest,
     /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
     pub rules: Vec<Option<String>>,
-    /// Its recorded answer, if any.
     pub verdict: Option<Verdict>,
     /// The number of requests before it that the recording has lost.
     pub lost: u64,
@@ -75,7 +74,6 @@ pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Inval
     convert::query(view, bounds)
 }
 
-/// Why traffic cannot be read.
 #[derive(Debug)]
 pub enum TrafficError {
     /// The file of traffic has mistakes, one in each line of the text.
@@ -160,12 +158,10 @@ impl Traffic {
         &self.settings
     }
 
-    /// The rows of customers, if it has any.
     pub fn rows(&self) -> Option<&GivenRows> {
         self.rows.as_deref()
     }
 
-    /// The seed of its random numbers, if it has any.
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }

@@ -73,7 +73,6 @@ pub(super) fn run(
     }
 }
 
-/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies or rows are not valid; the text has the place.
     NotValid(String),

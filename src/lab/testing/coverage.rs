@@ -94,7 +94,6 @@ pub struct CoveredRule {
     pub place: Location,
     pub domain: String,
     pub path: String,
-    /// Whether a request met it.
     pub met: bool,
 }
 

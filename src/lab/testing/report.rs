@@ -7,7 +7,6 @@ pub mod text;
 use super::coverage::{Coverage, Percentage};
 use super::{FileReport, Outcome};
 
-/// A reason why no case was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The invalid path, option or server.
@@ -30,7 +29,6 @@ impl Covered<'_> {
     }
 }
 
-/// The number of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub passed: usize,

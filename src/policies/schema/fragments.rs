@@ -102,7 +102,6 @@ pub(super) fn list(items: &Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
-/// A list of `min` to `max` items.
 pub(super) fn bounded_list(items: &Value, min: usize, max: usize) -> Value {
     json!({ "type": "array", "items": items, "minItems": min, "maxItems": max })
 }

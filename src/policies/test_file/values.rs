@@ -7,14 +7,11 @@ use weir_text::{duration, spell};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The smallest number.
     pub min: u64,
-    /// The largest number.
     pub max: u64,
 }
 
 impl Range {
-    /// Whether the number is in the range.
     pub const fn has(&self, number: u64) -> bool {
         self.min <= number && number <= self.max
     }

@@ -15,7 +15,6 @@ const WHOLE: u8 = 100;
 /// The beginning of the bytes that are hashed to an id. A change of those bytes needs a new version.
 const ID_VERSION: &[u8] = b"weir alert 1";
 
-/// A key has used a share of its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// 64 hex digits, the same for the same crossing on every replica and in each delivery.

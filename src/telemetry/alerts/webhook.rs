@@ -42,7 +42,6 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 /// The pause after the first failure; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The shortest time between two log lines about a webhook that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
@@ -55,9 +54,7 @@ pub struct Options {
     pub secret_file: PathBuf,
     /// TLS, for a URL with `https`.
     pub tls: Option<Arc<Tls>>,
-    /// How long one attempt may take.
     pub timeout: Duration,
-    /// The most attempts for one alert.
     pub attempts: u32,
     /// For how long after its first attempt an alert is sent again.
     pub retry_for: Duration,
@@ -253,7 +250,6 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends an alert once, within its timeout.
     async fn send(&self, options: &Options, mut delivery: Delivery) -> (Delivery, Result<(), String>) {
         delivery.attempts += 1;
         let result = match timeout(options.timeout, self.attempt(options, &delivery.id, &delivery.body)).await {

@@ -45,7 +45,6 @@ impl Whose {
     }
 }
 
-/// Domain, rule and limit as text.
 pub(super) fn names<'a>(charged: &Charged<'a>) -> [&'a str; 3] {
     match charged.limit {
         LimitOf::Rule(rule, at) => [&rule.domain, &rule.path, rule.limits.get(at).map_or("", label)],

@@ -11,9 +11,7 @@ use weir_engine::{Role, RowContent};
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
 
-/// The most keys of one limit in a report.
 pub const REPORTED_KEYS_MAX: usize = 128;
-/// The most limits of a report.
 pub const REPORTED_LIMITS_MAX: usize = 256;
 
 /// The denied keys of the last minutes.
@@ -50,9 +48,7 @@ pub struct LimitReport {
 pub struct KeyReport {
     /// The tag of the key, see [`weir_engine::key`].
     pub key: String,
-    /// The lower bound of its denials.
     pub at_least: u64,
-    /// The upper bound of its denials.
     pub at_most: u64,
     /// Its first stored denial, in milliseconds since the Unix epoch.
     pub first_ms: u64,

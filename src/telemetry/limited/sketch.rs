@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use weir_engine::RowContent;
 
-/// The most keys of one sketch.
 pub const KEYS_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

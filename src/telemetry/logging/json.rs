@@ -21,7 +21,6 @@ pub(super) enum Names {
     At,
 }
 
-/// Escapes each line and passes it to another writer.
 #[derive(Clone, Debug)]
 pub(super) struct JsonLines<W>(pub(super) W, pub(super) Names);
 

@@ -32,7 +32,6 @@ const CUT: &[u8] = b"... (cut)\n";
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     pub(super) full: AtomicU64,
-    /// The target refused the line.
     pub(super) failed: AtomicU64,
 }
 
@@ -50,7 +49,6 @@ enum Item {
         thread: Box<str>,
         text: Box<str>,
     },
-    /// An order to open the file again.
     Reopen,
 }
 

@@ -53,7 +53,6 @@ pub(super) fn count(alerts: &LimitAlerts, share: u8) {
     }
 }
 
-/// Shows the counters of all shares.
 pub(super) fn alerts_of_limits(counts: Arc<AlertCounts>) -> impl Source {
     ListedFamily::new(ALERTS, counts, |entry: Option<(&Share, &Arc<AtomicU64>)>, to: &mut dyn Visitor| {
         let Some(((labels, share), count)) = entry else { return };

@@ -43,7 +43,6 @@ impl Busiest {
     }
 }
 
-/// The events of one limit between two reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyLimit {
     pub domain: Arc<str>,

@@ -18,7 +18,6 @@ pub(super) const UNKNOWN: &str = "(unknown)";
 /// If there are more runtimes, some share lanes. A domain uses 64 bytes for each lane.
 const LANES_MAX: usize = 16;
 
-/// The counters of one domain that one runtime writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Lane {
@@ -65,7 +64,6 @@ impl DomainCounts {
     }
 }
 
-/// The counters of all domains of the policies in force, by their names.
 #[derive(Debug)]
 pub(super) struct Domains {
     named: Arc<Listed<Arc<str>, Arc<DomainCounts>>>,
@@ -128,7 +126,6 @@ pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl S
     ListedFamily::new(REQUESTS_TOTAL, domains.named.clone(), show)
 }
 
-/// Shows the descriptors that met no rule.
 pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
     // A policy may have the name that represents unknown domains. Each series is shown once.
     let mut is_taken = false;

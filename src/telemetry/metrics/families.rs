@@ -37,7 +37,6 @@ pub enum Value<'a> {
 pub struct Histogram {
     /// In the order of their bounds; the last one has none.
     pub buckets: Vec<Bucket>,
-    /// How many observations there were.
     pub count: u64,
     pub sum: f64,
 }
@@ -61,12 +60,10 @@ pub struct Exemplar {
     pub at: SystemTime,
 }
 
-/// Quantiles of recent observations.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Each quantile, from 0 to 1, and its value.
     pub quantiles: Vec<(f64, f64)>,
-    /// How many observations there were.
     pub count: u64,
     pub sum: f64,
 }

@@ -177,7 +177,6 @@ impl Latencies {
         self.exemplars.lock()[bucket] = Some(exemplar);
     }
 
-    /// How many requests could not be read.
     pub(super) fn unreadable(&self) -> u64 {
         self.recorders.lock().iter().map(|recorder| recorder.unreadable.load(Relaxed)).sum()
     }
@@ -189,7 +188,6 @@ impl Latencies {
         of_protocol.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
-    /// The times of the requests with these protocols.
     pub(super) fn distribution(&self, protocols: &[Protocol]) -> Distribution {
         let mut buckets = vec![0; self.bounds_ns.len() + 1];
         let mut sum_ns = 0_u64;

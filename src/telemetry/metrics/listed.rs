@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use super::families::{Source, Visitor};
 use super::table::row;
 
-/// How many entries one step reads.
 const BATCH: usize = 64;
 
 /// Entries in the order of their keys.

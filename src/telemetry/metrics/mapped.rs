@@ -40,7 +40,6 @@ pub(super) struct MappedStatistics {
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
-/// How many series one step shows.
 const BATCH: usize = 64;
 
 /// The metrics of one name, while they are summed.
@@ -203,7 +202,6 @@ impl MappedStatistics {
         mapped
     }
 
-    /// The response times, if there are any.
     fn times(&self, now: Instant) -> Option<MappedFamily> {
         let times = self.requests.distribution(&[Protocol::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =

@@ -21,7 +21,6 @@ struct Texts {
     open_files: Option<usize>,
 }
 
-/// The numbers of this process, read once.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     was_shown: bool,

@@ -45,7 +45,6 @@ impl Labelled {
     }
 }
 
-/// The counters of all limits in force.
 pub(super) struct Rules {
     counts: Arc<Listed<Arc<Labels>, Labelled>>,
     alert_counts: Arc<AlertCounts>,
@@ -139,7 +138,6 @@ struct LimitTally {
     by_request: Option<RequestName>,
 }
 
-/// The counters of limits of the request, for one domain.
 struct Override {
     counts: Arc<Counts>,
     /// The counters for requests whose name did not fit.
@@ -203,7 +201,6 @@ impl Tally for RuleTally {
     }
 }
 
-/// Shows the counters of all limits, one metric after the other.
 pub(super) fn hits_of_limits(rules: &Rules) -> impl Iterator<Item = Box<dyn Source>> + use<> {
     let list = rules.counts.clone();
     RULE_METRICS.into_iter().map(move |(name, number)| {

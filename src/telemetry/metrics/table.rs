@@ -17,7 +17,6 @@ weir_engine::named! {
         Gauge = "gauge",
         /// Counts of observations at or below bounds.
         Histogram = "histogram",
-        /// Quantiles of recent observations.
         Summary = "summary",
     }
 }
@@ -83,7 +82,6 @@ pub const PARTS: [Part; 14] = [
 
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
-/// Crossed shares of limits.
 pub const ALERTS: &str = "weir_alerts_total";
 pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
 pub const STORE_DURATION: &str = "weir_store_duration_seconds";

@@ -11,7 +11,6 @@ pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// A name on the request path. Its capacity is enough for most names, so it rarely allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
-/// Makes the names of the counters of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     domain: Box<str>,
@@ -42,12 +41,10 @@ impl Naming {
         Self { domain: rule.domain.clone(), levels: levels.collect() }
     }
 
-    /// Whether the name depends on the request.
     pub(super) fn is_by_request(&self) -> bool {
         self.levels.contains(&Level::Request)
     }
 
-    /// Writes the name for a request's counters.
     pub(super) fn write(&self, entries: &[Entry<'_>], name: &mut Buffer) {
         name.extend_from_slice(self.domain.as_bytes());
         for (i, level) in self.levels.iter().enumerate() {

@@ -29,7 +29,6 @@ pub struct Mogrifier {
     pub tags: Vec<(String, String)>,
 }
 
-/// Lines that are sent to the server in one piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) text: String,

@@ -18,7 +18,6 @@ const RECORD_BYTES: usize = 128;
 /// The approximate bytes of an entry without its texts.
 const ENTRY_BYTES: usize = 32;
 
-/// A copy of one request and its answer.
 pub struct Record {
     time: Micros,
     domain: Box<str>,
@@ -110,7 +109,6 @@ impl Record {
     }
 }
 
-/// The first line of a tap that starts now.
 #[must_use]
 pub fn header(sample: u32, values: &TapValues) -> Vec<u8> {
     let mut line = Vec::new();

@@ -36,7 +36,6 @@ pub enum Dropped {
 pub struct Batches {
     /// The most waiting spans.
     pub queue: usize,
-    /// The most spans of one batch.
     pub batch_max: usize,
     /// How long spans wait for a full batch.
     pub delay: Duration,

@@ -16,7 +16,6 @@ use crate::metrics::Protocol;
 
 /// The longest attribute text from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
-/// The most members of a list.
 const LIST_MAX: usize = 64;
 /// The most store calls of one decision that have a span.
 const CALLS_MAX: usize = 32;

@@ -17,7 +17,6 @@ const MINUTES: usize = HOURS * 60;
 /// The full rate, in hundredths of a percent.
 const FULL: u64 = 10_000;
 
-/// The times at which one source sends.
 #[derive(Debug)]
 pub(super) struct Times {
     random: Random,

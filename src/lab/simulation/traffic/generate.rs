@@ -15,7 +15,6 @@ use crate::simulation::message::message;
 
 const NANOS: u64 = 1_000;
 
-/// All requests of some sources.
 pub(super) struct Generator {
     start: Micros,
     sources: Vec<Sending>,

@@ -24,7 +24,6 @@ impl Random {
         Self(mix(seed.wrapping_add(GOLDEN)) ^ mix(stream.wrapping_mul(GOLDEN).wrapping_add(1)))
     }
 
-    /// 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
@@ -105,7 +104,6 @@ impl Zipf {
     }
 }
 
-/// The natural logarithm of a positive number.
 fn ln(x: f64) -> f64 {
     const SQRT_2: f64 = std::f64::consts::SQRT_2;
     let bits = x.to_bits();
