@@ -208,8 +208,8 @@ impl Setting {
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::HostPort => "HOST:PORT".to_owned(),
-            Kind::Pairs { between } => format!("KEY{between}VALUE by commas, at most {PAIRS_MAX}"),
-            Kind::Headers => format!("NAME:VALUE by commas, at most {PAIRS_MAX}, never printed"),
+            Kind::Pairs { between } => format!("KEY{between}VALUE separated by commas, at most {PAIRS_MAX}"),
+            Kind::Headers => format!("NAME:VALUE separated by commas, at most {PAIRS_MAX}, never printed"),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
             Kind::HeaderName => "the name of an HTTP header".to_owned(),
             Kind::Switch => alternatives(SWITCH),
@@ -224,9 +224,11 @@ impl Setting {
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
             Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
-            Kind::Words(words) => format!("by commas: {}", alternatives(words)),
-            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
-            Kind::Origins { most } => format!("at most {most} origins such as https://console.example, by commas"),
+            Kind::Words(words) => format!("separated by commas: {}", alternatives(words)),
+            Kind::HostNames { most } => format!("at most {most} DNS names, separated by commas"),
+            Kind::Origins { most } => {
+                format!("at most {most} origins such as https://console.example, separated by commas")
+            }
             Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
             Kind::Tags => "key:value,key:value".to_owned(),
             Kind::Mogrifiers => "a list in JSON".to_owned(),

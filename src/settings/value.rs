@@ -376,7 +376,7 @@ pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
 pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for pair in text.split(',') {
-        let form = format!("not KEY{between}VALUE by commas");
+        let form = format!("not KEY{between}VALUE separated by commas");
         let (key, value) = pair.split_once(between).ok_or(form.as_str())?;
         if key.is_empty() {
             return Err(format!("{form}: a key is empty"));

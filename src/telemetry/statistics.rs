@@ -17,7 +17,7 @@ use weir_engine::{Entry, Rule};
 
 use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
-use super::counts::{Counts, Number, Part, Values};
+use super::counts::{Counts, Number, SplitHits, Values};
 
 /// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
@@ -186,28 +186,28 @@ impl Statistics {
         self.named.lock().replace(live);
     }
 
-    pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], part: &Part) {
+    pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], split: &SplitHits) {
         let mut name = Buffer::new();
         of.naming.write(entries, &mut name);
         if let Some(limit) = &of.limit {
             name.push(b'.');
             name.extend_from_slice(limit.as_bytes());
         }
-        self.count(&name, &of.rest, part);
+        self.count(&name, &of.rest, split);
     }
 
-    pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
+    pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, split: &SplitHits) {
         if !self.by_request {
             return;
         }
         let mut name = Buffer::new();
         names::write_request_limit(domain, entries, &mut name);
-        self.count(&name, rest, part);
+        self.count(&name, rest, split);
     }
 
-    fn count(&self, name: &[u8], rest: &Counts, part: &Part) {
-        if !self.dynamic.count(name, &self.room, |counts| counts.add(part)) {
-            rest.add(part);
+    fn count(&self, name: &[u8], rest: &Counts, split: &SplitHits) {
+        if !self.dynamic.count(name, &self.room, |counts| counts.add(split)) {
+            rest.add(split);
             self.refused.fetch_add(1, Relaxed);
         }
     }
@@ -310,8 +310,8 @@ mod tests {
 
     use super::*;
 
-    fn hits(count: u64) -> Part {
-        Part { hits: count, ..Part::default() }
+    fn hits(count: u64) -> SplitHits {
+        SplitHits { hits: count, ..SplitHits::default() }
     }
 
     fn total_hits(statistics: &Statistics) -> BTreeMap<String, u64> {

@@ -140,10 +140,10 @@ fn limits(report: &Report, names: &[String], page: &mut String) {
     for (policies, name) in report.policies.iter().zip(names) {
         for limit in policies.limits.iter().take(LIMITS_MAX) {
             without_plot |= limit.over_time.is_none();
-            let [requests, over, share] = counts(limit.count);
+            let [requests, over, percentage] = counts(limit.count);
             let place = escaped(limit.place.as_deref().unwrap_or_default());
             let (amount, rule) = (escaped(&amount(limit)), escaped(&limit.rule));
-            table.row(name, &[requests, over, escaped(&share), amount, rule, small_plot(limit), place]);
+            table.row(name, &[requests, over, escaped(&percentage), amount, rule, small_plot(limit), place]);
         }
         more += policies.limits.len().saturating_sub(LIMITS_MAX);
     }
@@ -174,9 +174,9 @@ fn keys(report: &Report, names: &[String], page: &mut String) {
         Table::new("Keys, those denied most first", &["n requests", "n over", "n ", "key", "limit", "rule"]);
     for (policies, name) in report.policies.iter().zip(names) {
         for key in &policies.keys {
-            let [requests, over, share] = counts(key.count);
+            let [requests, over, percentage] = counts(key.count);
             let (limit, rule) = (escaped(key.limit.as_deref().unwrap_or("-")), escaped(&key.rule));
-            table.row(name, &[requests, over, escaped(&share), escaped(&key.key), limit, rule]);
+            table.row(name, &[requests, over, escaped(&percentage), escaped(&key.key), limit, rule]);
         }
     }
     table.write(page);

@@ -205,7 +205,7 @@ pub(super) fn totals_of(policies: &PolicyReport, none: &str) -> [String; 8] {
     ]
 }
 
-/// Requests, requests over the limit, and their share.
+/// Requests, requests over the limit, and their percentage.
 pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
     [grouped(requests), grouped(over), percent(over, requests)]
 }

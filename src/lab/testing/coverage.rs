@@ -106,13 +106,13 @@ impl Coverage {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// The share of rules that were met, in tenths of a percent. None if there are no rules.
+    /// The part of the rules that was met, in tenths of a percent. None if there are no rules.
     pub fn tenths_of_percent(&self) -> Option<u64> {
         let (met, all) = (self.met() as u64, self.rules.len() as u64);
         (all > 0).then(|| tenths_of_percent(met, all))
     }
 
-    /// Whether at least this share of the rules was met, without rounding. False if there are no rules.
+    /// Whether at least this percentage of the rules was met, without rounding. False if there are no rules.
     pub fn reaches(&self, least: Percentage) -> bool {
         let (met, all) = (self.met() as u128, self.rules.len() as u128);
         if all == 0 {

@@ -178,24 +178,24 @@ impl Tally for RuleTally {
     }
 
     fn charged(&self, charged: &Charged<'_>) {
-        let part = split(charged, self.near_limit);
-        if part.hits == 0 {
+        let split = split(charged, self.near_limit);
+        if split.hits == 0 {
             return;
         }
         match charged.limit {
             LimitOf::Rule(rule, limit) => {
                 let Some(tally) = self.of_limit(rule, limit) else { return };
-                tally.counts.add(&part);
+                tally.counts.add(&split);
                 if let Some(name) = &tally.by_request {
-                    self.statistics.count_by_request(name, charged.entries, &part);
+                    self.statistics.count_by_request(name, charged.entries, &split);
                 }
             }
             LimitOf::Request { domain } => {
                 let Some(tally) = self.overrides.get(domain) else {
                     return;
                 };
-                tally.counts.add(&part);
-                self.statistics.count_request_limit(domain, charged.entries, &tally.rest, &part);
+                tally.counts.add(&split);
+                self.statistics.count_request_limit(domain, charged.entries, &tally.rest, &split);
             }
         }
     }
