@@ -20,7 +20,6 @@ use weir_cli::pipe::UntilClosed;
 use weir_cli::program::Program;
 use weir_cli::ratelimit;
 use weir_cli::rows;
-use weir_cli::schema;
 use weir_cli::serve::{self, ServeError};
 use weir_cli::simulate::{self, SimulateError};
 use weir_cli::tap;
@@ -120,7 +119,7 @@ fn main() -> ExitCode {
         },
         Command::Tap(arguments) => tap::run(&arguments).map_err(|error| error.to_string()),
         Command::Schema(arguments) => {
-            schema::run(arguments.of, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
+            writeln!(stdout(), "{:#}", arguments.of.document()).map_err(|error| format!("cannot write: {error}"))
         }
         Command::Diff(arguments) => {
             return match diff::run(&arguments.diff(), &mut stdout()) {

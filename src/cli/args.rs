@@ -10,12 +10,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use weir_app::COMMIT;
 use weir_engine::descriptor::parse_entries;
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
 use weir_policies::Dialect;
+use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 
@@ -26,7 +28,6 @@ use super::ask;
 use super::descriptor::Descriptor;
 use super::diff::{self, Diff, FailOn};
 use super::numbers::number;
-use super::schema::Of;
 use super::simulate::SimulateArguments;
 use super::tap::TapArguments;
 use super::test::{TestFormat, Tests};
@@ -433,8 +434,12 @@ impl ExplainArguments {
 #[derive(Args, Debug)]
 pub struct SchemaArguments {
     /// The kind of file
-    #[arg(value_enum, value_name = "WHAT")]
-    pub of: Of,
+    #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(Schema::NAMES).try_map(schema))]
+    pub of: Schema,
+}
+
+fn schema(name: String) -> Result<Schema, &'static str> {
+    Schema::named(&name).ok_or("no such schema")
 }
 
 /// The arguments of `weir lua`.

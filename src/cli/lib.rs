@@ -18,7 +18,6 @@ pub mod program;
 pub mod ratelimit;
 pub mod rows;
 mod runtime;
-pub mod schema;
 pub mod serve;
 pub mod served;
 pub mod simulate;

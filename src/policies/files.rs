@@ -314,7 +314,7 @@ fn refuse(path: &Path, reason: &str) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::os::unix::fs::symlink;
 
@@ -322,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    fn directory(files: &[(&str, &str)]) -> TempDir {
+    pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             write(dir.path(), name, text);
@@ -330,7 +330,7 @@ mod tests {
         dir
     }
 
-    fn write(dir: &Path, name: &str, text: &str) {
+    pub(crate) fn write(dir: &Path, name: &str, text: &str) {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();

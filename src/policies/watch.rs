@@ -318,23 +318,8 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::SystemTime;
 
-    use tempfile::TempDir;
-
     use super::*;
-
-    fn directory(files: &[(&str, &str)]) -> TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            write(dir.path(), name, text);
-        }
-        dir
-    }
-
-    fn write(dir: &Path, name: &str, text: &str) {
-        let path = dir.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use crate::files::tests::{directory, write};
 
     /// Renames a whole file into place. The clock of the file system ticks every few milliseconds: a rename in the tick of
     /// the last write cannot be distinguished from a write.

@@ -265,16 +265,6 @@ mod tests {
     }
 
     #[test]
-    fn the_format_json_at_has_the_names_of_envoyproxy_ratelimit() {
-        let text = logged("info", Format::JsonAt, Colour::None);
-        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        assert_eq!(line["@message"], "policies loaded");
-        assert!(line["@timestamp"].as_str().unwrap().ends_with('Z'));
-        assert!(line["message"].is_null() && line["timestamp"].is_null(), "{line}");
-        assert_eq!(line["files"], 3);
-    }
-
-    #[test]
     fn text_is_one_line_an_event_without_colour_codes() {
         let text = logged("info", Format::Text, Colour::None);
         assert_eq!(text.lines().count(), 2, "{text}");

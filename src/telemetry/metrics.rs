@@ -507,7 +507,7 @@ mod tests {
     use weir_engine::decision;
     use weir_engine::observer::{AnsweredBy, LimitOf};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Entry, Limit, Mode, Operation, Role, Unit};
+    use weir_engine::{Charge, Limit, Mode, Operation, Role, Unit};
 
     use super::*;
 
@@ -568,24 +568,6 @@ mod tests {
         assert_eq!(lines(&metrics, "weir_hits_total"), [format!("{hits}\"user\"}} 15")]);
         let shadow = "weir_shadow_hits_total{domain=\"shop\",limit=\"f3600s\",rule=\"user\"} 11";
         assert_eq!(lines(&metrics, "weir_shadow_hits_total"), [shadow]);
-    }
-
-    #[test]
-    fn a_limit_of_the_request_is_counted_by_its_domain() {
-        let metrics = metrics();
-        let policies = policies(&["user"]);
-        let tally = metrics.observer().loaded(&policies);
-        let limit = per_hour(5);
-        let operation = Operation::Consume(2);
-        let charges = [Charge::alone("k", &limit, operation)];
-        let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
-        let limit = LimitOf::Request { domain: "shop" };
-        let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
-        let entries = [Entry { key: "user", value: "ann" }];
-        let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &entries, row: None, mode: Mode::Atomic, charge, outcome, by });
-        let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
-        assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
     }
 
     #[test]
@@ -671,14 +653,6 @@ mod tests {
         series.sort_unstable();
         series.dedup();
         assert_eq!(series.len(), count);
-    }
-
-    #[test]
-    fn series_of_single_limits_can_be_left_out() {
-        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }));
-        let _tally = metrics.observer().loaded(&policies(&["user"]));
-        let text = metrics.text();
-        assert!(!text.contains("rule=") && text.contains("domain=\"shop\""), "{text}");
     }
 
     #[test]

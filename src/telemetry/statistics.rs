@@ -416,15 +416,4 @@ mod tests {
         statistics.unknown_domain("nowhere", 1);
         assert_eq!((statistics.text(), statistics.dynamic_names(), statistics.refused()), (String::new(), 0, 0));
     }
-
-    #[test]
-    fn the_text_has_a_line_for_each_number_in_order() {
-        let statistics = Statistics::new(2, true);
-        statistics.add("ratelimit.service.config_load_success", Kind::Counter, || 4);
-        statistics.unknown_domain("now:here", 3);
-        assert_eq!(
-            statistics.text(),
-            "ratelimit.service.config_load_success: 4\nratelimit.service.rate_limit.now_here.domain_not_found: 3\n"
-        );
-    }
 }

@@ -2,12 +2,12 @@
 //!
 //! Not here: what makes alerts (alerts.rs), and their form for a webhook (message.rs).
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 use weir_engine::observer::Crossed;
 use weir_engine::{Hits, Micros, Rule};
+use weir_text::instant_text;
 
+use crate::hex::hex;
 use crate::limited::Values;
 
 /// The whole of a limit, in percent.
@@ -63,7 +63,7 @@ impl Alert {
 
     pub(super) fn log(&self) {
         let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
-        let (window_start, window_end) = (time(self.window_start), time(self.window_end));
+        let (window_start, window_end) = (instant_text(self.window_start), instant_text(self.window_end));
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
@@ -88,17 +88,4 @@ pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
     hash.update(crossed.window.start.to_be_bytes());
     hash.update([crossed.share]);
     hash.finalize().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
-/// An instant in RFC 3339, UTC.
-pub(super) fn time(at: Micros) -> String {
-    let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
-    at.unwrap_or_default().to_string()
 }

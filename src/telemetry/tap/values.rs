@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -10,6 +9,8 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, PolicySet};
+
+use crate::hex::hex;
 
 const HASH_BYTES: usize = 6;
 const HIDDEN: char = '~';
@@ -40,11 +41,7 @@ impl TapValues {
             return Cow::Borrowed(value);
         }
         let hash = hmac::sign(secret, value.as_bytes());
-        let mut shown = String::from(HIDDEN);
-        for byte in &hash.as_ref()[..HASH_BYTES] {
-            let _ = write!(shown, "{byte:02x}");
-        }
-        Cow::Owned(shown)
+        Cow::Owned(format!("{HIDDEN}{}", hex(&hash.as_ref()[..HASH_BYTES])))
     }
 }
 
