@@ -19,9 +19,6 @@ use super::{AppError, certificates};
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// The webhook and its outbox. None if the settings name no webhook. Reads its files once.
-///
-/// # Errors
-/// When a file cannot be used.
 pub(super) async fn open(
     settings: &weir_settings::Alerts,
     metrics: &Metrics,
@@ -71,7 +68,6 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
 /// A result by name, and its number.
 type Counted = (&'static str, fn(&Deliveries) -> &AtomicU64);
 
-/// Adds the counts of alerts to the metrics.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
         [("delivered", |of| &of.delivered), ("given_up", |of| &of.given_up), ("dropped", |of| &of.dropped)];

@@ -32,9 +32,6 @@ pub(super) struct Certificates {
 }
 
 /// TLS from the settings. None for cleartext.
-///
-/// # Errors
-/// The first unusable file.
 pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppError> {
     let Some(tls) = &listen.tls else { return Ok(None) };
     let names = tls.client_names.clone();
@@ -131,7 +128,6 @@ mod tests {
 
     use super::*;
 
-    /// Writes a new certificate and its key.
     fn issue(identity: &Identity) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();

@@ -27,7 +27,6 @@ pub(super) struct Exports {
     webhook: Option<Webhook>,
 }
 
-/// The tasks that send.
 pub(super) struct Senders {
     tasks: Vec<Done>,
     /// Dropping it makes the tasks send the rest and end.
@@ -35,8 +34,6 @@ pub(super) struct Senders {
 }
 
 impl Exports {
-    /// # Errors
-    /// When a URL, a pattern or a file of the settings cannot be used.
     pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         let statsd = metrics::statsd(settings)?;
         let resource = otlp::resource(&settings.tracing);
@@ -51,7 +48,6 @@ impl Exports {
         self.tracer.clone()
     }
 
-    /// Starts to send.
     pub(super) fn start(self, supervisor: &Supervisor, metrics: &Arc<Metrics>) -> Senders {
         let (stop, stopped) = watch::channel(());
         let stopped = || {

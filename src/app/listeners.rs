@@ -33,9 +33,6 @@ pub struct Addresses {
 
 impl Listeners {
     /// Binds all listeners.
-    ///
-    /// # Errors
-    /// The first address that cannot be bound.
     pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
         let (http, http_address) = bind("http", listen.http).await?;
@@ -49,7 +46,6 @@ impl Listeners {
         Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
-    /// The addresses of the listeners.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }

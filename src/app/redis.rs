@@ -15,12 +15,9 @@ use weir_tls::TlsFiles;
 
 use super::{AppError, certificates};
 
-/// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
-/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// How one Redis is deployed.
 #[derive(Clone)]
 pub(super) enum Deployment {
     /// One server at a time.
@@ -30,9 +27,6 @@ pub(super) enum Deployment {
 }
 
 /// The first Redis, and the Redis for limits per second if there is one. Reads their files once.
-///
-/// # Errors
-/// With the first unusable address or file.
 pub(super) fn deployments(
     redis: &weir_settings::Redis,
     metrics: &Metrics,

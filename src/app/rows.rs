@@ -20,11 +20,9 @@ use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
 use weir_policies::row_file::{ROW_FILE_ENDING, RowReader};
 use weir_telemetry::metrics::Metrics;
 
-/// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most problems that are logged of one look.
 const PROBLEMS_MAX: usize = 20;
-/// The most files.
 const FILES_MAX: usize = 1_000;
 
 /// What distinguishes a file from its next version: its inode was changed then, and it has this length. A copy can keep the time of
@@ -37,13 +35,10 @@ struct Place {
     line: usize,
 }
 
-/// The files of rows in a directory.
 pub(super) struct RowFiles {
     table: Arc<RowTable>,
     directory: PathBuf,
-    /// Whether some files were put in force.
     in_force: watch::Sender<bool>,
-    /// Whether the files are refused now.
     are_refused: Arc<AtomicBool>,
 }
 
@@ -75,9 +70,6 @@ impl RowFiles {
 
     /// Reads the files whenever one has changed, until everything drains. All or nothing: after a mistake the last good rows stay in
     /// force.
-    ///
-    /// # Errors
-    /// None; the type is that of a supervised task.
     pub(super) async fn follow(self, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -177,7 +169,6 @@ fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mu
     }
 }
 
-/// Shows how many rows are known.
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
     metrics.gauge("weir_rows_known", &[], move || of.len() as u64);

@@ -13,13 +13,9 @@ use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, 
 
 use super::{AppError, certificates, otlp};
 
-/// The path of spans with HTTP.
 const PATH: &str = "/v1/traces";
 
 /// The tracer and the exporter. None if traces are off. Reads the TLS files once.
-///
-/// # Errors
-/// When the settings cannot be used: a file, or the URL.
 pub(super) async fn open(
     settings: &Tracing,
     resource: &Resource,
@@ -53,7 +49,6 @@ pub(super) async fn open(
     Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
 }
 
-/// Adds the numbers of exported and dropped spans to the metrics.
 fn count(spans: &Arc<Spans>, metrics: &Metrics) {
     let of = spans.clone();
     metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported());

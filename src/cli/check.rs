@@ -26,16 +26,13 @@ const LABEL_CHARS_MAX: usize = 60;
 pub(super) const THE_SERVERS: &str = "the server's";
 /// The most names of a kind that are listed.
 const NAMED_MAX: usize = 8;
-/// The indentation of one level of descriptors.
 const INDENT: &str = "  ";
 
-/// Why a command that reads policies failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
-    /// A server returned no policies.
     #[error("{0}")]
     Server(#[from] NoPolicies),
     /// A server refuses newer policies and keeps its old ones.
@@ -44,7 +41,6 @@ pub enum Failed {
     /// The number of warnings, which count as errors.
     #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -66,9 +62,6 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_settings(
     settings: &Settings,
     directory: Option<PathBuf>,
@@ -326,7 +319,6 @@ fn algorithm(limit: &Limit) -> String {
     text
 }
 
-/// A limit on one line.
 pub(super) fn describe_limit(limit: &Limit) -> String {
     format!("{}   {}", amount(limit), details(limit).join(", "))
 }

@@ -13,16 +13,12 @@ use weir_tls::{Identity, TlsFiles};
 use super::ask::{self, Output, Question};
 use super::check;
 
-/// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The flags are wrong.
     Usage(String),
-    /// The tool failed.
     Failed(String),
 }
 
-/// A flag of a tool.
 struct Flag {
     name: &'static str,
     takes: Takes,
@@ -51,9 +47,6 @@ const CLIENT: [Flag; 8] = [
 ];
 
 /// Validates all policy files of `-config_dir` as envoyproxy/ratelimit does.
-///
-/// # Errors
-/// If flags or policies are wrong.
 pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CHECK, arguments)?;
     let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
@@ -72,9 +65,6 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
 }
 
 /// Asks the server at `-dial_string` once. A denial is not an error.
-///
-/// # Errors
-/// If flags are wrong, or there is no answer.
 pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CLIENT, arguments)?;
     let tls = if is_on(&given, "grpc-use-tls")? { Some(tls_files(&given)?) } else { None };

@@ -39,9 +39,6 @@ pub fn run(
 }
 
 /// As [`run`], with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
-///
-/// # Errors
-/// If the server returns no policies, or if writing fails.
 pub fn run_served(
     server: &AdminServer,
     domain: &str,
@@ -117,9 +114,7 @@ fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Res
 
 struct Request<'r> {
     loaded: &'r Loaded,
-    /// The `on_error` of the server.
     servers: &'r str,
-    /// The overrides of the domain.
     shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
     outline: &'r DomainOutline,

@@ -6,26 +6,19 @@ use std::io::{self, Write};
 
 use weir_text::nearest;
 
-/// Why no script was printed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoScript {
-    /// No script has this name.
     #[error("no script {name:?}; {hint}")]
     Unknown {
-        /// The requested name.
         name: String,
         /// The probable name, or how to list all names.
         hint: String,
     },
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
 /// Writes the script of this name exactly as Redis runs it. Without a name, writes the name and SHA-1 of each script.
-///
-/// # Errors
-/// If there is no such script, or writing fails.
 pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
     let scripts = weir_store::redis::scripts();
     let Some(name) = name else {

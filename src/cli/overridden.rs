@@ -19,23 +19,19 @@ use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
 use super::runtime::block_on;
 use super::token::Token;
 
-/// Their path at the admin listener.
 pub(super) const PATH: &str = "/overrides";
 /// Enough for 10,000 overrides in JSON.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
 
-/// Why there is no answer of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// The server gave no usable answer, or refused.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
 
-/// One override in the answer of a server.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ShownOverride {
     pub(super) domain: String,
@@ -103,9 +99,6 @@ impl ShownNumbers {
 }
 
 /// The overrides of a server. Empty for a server without support for overrides.
-///
-/// # Errors
-/// If the server gives no usable answer.
 pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
     match send::<List>(server, Method::GET, PATH, String::new(), None) {
         Ok(list) => Ok(list.overrides),
@@ -114,7 +107,6 @@ pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unan
     }
 }
 
-/// All overrides of a server.
 #[derive(Deserialize)]
 pub(super) struct List {
     /// The time since the server last read its store.
@@ -124,9 +116,6 @@ pub(super) struct List {
 }
 
 /// The answer to one request.
-///
-/// # Errors
-/// If there is no usable answer.
 pub(super) fn send<T: DeserializeOwned>(
     server: &AdminServer,
     method: Method,

@@ -17,12 +17,10 @@ use super::args::ServeArguments;
 /// The time for the last tasks of the control runtime, after all other parts have ended.
 const REST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Why serving failed.
 #[derive(Debug)]
 pub enum ServeError {
     /// The settings are wrong: nothing was started.
     Settings(Problems),
-    /// The server could not start or continue.
     Failed(String),
 }
 
@@ -44,9 +42,6 @@ impl From<AppError> for ServeError {
 }
 
 /// Serves until a signal stops it.
-///
-/// # Errors
-/// If settings are wrong, or if the server cannot start or continue.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
     run(settings, OnHangup::Reload, || {

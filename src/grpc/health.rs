@@ -18,23 +18,18 @@ const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 pub struct Health(HealthReporter);
 
 impl Health {
-    /// Not serving yet.
     pub async fn starting() -> Self {
         let health = Self(HealthReporter::new());
         health.set(ServingStatus::NotServing).await;
         health
     }
 
-    /// A service for one runtime.
     pub fn service(&self) -> HealthServer<HealthService> {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
     /// Reports each phase when it begins, and returns when draining begins. While weir is not `fit`, it reports
     /// NOT_SERVING.
-    ///
-    /// # Errors
-    /// None; the type is that of a supervised task.
     pub async fn follow(mut self, life: Life, mut fit: watch::Receiver<bool>) -> Result<(), String> {
         life.reached(Phase::Serving).await;
         while life.phase() == Phase::Serving {

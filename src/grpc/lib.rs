@@ -86,18 +86,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about the same reason for not accepting connections.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// How gRPC is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many runtimes.
     pub cores: NonZeroUsize,
     /// The largest request in bytes.
     pub request_bytes: usize,
-    /// Bounds on a request.
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
-    /// Bounds on the memory that is reserved for callers.
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
@@ -107,13 +102,10 @@ pub struct Options {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// The running listener.
 pub struct Serving {
     /// One for each thread, and one for the acceptor.
     pub done: Vec<Done>,
-    /// The connections and requests of each runtime.
     pub loads: Vec<Load>,
-    /// Memory that is reserved for callers.
     pub memory: Memory,
     /// Connections that were closed when they came.
     pub shed: Arc<ShedCounts>,
@@ -125,9 +117,6 @@ pub struct Serving {
 ///
 /// The threads stop accepting at [`Phase::Draining`], and end when their connections have ended, or at
 /// [`Phase::Ending`].
-///
-/// # Errors
-/// When the system cannot start a thread or a runtime.
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
@@ -188,7 +177,6 @@ where
     Ok(serving)
 }
 
-/// The parts of which each runtime has its own.
 struct Runtime {
     load: Load,
     memory: Arc<Core>,
@@ -198,14 +186,12 @@ struct Runtime {
     heart: Heart,
 }
 
-/// TLS, and the handshakes of one runtime.
 #[derive(Clone)]
 struct Secured {
     tls: Arc<ServerTls>,
     handshakes: Arc<Handshakes>,
 }
 
-/// Serves the connections of one runtime.
 async fn serve(
     limits: RateLimits,
     runtime: Runtime,
@@ -279,7 +265,6 @@ async fn serve(
     }
 }
 
-/// The parts that serve the connections of one runtime.
 struct Server {
     http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
@@ -289,7 +274,6 @@ struct Server {
 }
 
 impl Server {
-    /// Serves a connection on this runtime.
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
         let Accepted { socket, counted } = accepted;
         let address = match &socket {
@@ -359,7 +343,6 @@ impl Secured {
     }
 }
 
-/// The parts that serve one connection.
 struct Session {
     http2: http2::Builder<TokioExecutor>,
     connected: Connected,
@@ -403,7 +386,6 @@ where
     Arc::new(move |request| Box::pin(service.clone().call(request)))
 }
 
-/// Accepts connections and gives each to a runtime.
 struct Acceptor {
     incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,

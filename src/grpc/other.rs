@@ -25,7 +25,6 @@ pub(super) enum Kind {
     Reflection,
 }
 
-/// Bounds on the streams of one kind.
 struct StreamBounds {
     name: &'static str,
     of_connection: u32,
@@ -68,8 +67,6 @@ struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// # Errors
-    /// When there are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
         let bounds = kind.bounds();
         let slot = Self { peer: peer.clone(), kind };

@@ -153,7 +153,6 @@ impl RuleOrders {
     }
 }
 
-/// Policies, and the order in which they are listed.
 #[derive(Debug)]
 struct RuleOrder {
     policies: Arc<PolicySet>,
@@ -310,7 +309,6 @@ fn limit_as_json(limit: &Limit) -> Value {
     shown
 }
 
-/// The query of `/state`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StateQuery {

@@ -16,7 +16,6 @@ use super::json_error;
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The numbers of one limit.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BodyNumbers {
@@ -39,9 +38,6 @@ pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Respon
 }
 
 /// The numbers of limits.
-///
-/// # Errors
-/// The window that is none.
 pub(super) fn numbers_of(limits: Vec<BodyNumbers>) -> Result<Box<[Numbers]>, String> {
     let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| format!("window_us: {error}"))?;
@@ -50,16 +46,12 @@ pub(super) fn numbers_of(limits: Vec<BodyNumbers>) -> Result<Box<[Numbers]>, Str
     numbers.collect()
 }
 
-/// The numbers of limits as a body has them.
 pub(super) fn numbers_as_json(numbers: &[Numbers]) -> Value {
     let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
     numbers.iter().map(one).collect()
 }
 
 /// A descriptor, written as `k=v,k=v`.
-///
-/// # Errors
-/// Why it is none.
 pub(super) fn entries_of(descriptor: &str) -> Result<Entries, String> {
     let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
     Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())

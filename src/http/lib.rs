@@ -68,27 +68,20 @@ pub struct Site {
     pub limiter: Arc<Limiter>,
     /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
-    /// The current phase of the process.
     pub life: Life,
     /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
     /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
     pub allowed_origins: Vec<String>,
-    /// Bounds on the connections of each listener.
     pub connections: ConnectionBounds,
     /// For `/json`.
     pub json: JsonOptions,
-    /// For the admin listener.
     pub admin: AdminOptions,
-    /// Data that callers share.
     pub shared: Shared,
 }
 
-/// How `/json` is served.
 pub struct JsonOptions {
-    /// Bounds on a request.
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
@@ -96,9 +89,7 @@ pub struct JsonOptions {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// How the operator's paths are served.
 pub struct AdminOptions {
-    /// What the listener serves.
     pub endpoints: Endpoints,
     /// Further names that may address it, besides loopback names and IP addresses; in lower case.
     pub hosts: Vec<String>,
@@ -108,11 +99,8 @@ pub struct AdminOptions {
     pub instance: Instance,
     /// What happens to a request whose store does not answer, if neither rule nor domain sets it.
     pub on_error: OnError,
-    /// The overrides of operators.
     pub overrides: Arc<OverrideTable>,
-    /// The rows of customers.
     pub rows: Arc<RowTable>,
-    /// The longest time of a tap.
     pub tap_max: Duration,
 }
 
@@ -133,11 +121,9 @@ pub struct Shared {
 pub struct Instance {
     /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
     pub name: Option<String>,
-    /// The version of weir.
     pub version: &'static str,
 }
 
-/// What the admin listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// The operator's paths, which can reset states.
@@ -167,12 +153,9 @@ pub struct ServiceState {
     policies: Mutex<ShownPolicies>,
 }
 
-/// A summary of the policies and the store, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Domains in force.
     pub domains: usize,
-    /// Rules in force.
     pub rules: usize,
     /// The number of problems because of which changed policies are not in force.
     pub problems: usize,
@@ -180,7 +163,6 @@ pub struct Summary {
     pub store_answered: bool,
 }
 
-/// The policies that are shown.
 #[derive(Debug, Default)]
 struct ShownPolicies {
     policies: Arc<PolicySet>,
@@ -199,12 +181,10 @@ pub struct PolicyProblems {
     pub texts: Vec<String>,
     /// The number of problems, including those without a text.
     pub count: usize,
-    /// Their kinds.
     pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
-    /// Adds a problem.
     pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
@@ -277,7 +257,6 @@ impl ServiceState {
         self.look();
     }
 
-    /// A summary of the policies and the store, for operators.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let shown = self.policies.lock();
@@ -338,18 +317,12 @@ impl ServiceState {
 }
 
 /// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let shared = site.clone();
     serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let router = match site.admin.endpoints {
         Endpoints::Operator => admin::router(site),
@@ -359,9 +332,6 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
 }
 
 /// Serves the metrics alone, at this path, in the same way.
-///
-/// # Errors
-/// When serving ends by itself.
 pub fn serve_metrics(
     listener: TcpListener,
     path: &str,
@@ -409,7 +379,6 @@ impl Site {
         json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
     }
 
-    /// The calls that wait for the store.
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
     }

@@ -12,7 +12,6 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use weir_lifecycle::on_own_thread;
 
-/// The approximate bytes of one piece.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
 /// The most renderings that callers read at the same time.
 const RENDERINGS_MAX: usize = 2;
@@ -66,15 +65,11 @@ impl<T> Default for Renderings<T> {
     }
 }
 
-/// Too many old renderings are being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReaders;
 
 impl<T: Send + 'static> Renderings<T> {
     /// A new rendering from `make`, or a recent one if too many are being read. It counts as being read until it is dropped.
-    ///
-    /// # Errors
-    /// [`TooManyReaders`].
     pub(super) async fn get(
         &self,
         make: impl FnOnce() -> T + Send + 'static,

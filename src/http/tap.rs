@@ -36,12 +36,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The time limit for the last lines after the end of a tap.
 const LAST_LINES_MAX: Duration = Duration::from_secs(15);
 
-/// The parameters.
 const PARAMETERS: [&str; 8] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "values", "notes"];
 /// The words for `values`.
 const VALUES: [&str; 2] = ["hidden", "shown"];
 
-/// The query of `/tap`.
 #[derive(Debug, PartialEq, Eq)]
 struct TapQuery {
     filter: Filter,
@@ -242,7 +240,6 @@ impl Sending {
         }
     }
 
-    /// The lines of waiting records.
     async fn records(&mut self) -> Vec<u8> {
         if !self.listener.values().is_shown() {
             self.known = Some(self.site.shared.named_values.current(&self.site, self.known.take()).await);

@@ -37,10 +37,8 @@ pub const REQUESTS_MAX: u64 = 100_000_000;
 /// The number of requests between two checks for a stop.
 const STEP: u64 = 1_024;
 
-/// Why a simulation has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The traffic cannot be read.
     #[error("{0}")]
     Traffic(#[from] TrafficError),
     /// The traffic has more requests than a simulation may have.
@@ -48,10 +46,8 @@ pub enum SimulationError {
     TooMany {
         /// The number of requests, if it is known.
         known: Option<u64>,
-        /// The bound.
         max: u64,
     },
-    /// It was stopped.
     #[error("stopped")]
     Stopped,
 }
@@ -71,7 +67,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -82,7 +77,6 @@ impl Progress {
         done.saturating_mul(1_000).checked_div(of).map(|per_mille| per_mille.min(1_000))
     }
 
-    /// Stops the simulation soon.
     pub fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
     }
@@ -96,7 +90,6 @@ impl Progress {
     }
 }
 
-/// A set of policies with its states.
 pub struct Simulated {
     name: String,
     policies: Arc<PolicySet>,
@@ -108,9 +101,6 @@ pub struct Simulated {
 
 impl Simulated {
     /// Loads the policies of a directory or a file, with the settings of the traffic.
-    ///
-    /// # Errors
-    /// Every problem of the policies.
     pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
         let loaded = load_dir_with(path, Dialect::of(&settings.policies))?;
         Ok(Self::new(path.display().to_string(), loaded, settings))
@@ -132,12 +122,10 @@ impl Simulated {
         Some(format!("{}: {rows} without effect, so the default plan applies, such as {first}", self.name))
     }
 
-    /// Its policies.
     pub fn policies(&self) -> &PolicySet {
         &self.policies
     }
 
-    /// The files that its policies were read from.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }

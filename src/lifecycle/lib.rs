@@ -34,7 +34,6 @@ pub use self::service_manager::{AddressError, Notice, ServiceManager};
 pub enum Phase {
     /// Serves, and reports that it is not ready.
     Starting,
-    /// Serves.
     Serving,
     /// Serves, and reports that it will stop.
     Leaving,
@@ -44,12 +43,10 @@ pub enum Phase {
     Ending,
 }
 
-/// Announces phases.
 #[derive(Debug)]
 pub struct Phases(watch::Sender<Phase>);
 
 impl Phases {
-    /// Starts in the first phase.
     pub fn starting() -> Self {
         Self(watch::Sender::new(Phase::Starting))
     }
@@ -65,18 +62,15 @@ impl Phases {
         });
     }
 
-    /// A view of the phase.
     pub fn watch(&self) -> Life {
         Life(self.0.subscribe())
     }
 }
 
-/// A view of the phase.
 #[derive(Clone, Debug)]
 pub struct Life(watch::Receiver<Phase>);
 
 impl Life {
-    /// The phase now.
     pub fn phase(&self) -> Phase {
         *self.0.borrow()
     }
@@ -90,9 +84,6 @@ impl Life {
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail instead of ending the
 /// process. Call it within a runtime. It is effective until the process ends.
-///
-/// # Errors
-/// When the system refuses to deliver signals.
 pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
@@ -105,7 +96,6 @@ pub struct Stop {
     reloads: watch::Sender<u64>,
 }
 
-/// Receives the orders to stop and to reload.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     stops: watch::Receiver<u32>,
@@ -188,7 +178,6 @@ impl Parts {
     }
 }
 
-/// What SIGHUP does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnHangup {
     /// Reads policies, certificates and the log file again.
@@ -211,7 +200,6 @@ impl Stop {
         self.stops.send_modify(|times| *times = times.saturating_add(1));
     }
 
-    /// Orders a reload.
     pub fn reload(&self) {
         self.reloads.send_modify(|number| *number += 1);
     }
@@ -220,9 +208,6 @@ impl Stop {
 impl Shutdown {
     /// Stops on SIGTERM and SIGINT. Reloads or stops on SIGHUP. Must be called within a runtime, which receives the
     /// signals.
-    ///
-    /// # Errors
-    /// When the system refuses to deliver signals.
     pub fn on_signals(on_hangup: OnHangup) -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -260,7 +245,6 @@ impl Shutdown {
         Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
     }
 
-    /// Waits for the order to stop.
     pub async fn ordered(&self) {
         self.ordered_more_than(0).await;
     }
@@ -284,9 +268,7 @@ impl Shutdown {
 /// A task that ended before the shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// The task.
     pub task: String,
-    /// Why it ended.
     pub reason: String,
 }
 
@@ -319,7 +301,6 @@ impl Done {
     }
 }
 
-/// Reports the end of one task.
 struct TaskExit {
     task: String,
     life: Life,
@@ -342,7 +323,6 @@ impl TaskExit {
     }
 }
 
-/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<String>() {
         text
@@ -366,7 +346,6 @@ impl Supervisor {
         (exit, Done(Some(ended)))
     }
 
-    /// Runs a task on this runtime.
     pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
         let (exit, done) = self.exit_of(name);
         tokio::spawn(async move {
@@ -382,10 +361,6 @@ impl Supervisor {
         done
     }
 
-    /// Runs a function on its own thread.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()
@@ -535,7 +510,6 @@ mod tests {
         assert!(now(orders.carried_out()).await.is_some());
     }
 
-    /// The output of a future that is ready at once.
     async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

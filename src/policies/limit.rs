@@ -96,13 +96,11 @@ impl FileReader<'_> {
         result
     }
 
-    /// Whether `unit` is one of the units.
     fn is_unit(&self, fields: &Fields) -> bool {
         let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
         matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
     }
 
-    /// A limit that counts.
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
         let shadow = self.flag(fields, "shadow");

@@ -32,7 +32,6 @@ const SHARED: u8 = 0;
 const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
 
-/// Formats a receipt.
 pub fn text(holds: &[HeldCharge]) -> String {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
     for HeldCharge { key, store, receipt } in holds {
@@ -140,7 +139,6 @@ pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[
     response.dynamic_metadata.get_or_insert_default().fields.insert(format!("weir.{domain}"), ours.into());
 }
 
-/// The receipt in the dynamic metadata of a response.
 pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
     let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
     let Some(Kind::StructValue(ours)) = &ours.kind else { return None };

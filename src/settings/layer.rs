@@ -52,7 +52,6 @@ struct GivenSetting {
 }
 
 impl Layer {
-    /// The defaults of the table.
     pub fn defaults() -> Self {
         let mut layer = Self::default();
         for setting in table::SETTINGS {
@@ -63,7 +62,6 @@ impl Layer {
         layer
     }
 
-    /// A settings file. An unreadable file is a problem of the layer.
     pub fn file(path: &Path) -> Self {
         let shown = path.display().to_string();
         match read_bounded(path) {
@@ -151,12 +149,10 @@ impl Layer {
         &self.problems
     }
 
-    /// The place of a setting in this layer.
     pub(super) fn origin(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
-    /// The text of a setting in this layer.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
     }

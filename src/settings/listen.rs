@@ -88,7 +88,7 @@ settings! {
         key_file: PathBuf = "listen.tls.key_file", Kind::File, Unset;
         /// the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate
         client_ca_file: Option<PathBuf> = "listen.tls.client_ca_file", Kind::File, Unset;
-        /// names of clients: a certificate must have one of them; DNS names, IPs, URIs, by commas; none: any name
+        /// names of clients: a certificate must have one of them; DNS names, IPs, URIs, separated by commas; none: any name
         client_names: Vec<ClientName> = "listen.tls.client_names", Kind::ClientNames, Unset, client_names;
     }
 }

@@ -28,14 +28,12 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// The numbers of exports by result.
 #[derive(Debug, Default)]
 struct Exports {
     taken: AtomicU64,
     failed: AtomicU64,
 }
 
-/// Exports all metrics at intervals.
 pub struct MetricsExporter {
     metrics: Arc<Metrics>,
     sender: MetricsSender,
@@ -75,9 +73,6 @@ impl MetricsExporter {
     }
 
     /// Exports at once, then at intervals until `stop` ends, and then once more for at most two seconds.
-    ///
-    /// # Errors
-    /// None; the type is that of a supervised task.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), String> {
         let mut stop = pin!(stop);
         let mut ticks = tokio::time::interval(self.interval);

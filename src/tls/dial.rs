@@ -28,7 +28,6 @@ use super::validity::ClientStream;
 
 /// The timeout for opening a connection, including TLS.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// The user agent of weir.
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// The reason of the last failed connection.

@@ -32,16 +32,13 @@ use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 /// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
 const TICKETS: usize = 1;
 
-/// The files of the TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The listener's certificate and key.
     pub identity: Identity,
     /// The accepted clients. None: every client.
     pub clients: Option<Clients>,
 }
 
-/// Which clients a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// Authorities in PEM. One of them must have signed a client's certificate.
@@ -55,7 +52,6 @@ pub struct Clients {
 pub enum ClientName {
     /// A DNS name. A wildcard in the certificate covers it.
     Dns(String),
-    /// An IP address.
     Ip(IpAddr),
     /// A URI, such as a SPIFFE ID. It must be equal, byte by byte.
     Uri(String),
@@ -63,9 +59,6 @@ pub enum ClientName {
 
 impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
-    ///
-    /// # Errors
-    /// With the mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -119,9 +112,6 @@ struct Bytes {
 
 impl ServerTls {
     /// Reads the files. Blocks.
-    ///
-    /// # Errors
-    /// The first unusable file.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let validity = Arc::default();
@@ -144,7 +134,6 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// The configuration for the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
@@ -154,17 +143,14 @@ impl ServerTls {
         &self.validity
     }
 
-    /// Counts a handshake that failed.
     pub fn handshake_failed(&self, failure: HandshakeFailure) {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many handshakes failed in this way.
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
     }
 
-    /// The paths of the files.
     pub const fn files(&self) -> &ServerFiles {
         &self.files
     }
@@ -253,13 +239,10 @@ impl ClientCertVerifier for NamedClients {
     signatures_by!(signed);
 }
 
-/// Why a handshake with a client failed, as in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {
-    /// The client closed the connection.
     Closed,
-    /// The client has no certificate.
     NoCertificate,
     /// The client's certificate is not accepted because of its authority, its validity or its use.
     Certificate,
@@ -276,7 +259,6 @@ pub enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// The kind of a handshake error.
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{
             BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,

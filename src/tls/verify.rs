@@ -43,11 +43,9 @@ macro_rules! signatures_by {
 }
 pub(super) use signatures_by;
 
-/// Accepts or refuses certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,
-    /// The trusted certificates.
     pub(super) trusted: Vec<CertificateDer<'static>>,
     /// Whether a certificate with any name is accepted.
     pub(super) any_name: bool,

@@ -10,18 +10,14 @@ use super::TapError;
 /// Only the owner can read the file, because it has requests of others.
 const MODE: u32 = 0o600;
 
-/// A file with that name exists.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: already exists: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
 
-/// # Errors
-/// When the file exists.
 pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
 
-/// A file of records.
 pub(super) struct RecordFile {
     file: File,
     path: PathBuf,
@@ -31,9 +27,6 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     /// A file that begins with the header.
-    ///
-    /// # Errors
-    /// When it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);
@@ -52,9 +45,6 @@ impl RecordFile {
     }
 
     /// Writes a line.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub(super) fn put(&mut self, line: &str) -> Result<(), TapError> {
         self.line.clear();
         self.line.extend_from_slice(line.as_bytes());

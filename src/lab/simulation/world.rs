@@ -33,7 +33,6 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A limiter with its own clock.
 pub struct World {
     clock: Arc<VirtualClock>,
     policies: Arc<Policies>,
@@ -80,7 +79,6 @@ impl World {
         Self { clock, policies, settings, observer, limiter, known, rows, in_flight, bounds, started }
     }
 
-    /// The rows of customers.
     pub fn rows(&self) -> &RowTable {
         &self.rows
     }
@@ -103,7 +101,6 @@ impl World {
         first.map(|first| (left_out, first))
     }
 
-    /// Moves the clock.
     pub fn set_now(&self, now: Micros) {
         self.clock.0.store(now, Ordering::Relaxed);
     }
@@ -123,9 +120,6 @@ impl World {
     }
 
     /// Decides one request with the memory store. The request settles when it ends.
-    ///
-    /// # Errors
-    /// As [`Limiter::decide`].
     pub fn decide_lasting(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
         let answer = self.decide_now(query);
         if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
@@ -135,15 +129,11 @@ impl World {
         answer
     }
 
-    /// Makes the decisions.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
     /// Decides one request with the memory store.
-    ///
-    /// # Errors
-    /// As [`Limiter::decide`].
     pub fn decide_now(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
         // The memory store has no deadline, so the start of a request does not matter.
         self.limiter.decide_now(query, self.started, None)

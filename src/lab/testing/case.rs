@@ -29,7 +29,6 @@ use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::in_flight::InFlight;
 use crate::simulation::message::message;
 
-/// The end of a case.
 pub(super) enum CaseEnd {
     Passed,
     Failed {
@@ -38,11 +37,9 @@ pub(super) enum CaseEnd {
     },
     /// It could not be run. Contains the reason, with the place in the file of tests.
     Broken(String),
-    /// The store failed.
     StoreFailed(StoreError),
 }
 
-/// Runs a case in its own store.
 pub(super) fn run(
     runtime: &Runtime,
     redis: Option<&Endpoint>,
@@ -76,7 +73,6 @@ pub(super) fn run(
     }
 }
 
-/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies or rows are not valid; the text has the place.
     NotValid(String),
@@ -261,7 +257,6 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
     load.policies.find(domain, entries).rule.map(|rule| rule.id)
 }
 
-/// The message of a caller.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
     let number = caller.to_string();

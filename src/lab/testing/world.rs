@@ -56,7 +56,6 @@ impl Tally for Trial {
     }
 }
 
-/// A limiter and its environment.
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
     redis: Option<Arc<Redis>>,
@@ -67,7 +66,6 @@ pub(super) struct World<'r> {
     rows: Vec<Arc<GivenRows>>,
 }
 
-/// Why rows were not set.
 pub(super) enum RowsNotSet {
     /// One does not fit the policies in force. Has its place and why.
     Misfit(String),
@@ -76,9 +74,6 @@ pub(super) enum RowsNotSet {
 
 impl<'r> World<'r> {
     /// A limiter with these policies and an empty store. `number` identifies the case: each case has its own keys in Redis.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
     pub(super) fn new(
         runtime: &'r Runtime,
         redis: Option<&Endpoint>,
@@ -99,7 +94,6 @@ impl<'r> World<'r> {
         Ok(Self { runtime, redis, load, trials, world, rows: Vec::new() })
     }
 
-    /// Moves the clock.
     pub(super) fn set_now(&self, now: Micros) {
         self.world.set_now(now);
         if let Some(redis) = &self.redis {
@@ -148,9 +142,6 @@ impl<'r> World<'r> {
     }
 
     /// Removes all states. Rows stay, as those of files do.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
     pub(super) fn forget(&mut self) -> Result<(), StoreError> {
         self.clear()?;
         for rows in &self.rows {
@@ -163,9 +154,6 @@ impl<'r> World<'r> {
     }
 
     /// Removes all that the store has.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
@@ -178,9 +166,6 @@ impl<'r> World<'r> {
 }
 
 /// Connects to a Redis. `number` identifies the case.
-///
-/// # Errors
-/// If it does not answer.
 pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
     // The store spawns tasks.
     let _entered = runtime.enter();

@@ -124,7 +124,6 @@ impl FileReader<'_> {
         }
     }
 
-    /// The limit that the request sends.
     fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {

@@ -79,7 +79,6 @@ impl FileReader<'_> {
         }
     }
 
-    /// The start and the end of the source.
     fn span(&mut self, fields: &Fields, duration: Micros) -> Result<(Micros, Micros), Reported> {
         let from = self.length(fields, "from")?.unwrap_or(0);
         let until = self.length(fields, "until")?.unwrap_or(duration);
