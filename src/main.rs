@@ -1,30 +1,23 @@
 //! `weir`: arguments to a command, and the end of the process.
 
-use std::fmt;
 use std::io::{self, StderrLock, StdoutLock, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{fmt, thread};
 
 use clap::Parser as _;
 use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
 use weir_cli::ask::{self, Decided, Output, Question};
-use weir_cli::check;
 use weir_cli::client::{self, Ended};
 use weir_cli::diff::{self, Outcome};
-use weir_cli::explain;
 use weir_cli::lua::{self, NoScript};
-use weir_cli::overrides;
 use weir_cli::pipe::UntilClosed;
 use weir_cli::program::Program;
-use weir_cli::ratelimit;
-use weir_cli::rows;
 use weir_cli::serve::{self, ServeError};
 use weir_cli::simulate::{self, SimulateError};
-use weir_cli::tap;
 use weir_cli::test::{self, Verdict};
-use weir_cli::top;
+use weir_cli::{check, explain, overrides, ratelimit, rows, tap, top};
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.

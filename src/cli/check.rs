@@ -14,8 +14,7 @@ use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
 use weir_settings::{PolicySource, Settings};
-use weir_text::instant_text;
-use weir_text::spell;
+use weir_text::{instant_text, spell};
 
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};

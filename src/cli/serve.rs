@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_app::AppError;
-use weir_lifecycle::OnHangup;
-use weir_lifecycle::ServiceManager;
-use weir_lifecycle::Shutdown;
+use weir_lifecycle::{OnHangup, ServiceManager, Shutdown};
 use weir_settings::envoy_ratelimit::Note;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Problems, Settings};

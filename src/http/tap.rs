@@ -16,8 +16,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_engine::PolicySet;
-use weir_engine::descriptor::parse_entries;
-use weir_engine::descriptor::spell_pairs;
+use weir_engine::descriptor::{parse_entries, spell_pairs};
 use weir_lifecycle::{Phase, on_own_thread};
 use weir_telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,

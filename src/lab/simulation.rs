@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use weir_engine::words::counted;
 use weir_engine::{Matcher, Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
-use weir_policies::Dialect;
-use weir_policies::{GivenRows, Loaded, Location, Problems, load_dir_with};
+use weir_policies::{Dialect, GivenRows, Loaded, Location, Problems, load_dir_with};
 use weir_rls::configured;
 use weir_settings::Settings;
 

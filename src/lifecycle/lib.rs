@@ -10,14 +10,13 @@ mod pulse;
 mod service_manager;
 
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
+use std::{fmt, io};
 
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};

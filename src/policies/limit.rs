@@ -6,8 +6,7 @@
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
 use weir_text::yaml::{NodeId, Value};
-use weir_text::zone;
-use weir_text::{duration, quoted};
+use weir_text::{duration, quoted, zone};
 
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};

@@ -3,8 +3,7 @@
 //! Not here: the other keys of a limit (limit.rs).
 
 use weir_engine::{Unit, Window};
-use weir_text::nearest;
-use weir_text::{duration, quoted};
+use weir_text::{duration, nearest, quoted};
 
 use super::instead;
 use super::scalar::whole_number;

@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 use weir_engine::Entry;
 use weir_protobuf::{Content, FIELDS_MAX, field};
 
-use super::proto::rate_limit_descriptor;
 use super::proto::rate_limit_descriptor::RateLimitOverride;
-use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use super::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use super::spelling::{may_need_spelling, plain};
 
 /// The most descriptors of a request that are kept: the largest `limits.descriptors`.

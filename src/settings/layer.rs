@@ -12,10 +12,9 @@ use std::path::Path;
 use config::{ConfigError, Map, Source};
 use weir_text::yaml::{Document, Options, Position, Value};
 
-use super::Problem;
 use super::row::{ENV_PREFIX, Preset, Setting, env_name};
-use super::table;
 use super::value::shorten;
+use super::{Problem, table};
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -11,8 +11,7 @@ use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::row::Preset::{Is, Unset};
 use super::row::{CONNECTION_AGE_MAX, Kind, ms};
-use super::value::CLIENT_NAMES_MAX;
-use super::value::FromText;
+use super::value::{CLIENT_NAMES_MAX, FromText};
 use super::{Merged, Problem, value};
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use weir_engine::arith::Fraction;
 
-use super::value::CLIENT_NAMES_MAX;
-use super::value::PAIRS_MAX;
+use super::value::{CLIENT_NAMES_MAX, PAIRS_MAX};
 
 pub const ENV_PREFIX: &str = "WEIR__";
 

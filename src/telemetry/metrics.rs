@@ -504,10 +504,9 @@ impl Observer for PerRuntime {
 
 #[cfg(test)]
 mod tests {
-    use weir_engine::decision;
     use weir_engine::observer::{AnsweredBy, LimitOf};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Limit, Mode, Operation, Role, Unit};
+    use weir_engine::{Charge, Limit, Mode, Operation, Role, Unit, decision};
 
     use super::*;
 

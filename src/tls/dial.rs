@@ -21,10 +21,9 @@ use tokio_util::either::Either;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use super::Tls;
 use super::files::FileError;
-use super::tcp;
 use super::validity::ClientStream;
+use super::{Tls, tcp};
 
 /// The timeout for opening a connection, including TLS.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);

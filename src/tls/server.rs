@@ -4,12 +4,11 @@
 //!
 //! A handshake uses the current configuration. New files apply to later connections; open connections are not affected.
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;

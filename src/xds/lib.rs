@@ -27,8 +27,7 @@ use std::time::{Duration, Instant};
 
 use weir_tls::Tls;
 
-pub use self::codec::discovery;
-pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
+pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX, discovery};
 pub use self::pause::Pauses;
 pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
 pub use self::status::{Nack, Status, Watch, shown};

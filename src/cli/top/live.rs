@@ -3,10 +3,9 @@
 //! A thread reads the keyboard. Requests for reports do not block keys.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
-use std::thread;
 use std::time::Instant;
+use std::{io, thread};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};

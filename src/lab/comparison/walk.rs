@@ -12,8 +12,7 @@ use weir_engine::descriptor::spell_pairs;
 use weir_engine::policy::{Lead, Level, Place};
 use weir_engine::{Domain, Entry, PolicySet, Rule};
 
-use super::CouldNotTell;
-use super::limits;
+use super::{CouldNotTell, limits};
 
 /// Descriptors that met one rule and meet another one.
 #[derive(Debug)]

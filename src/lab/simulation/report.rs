@@ -8,8 +8,7 @@ use weir_engine::key::{self, ParsedValue};
 use weir_engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
 use weir_policies::Location;
 use weir_rls::convert::Invalid;
-use weir_text::instant_text;
-use weir_text::spell;
+use weir_text::{instant_text, spell};
 
 use super::counts::Counted;
 pub use super::keys::Count;

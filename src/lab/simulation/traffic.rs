@@ -18,11 +18,10 @@ use std::sync::Arc;
 
 use weir_engine::Micros;
 use weir_limiter::Query;
-use weir_policies::GivenRows;
-use weir_policies::Problems;
 use weir_policies::files::is_test;
 use weir_policies::test_file::with_defaults;
 use weir_policies::traffic_file::{self, Origin};
+use weir_policies::{GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Invalid};
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request as View;

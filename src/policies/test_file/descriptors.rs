@@ -8,9 +8,8 @@ use weir_text::yaml::{NodeId, Value};
 use super::Descriptor;
 use super::keys::{DESCRIPTOR, ENTRY};
 use crate::fields::Fields;
-use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, rate};
 
 impl FileReader<'_> {
     /// The descriptors and the hits of a request. The request's keys apply to descriptors that omit them.

@@ -4,9 +4,8 @@
 use std::hash::BuildHasher as _;
 
 use hashbrown::DefaultHashBuilder;
-use weir_engine::key;
 use weir_engine::observer::{Charged, LimitOf};
-use weir_engine::{Limit, Role};
+use weir_engine::{Limit, Role, key};
 
 use super::sketch::Sketch;
 
