@@ -32,6 +32,9 @@ pub(super) struct Certificates {
 }
 
 /// TLS from the settings. None for cleartext.
+///
+/// # Errors
+/// The first unusable file.
 pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppError> {
     let Some(tls) = &listen.tls else { return Ok(None) };
     let names = tls.client_names.clone();

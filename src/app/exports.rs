@@ -34,6 +34,8 @@ pub(super) struct Senders {
 }
 
 impl Exports {
+    /// # Errors
+    /// When a URL, a pattern or a file of the settings cannot be used.
     pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         let statsd = metrics::statsd(settings)?;
         let resource = otlp::resource(&settings.tracing);

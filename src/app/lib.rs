@@ -86,6 +86,9 @@ pub enum AppError {
 /// Binds the listeners and serves; see [`serve`]. If policies come from xDS, binds after the first were loaded, unless
 /// the settings say not to wait. Sends the state of the process, and an error at the end, to the service manager if
 /// there is one.
+///
+/// # Errors
+/// When an address cannot be bound; otherwise as [`serve`].
 pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<ServiceManager>>) -> Result<(), AppError> {
     let serving = async {
         let waits = waits_for_policies(&settings);

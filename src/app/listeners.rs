@@ -33,6 +33,9 @@ pub struct Addresses {
 
 impl Listeners {
     /// Binds all listeners.
+    ///
+    /// # Errors
+    /// The first address that cannot be bound.
     pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
         let (http, http_address) = bind("http", listen.http).await?;

@@ -25,6 +25,9 @@ use super::{AppError, certificates, otlp};
 const EXPORT_PATH: &str = "/v1/metrics";
 
 /// The options of the metrics.
+///
+/// # Errors
+/// When the mapping file cannot be used.
 pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
     let names = &settings.metrics;
     let mapper = match &names.mapper {
@@ -83,6 +86,9 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
 }
 
 /// The exporter of metrics to a collector, if the settings enable it.
+///
+/// # Errors
+/// When the settings cannot be used: a file, or the URL.
 pub(super) async fn export(
     settings: &Settings,
     resource: &Resource,

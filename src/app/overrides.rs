@@ -14,6 +14,9 @@ use weir_telemetry::metrics::Metrics;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Reads the store until the drain.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
 pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<(), String> {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

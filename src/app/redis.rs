@@ -25,6 +25,9 @@ pub(super) enum Deployment {
 }
 
 /// The first Redis, and the Redis for limits per second if there is one. Reads their files once.
+///
+/// # Errors
+/// With the first unusable address or file.
 pub(super) fn deployments(
     redis: &weir_settings::Redis,
     metrics: &Metrics,

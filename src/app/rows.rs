@@ -70,6 +70,9 @@ impl RowFiles {
 
     /// Reads the files whenever one has changed, until everything drains. All or nothing: after a mistake the last good rows stay in
     /// force.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
     pub(super) async fn follow(self, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

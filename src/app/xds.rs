@@ -33,6 +33,9 @@ impl First {
 }
 
 /// A subscription to the server of the settings. Reads its files once.
+///
+/// # Errors
+/// When a file cannot be used.
 pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
     let response_bytes_max = options.message_bytes_max;

@@ -160,6 +160,9 @@ impl fmt::Display for AdminServer {
 
 impl AdminServer {
     /// The JSON at a path.
+    ///
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -169,6 +172,8 @@ impl AdminServer {
         self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
@@ -197,6 +202,9 @@ impl AdminServer {
 
     /// An answer of lines without an end. `bounds` limit the time until its first byte, and the size of a line or of an
     /// error.
+    ///
+    /// # Errors
+    /// When there is no valid answer.
     pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
         let sent = &Sent::get(path, Some(token));
         let begin = async {
@@ -292,6 +300,9 @@ pub struct Lines {
 
 impl Lines {
     /// The next line without its end. None after the last. A cancelled call loses nothing.
+    ///
+    /// # Errors
+    /// If the connection breaks, or a line is too long or not UTF-8.
     pub async fn next(&mut self) -> Result<Option<String>, NoAnswer> {
         loop {
             let end = self.bytes.range(self.searched..).position(|byte| *byte == b'\n');

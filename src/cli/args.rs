@@ -383,6 +383,9 @@ pub struct Explained {
 
 impl ExplainArguments {
     /// The request that the words describe.
+    ///
+    /// # Errors
+    /// If a word is missing or wrong.
     pub fn explained(self) -> Result<Explained, String> {
         let Self { first, second, descriptors, server, .. } = self;
         let first = first.ok_or("no policies: write DIR or --server ADDR")?;
@@ -403,12 +406,8 @@ impl ExplainArguments {
 #[derive(Args, Debug)]
 pub struct SchemaArguments {
     /// The kind of file
-    #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(Schema::NAMES).try_map(schema))]
+    #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(Schema::NAMES).try_map(|name| Schema::named(&name).ok_or("no such schema")))]
     pub of: Schema,
-}
-
-fn schema(name: String) -> Result<Schema, &'static str> {
-    Schema::named(&name).ok_or("no such schema")
 }
 
 /// The arguments of `weir lua`.

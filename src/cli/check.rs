@@ -61,6 +61,9 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
+///
+/// # Errors
+/// As [`run`].
 pub fn run_settings(
     settings: &Settings,
     directory: Option<PathBuf>,

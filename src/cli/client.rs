@@ -47,6 +47,9 @@ const CLIENT: [Flag; 8] = [
 ];
 
 /// Validates all policy files of `-config_dir` as envoyproxy/ratelimit does.
+///
+/// # Errors
+/// If flags or policies are wrong.
 pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CHECK, arguments)?;
     let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
@@ -65,6 +68,9 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
 }
 
 /// Asks the server at `-dial_string` once. A denial is not an error.
+///
+/// # Errors
+/// If flags are wrong, or there is no answer.
 pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CLIENT, arguments)?;
     let tls = if is_on(&given, "grpc-use-tls")? { Some(tls_files(&given)?) } else { None };

@@ -105,6 +105,9 @@ struct Report<'r> {
 }
 
 /// Compares the policies and writes the report. The result is the same if the reader stops early.
+///
+/// # Errors
+/// When policies or traffic are wrong, or the report cannot be written.
 pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
         return Err(NoDiff::NoTraffic);

@@ -39,6 +39,9 @@ pub fn run(
 }
 
 /// As [`run`], with the policies in force on a running server. Writes to `notes` if the server refuses newer policies.
+///
+/// # Errors
+/// If the server returns no policies, or if writing fails.
 pub fn run_served(
     server: &AdminServer,
     domain: &str,

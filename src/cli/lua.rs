@@ -19,6 +19,9 @@ pub enum NoScript {
 }
 
 /// Writes the script of this name exactly as Redis runs it. Without a name, writes the name and SHA-1 of each script.
+///
+/// # Errors
+/// If there is no such script, or writing fails.
 pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
     let scripts = weir_store::redis::scripts();
     let Some(name) = name else {

@@ -99,6 +99,9 @@ impl ShownNumbers {
 }
 
 /// The overrides of a server. Empty for a server without support for overrides.
+///
+/// # Errors
+/// If the server gives no usable answer.
 pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
     match send::<List>(server, Method::GET, PATH, String::new(), None) {
         Ok(list) => Ok(list.overrides),
@@ -116,6 +119,9 @@ pub(super) struct List {
 }
 
 /// The answer to one request.
+///
+/// # Errors
+/// If there is no usable answer.
 pub(super) fn send<T: DeserializeOwned>(
     server: &AdminServer,
     method: Method,

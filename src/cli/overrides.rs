@@ -41,6 +41,9 @@ struct Changed {
 }
 
 /// Runs an action.
+///
+/// # Errors
+/// If the server does not execute it, or the output cannot be written.
 pub fn run(action: &OverrideAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
         OverrideAction::Set(arguments) => set(arguments, out, notes),

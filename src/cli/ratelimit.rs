@@ -14,6 +14,9 @@ use weir_settings::{Layer, Problems, Setting, Settings};
 use super::serve::{self, ServeError};
 
 /// Serves until a signal stops it. All settings come from environment variables.
+///
+/// # Errors
+/// If variables are wrong, or if the server cannot start or continue.
 pub fn serve() -> Result<(), ServeError> {
     let (settings, notes) = settings(std::env::vars_os().collect()).map_err(ServeError::Settings)?;
     serve::run(settings, OnHangup::Stop, || {

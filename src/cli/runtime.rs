@@ -2,6 +2,8 @@
 
 use std::io;
 
+/// # Errors
+/// If this process cannot start a runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(work);

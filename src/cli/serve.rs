@@ -40,6 +40,9 @@ impl From<AppError> for ServeError {
 }
 
 /// Serves until a signal stops it.
+///
+/// # Errors
+/// If settings are wrong, or if the server cannot start or continue.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
     run(settings, OnHangup::Reload, || {

@@ -30,6 +30,9 @@ impl Health {
 
     /// Reports each phase when it begins, and returns when draining begins. While weir is not `fit`, it reports
     /// NOT_SERVING.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
     pub async fn follow(mut self, life: Life, mut fit: watch::Receiver<bool>) -> Result<(), String> {
         life.reached(Phase::Serving).await;
         while life.phase() == Phase::Serving {

@@ -117,6 +117,9 @@ pub struct Serving {
 ///
 /// The threads stop accepting at [`Phase::Draining`], and end when their connections have ended, or at
 /// [`Phase::Ending`].
+///
+/// # Errors
+/// When the system cannot start a thread or a runtime.
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,

@@ -66,6 +66,8 @@ enum Over {
 }
 
 impl Lifetime {
+    /// # Errors
+    /// Those of the connection.
     pub(super) async fn serve<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {
         let Self { mut drain, max_age } = self;
         let mut connection = pin!(connection);

@@ -67,6 +67,8 @@ struct StreamSlot {
 }
 
 impl StreamSlot {
+    /// # Errors
+    /// When there are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
         let bounds = kind.bounds();
         let slot = Self { peer: peer.clone(), kind };

@@ -38,6 +38,9 @@ pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Respon
 }
 
 /// The numbers of limits.
+///
+/// # Errors
+/// The window that is none.
 pub(super) fn numbers_of(limits: Vec<BodyNumbers>) -> Result<Box<[Numbers]>, String> {
     let numbers = limits.into_iter().map(|BodyNumbers { name, requests, window_us, burst }| {
         let window = Window::from_micros(window_us).map_err(|error| format!("window_us: {error}"))?;
@@ -52,6 +55,9 @@ pub(super) fn numbers_as_json(numbers: &[Numbers]) -> Value {
 }
 
 /// A descriptor, written as `k=v,k=v`.
+///
+/// # Errors
+/// Why it is none.
 pub(super) fn entries_of(descriptor: &str) -> Result<Entries, String> {
     let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
     Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())

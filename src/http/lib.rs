@@ -316,12 +316,18 @@ impl ServiceState {
 }
 
 /// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
+///
+/// # Errors
+/// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let shared = site.clone();
     serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let router = match site.admin.endpoints {
         Endpoints::Operator => admin::router(site),
@@ -331,6 +337,9 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
 }
 
 /// Serves the metrics alone, at this path, in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
 pub fn serve_metrics(
     listener: TcpListener,
     path: &str,

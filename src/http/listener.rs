@@ -67,6 +67,9 @@ pub struct ConnectionBounds {
 
 /// Serves until [`Phase::Ending`], and then finishes requests in flight. `reserved` returns the bytes of memory that
 /// are reserved for callers.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,

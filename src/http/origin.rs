@@ -11,6 +11,9 @@ use axum::http::{HeaderValue, header};
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Checks that no page of another site caused the request. `allowed` has origins in lower case.
+///
+/// # Errors
+/// With the reason.
 pub(super) fn check<B>(request: &Request<B>, allowed: &[String]) -> Result<(), String> {
     let headers = request.headers();
     let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);

@@ -70,6 +70,9 @@ pub(super) struct TooManyReaders;
 
 impl<T: Send + 'static> Renderings<T> {
     /// A new rendering from `make`, or a recent one if too many are being read. It counts as being read until it is dropped.
+    ///
+    /// # Errors
+    /// [`TooManyReaders`].
     pub(super) async fn get(
         &self,
         make: impl FnOnce() -> T + Send + 'static,

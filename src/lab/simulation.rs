@@ -100,6 +100,9 @@ pub struct Simulated {
 
 impl Simulated {
     /// Loads the policies of a directory or a file, with the settings of the traffic.
+    ///
+    /// # Errors
+    /// Every problem of the policies.
     pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
         let loaded = load_dir_with(path, Dialect::of(&settings.policies))?;
         Ok(Self::new(path.display().to_string(), loaded, settings))

@@ -83,6 +83,9 @@ impl Life {
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail instead of ending the
 /// process. Call it within a runtime. It is effective until the process ends.
+///
+/// # Errors
+/// When the system refuses to deliver signals.
 pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
@@ -207,6 +210,9 @@ impl Stop {
 impl Shutdown {
     /// Stops on SIGTERM and SIGINT. Reloads or stops on SIGHUP. Must be called within a runtime, which receives the
     /// signals.
+    ///
+    /// # Errors
+    /// When the system refuses to deliver signals.
     pub fn on_signals(on_hangup: OnHangup) -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -360,6 +366,8 @@ impl Supervisor {
         done
     }
 
+    /// # Errors
+    /// When the system cannot start a thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()

@@ -101,6 +101,9 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 
 /// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
 /// name.
+///
+/// # Errors
+/// As [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
     let files = walk_for(&Source::from(path), |_, path| is_test(path))?;

@@ -191,6 +191,9 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
 }
 
 /// [`load_dir`] with a dialect. A compatible one accepts a directory without policy files.
+///
+/// # Errors
+/// As [`load_dir`].
 pub fn load_dir_with(directory: &Path, dialect: Dialect) -> Result<Loaded, Problems> {
     load(&Source::from(directory), dialect)
 }
@@ -317,6 +320,9 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
 }
 
 /// [`parse`] with a dialect.
+///
+/// # Errors
+/// As [`parse`].
 pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
     let mut reader = Reader::new(dialect);
     for &(name, text) in files {

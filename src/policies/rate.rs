@@ -37,6 +37,9 @@ impl From<Unit> for Period {
 
 impl Period {
     /// The period of a length such as `1m30s`.
+    ///
+    /// # Errors
+    /// With the reason.
     pub(super) fn of_length(text: &str) -> Result<Self, String> {
         let length = duration(text)?;
         let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
@@ -62,6 +65,9 @@ pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
 }
 
 /// [`parse`] with a message that does not quote the text.
+///
+/// # Errors
+/// With the reason.
 pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text == "unlimited" {
         return Err("write unlimited: true below rate_limit".to_owned());

@@ -96,6 +96,9 @@ impl RowHead {
     }
 
     /// Reads a line.
+    ///
+    /// # Errors
+    /// When the line is not a row.
     pub fn row(&self, line: &str) -> Result<Row, RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
@@ -154,6 +157,9 @@ fn entries_of(text: &str) -> Result<Entries, String> {
 }
 
 /// The numbers of limits, such as `rpm=500/min burst 10; rpd=9000/day`. The only limit of a rule needs no name.
+///
+/// # Errors
+/// With the reason.
 pub fn numbers(text: &str) -> Result<Box<[Numbers]>, String> {
     text.split(';').map(|one| number(one.trim())).collect()
 }

@@ -45,6 +45,8 @@ struct Step {
 }
 
 impl<'a> Planted<'a> {
+    /// # Errors
+    /// When the tree is too large.
     pub(super) fn new(tree: Tree<'a>) -> Result<Self, String> {
         let mut planter = Planter { nodes: Vec::new(), steps: Vec::new() };
         let root = planter.plant(tree, 0)?;

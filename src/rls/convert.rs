@@ -326,8 +326,8 @@ mod tests {
             (7, Err(unknown(7))),
             (-1, Err(unknown(-1))),
         ] {
-            let mut user = RateLimitDescriptor::default();
-            user.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
+            let limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
+            let user = RateLimitDescriptor { limit, ..RateLimitDescriptor::default() };
             let request = request(vec![user]);
             let read = query(&Request::of(&request), &BOUNDS)
                 .map(|query| query.descriptors[0].limit)
@@ -349,9 +349,11 @@ mod tests {
             (7, Some(3), true, Operation::Refund(3)),
             (7, Some(0), true, Operation::Peek),
         ] {
-            let mut user = RateLimitDescriptor::default();
-            user.hits_addend = of_descriptor.map(Into::into);
-            user.is_negative_hits = negative;
+            let user = RateLimitDescriptor {
+                hits_addend: of_descriptor.map(Into::into),
+                is_negative_hits: negative,
+                ..RateLimitDescriptor::default()
+            };
             let mut request = request(vec![user]);
             request.hits_addend = of_request;
             let view = Request::of(&request);

@@ -216,7 +216,7 @@ impl Setting {
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
             Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
-            Kind::Words(words) => format!("separated by commas: {}", alternatives(words)),
+            Kind::Words(words) => format!("{}, separated by commas", alternatives(words)),
             Kind::HostNames { most } => format!("at most {most} DNS names, separated by commas"),
             Kind::Origins { most } => {
                 format!("at most {most} origins such as https://console.example, separated by commas")

@@ -85,6 +85,9 @@ impl Alerts {
 
 /// Logs alerts, and puts them into the outbox of the webhook if there is one. When `stop` ends, handles the waiting
 /// alerts, and returns.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
 pub async fn follow(
     mut alerts: mpsc::Receiver<Alert>,
     outbox: Option<Outbox>,

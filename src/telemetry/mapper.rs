@@ -91,6 +91,9 @@ pub(super) enum Mapped {
 
 impl Mapper {
     /// Reads a mapping file of statsd_exporter.
+    ///
+    /// # Errors
+    /// The first mistake in it.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         file::parse(text)
     }

@@ -73,6 +73,9 @@ impl MetricsExporter {
     }
 
     /// Exports at once, then at intervals until `stop` ends, and then once more for at most two seconds.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), String> {
         let mut stop = pin!(stop);
         let mut ticks = tokio::time::interval(self.interval);

@@ -50,6 +50,9 @@ pub struct Options {
 }
 
 /// Sends statistics until `stop` ends, and then the rest.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
 pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) -> Result<(), String> {
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -113,6 +113,9 @@ impl Taps {
     }
 
     /// Opens a tap on one in `sample` of the requests that pass the filter.
+    ///
+    /// # Errors
+    /// When there are too many already.
     pub fn listen(self: &Arc<Self>, filter: Filter, sample: u32) -> Result<Listener, TooManyTaps> {
         let tap = Arc::new(Tap {
             filter,

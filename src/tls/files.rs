@@ -38,6 +38,9 @@ impl<T> Default for Reread<T> {
 impl<T: Clone> Reread<T> {
     /// Calls `read` with the last good content. If `read` fails and there is such content, that content stays in use
     /// and `refused` gets the reason.
+    ///
+    /// # Errors
+    /// The error of `read`, if there is no good content.
     pub fn read(
         &self,
         refused: impl FnOnce(&FileError),
@@ -79,6 +82,9 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
 
 /// Reads files on a thread for blocking work, because a file system can be slow. A file system that never answers costs one
 /// thread: later calls wait at the gate.
+///
+/// # Errors
+/// The error of `read`.
 pub async fn off_the_runtime<T: Send + 'static>(
     gate: &OneAtATime,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,

@@ -58,6 +58,9 @@ pub enum ClientName {
 
 impl ClientName {
     /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
+    ///
+    /// # Errors
+    /// With the mistake in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(ip) = text.parse() {
             return Ok(Self::Ip(ip));
@@ -111,6 +114,9 @@ struct Bytes {
 
 impl ServerTls {
     /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// The first unusable file.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let validity = Arc::default();

@@ -120,6 +120,9 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
 
 impl Conversation<'_> {
     /// Applies or refuses a response. Returns the answer and its delay.
+    ///
+    /// # Errors
+    /// If weir itself fails.
     async fn answer(&mut self, response: Response) -> Result<(Duration, DiscoveryRequest), String> {
         let Response { version_info, resources, type_url, nonce, .. } = response;
         let repeats = match self.last.take() {
@@ -167,6 +170,9 @@ impl Conversation<'_> {
     }
 
     /// Applies all resources, or none.
+    ///
+    /// # Errors
+    /// If weir itself fails.
     async fn put(&self, resources: Vec<Resource>) -> Result<Result<(), Vec<String>>, String> {
         let sink = self.sink.clone();
         // Many rules take time, and this runtime also serves HTTP.

@@ -68,6 +68,9 @@ pub(super) struct Results(Vec<(Target, String)>);
 
 impl Results {
     /// Adds results, if they have a target.
+    ///
+    /// # Errors
+    /// Those of `text`.
     pub(super) fn add(
         &mut self,
         target: Option<Target>,

@@ -14,6 +14,8 @@ const MODE: u32 = 0o600;
 #[error("{}: already exists: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
 
+/// # Errors
+/// When the file exists.
 pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
@@ -27,6 +29,9 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     /// A file that begins with the header.
+    ///
+    /// # Errors
+    /// When it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);
@@ -45,6 +50,9 @@ impl RecordFile {
     }
 
     /// Writes a line.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     pub(super) fn put(&mut self, line: &str) -> Result<(), TapError> {
         self.line.clear();
         self.line.extend_from_slice(line.as_bytes());

@@ -120,6 +120,9 @@ impl World {
     }
 
     /// Decides one request with the memory store. The request settles when it ends.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
     pub fn decide_lasting(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
         let answer = self.decide_now(query);
         if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
@@ -134,6 +137,9 @@ impl World {
     }
 
     /// Decides one request with the memory store.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
     pub fn decide_now(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
         // The memory store has no deadline, so the start of a request does not matter.
         self.limiter.decide_now(query, self.started, None)

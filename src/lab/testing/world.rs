@@ -74,6 +74,9 @@ pub(super) enum RowsNotSet {
 
 impl<'r> World<'r> {
     /// A limiter with these policies and an empty store. `number` identifies the case: each case has its own keys in Redis.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
     pub(super) fn new(
         runtime: &'r Runtime,
         redis: Option<&Endpoint>,
@@ -142,6 +145,9 @@ impl<'r> World<'r> {
     }
 
     /// Removes all states. Rows stay, as those of files do.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
     pub(super) fn forget(&mut self) -> Result<(), StoreError> {
         self.clear()?;
         for rows in &self.rows {
@@ -154,6 +160,9 @@ impl<'r> World<'r> {
     }
 
     /// Removes all that the store has.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
@@ -166,6 +175,9 @@ impl<'r> World<'r> {
 }
 
 /// Connects to a Redis. `number` identifies the case.
+///
+/// # Errors
+/// If it does not answer.
 pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
     // The store spawns tasks.
     let _entered = runtime.enter();

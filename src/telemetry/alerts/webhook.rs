@@ -127,6 +127,9 @@ impl Webhook {
     }
 
     /// Delivers alerts until the outbox is dropped, and then the waiting ones, for at most [`DRAIN_MAX`].
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
     pub async fn run(self) -> Result<(), String> {
         let Self { options, mut queue, sender, is_open } = self;
         let deliver_all = async {

@@ -110,6 +110,9 @@ impl Spans {
 
 impl<E: SpanExporter> Exporting<E> {
     /// Sends batches until `stop` ends, then the rest for at most two seconds.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), String> {
         let mut stop = pin!(stop);
         let mut end: Option<Instant> = None;

@@ -8,6 +8,8 @@ use weir_text::yaml::Position;
 use super::{Covered, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
+/// # Errors
+/// As the writer.
 pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     let plural = if report.cases.len() == 1 { "" } else { "s" };
     writeln!(out, "running {} test{plural} in {}", report.cases.len(), printable(&report.name))?;
@@ -92,6 +94,8 @@ pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
     text
 }
 
+/// # Errors
+/// As the writer.
 pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(of_coverage(covered).as_bytes())
 }
