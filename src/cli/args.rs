@@ -16,7 +16,6 @@ use weir_app::COMMIT;
 use weir_engine::descriptor::parse_entries;
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
-use weir_policies::Dialect;
 use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
@@ -26,6 +25,7 @@ use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
 use super::descriptor::Descriptor;
+use super::dialect::DialectArguments;
 use super::diff::Diff;
 use super::numbers::number;
 use super::simulate::SimulateArguments;
@@ -250,24 +250,6 @@ impl CheckArguments {
     /// Whether warnings count as errors.
     pub const fn strictness(&self) -> Strictness {
         Strictness::of(self.strict)
-    }
-}
-
-/// The dialect of policy files, for commands that load no settings.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub struct DialectArguments {
-    /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
-    #[arg(long)]
-    pub compatible: bool,
-    /// Join files of one domain, as with policies.merge_domains
-    #[arg(long)]
-    pub merge_domains: bool,
-}
-
-impl DialectArguments {
-    /// The dialect that the flags select.
-    pub const fn dialect(&self) -> Dialect {
-        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
     }
 }
 

@@ -18,7 +18,7 @@ use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
 
-use super::args::DialectArguments;
+use super::dialect::DialectArguments;
 
 /// The arguments of `weir diff`.
 #[derive(clap::Args)]
