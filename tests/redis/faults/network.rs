@@ -16,11 +16,12 @@ use crate::support::shop::{
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{rls, seen};
 
-/// How much longer than before an answer takes on the slow line: five deadlines of the default.
-const SLOW: Duration = Duration::from_millis(50);
+/// How much longer than before an answer takes on the slow line: 50 deadlines of the default. A weir that a busy machine stops for
+/// longer finds answer and deadline at once, and takes the answer.
+const SLOW: Duration = Duration::from_millis(500);
 
 /// What the deadline has to be there: a call may wait for a dial, and then behind another call.
-const PATIENT_WITH_THE_SLOW: &str = "redis.timeout=1s";
+const PATIENT_WITH_THE_SLOW: &str = "redis.timeout=10s";
 
 /// How many descriptors weir may have open in addition when all of its connections are dead: those being made.
 const FILES_MORE: usize = 16;
@@ -81,7 +82,7 @@ fn a_line_that_is_slower_than_the_deadline_serves_who_waits_longer() {
     proxy.delay(Duration::ZERO);
     assert_as_configured(&of_hasty, slow_from, slow_to);
     assert_charged_once(&hasty, &of_hasty);
-    for (deadline, samples) in [("10 ms", &of_hasty), ("1 s", &of_patient)] {
+    for (deadline, samples) in [("10 ms", &of_hasty), ("10 s", &of_patient)] {
         let slow = between(samples, slow_from, slow_to);
         println!("a deadline of {deadline}: p50 {:?}, p99 {:?}", permille(&slow, 500), permille(&slow, 990));
     }
