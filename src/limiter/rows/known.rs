@@ -206,6 +206,11 @@ impl KnownRows {
         set.or_else(|| self.of_file(key))
     }
 
+    /// Whether an operator has set a row of this process.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.set[self.own_shard(key)].read().contains_key(key)
+    }
+
     fn of_file(&self, key: &str) -> Option<ProcessRow> {
         self.of_files.load().get(self.own_shard(key))?.get(key).cloned()
     }
