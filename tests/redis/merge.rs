@@ -526,7 +526,7 @@ fn a_decision_under_a_changed_row_writes_nothing_beside_others() {
     let takes = [Operation::Consume(1), Operation::Report(2), Operation::Refund(1), Operation::Peek];
     for (at, limit) in limits().iter().enumerate().filter(|(_, limit)| limit.requests() > 0 && limit.term.is_none()) {
         let keys: Vec<String> = (0..2 * takes.len()).map(|key| format!("{at}.{key}")).collect();
-        store.set_now(NOW + 3_600_000_000);
+        store.set_now(NOW + 3 * 3_600_000_000);
         hit_all(&runtime, &store, &keys, limit).into_iter().for_each(|decision| assert!(!decision.unwrap().denied));
         store.set_now(NOW);
         let asked: Vec<(&str, &Limit)> = keys.iter().map(|key| (key.as_str(), limit)).collect();
@@ -543,10 +543,11 @@ fn a_decision_under_a_changed_row_writes_nothing_beside_others() {
         let decisions = runtime.block_on(join_all(keys.iter().enumerate().map(decide)));
         let shares_a_call = server.runs("evalsha") - calls == 1;
         assert_eq!(shares_a_call, !limit.kind().format().is_list(), "{:?}", limit.algorithm());
-        for (at, (decision, (before, after))) in decisions.into_iter().zip(before.into_iter().zip(states())).enumerate() {
+        for (at, (decision, (before, after))) in decisions.into_iter().zip(before.into_iter().zip(states())).enumerate()
+        {
             let what = format!("{:?} by {:?}", takes[at / 2], limit.algorithm());
             match decision {
-                Ok(_) => assert!(at % 2 == 0 && before != after, "{what}"),
+                Ok(_) => assert!(at % 2 == 0 && before != after, "{what}: {before:?}, {after:?}"),
                 Err(error) => {
                     assert_eq!(error, StoreError::StaleRow { found: vec![7] }, "{what}");
                     assert!(at % 2 == 1 && before == after, "{what}");
