@@ -52,7 +52,7 @@
       end
     end
     if stale then
-      act = nil
+      act, moved = nil, false
     end
     --@ stateless
     -- The state after the charge [dc-4].

@@ -24,8 +24,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// If the settings have no Redis or no policy files, the policies are wrong, or Redis does not answer.
 pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
-    if settings.store == StoreKind::Memory {
-        return Err(AppError::Rows("the settings use the memory store: only its server can set rows".to_owned()));
+    match settings.store {
+        StoreKind::Redis => {}
+        StoreKind::Memory => {
+            return Err(AppError::Rows("the settings use the memory store: only its server can set rows".to_owned()));
+        }
     }
     if settings.policies.source == PolicySource::Xds {
         return Err(AppError::Rows("the policies come from a control plane: only a server can check rows".to_owned()));

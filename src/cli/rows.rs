@@ -90,6 +90,13 @@ struct Changed {
 }
 
 #[derive(Deserialize)]
+struct Removed {
+    left: Option<ShownRow>,
+    #[serde(flatten)]
+    row: ShownRow,
+}
+
+#[derive(Deserialize)]
 struct Page {
     rows: Vec<ShownRow>,
     foreign: Vec<String>,
@@ -133,8 +140,13 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         }
         RowAction::Set(arguments) => set(arguments, out),
         RowAction::Remove(DescriptorArguments { domain, descriptor, server }) => {
-            let row: ShownRow = ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
-            Ok(writeln!(out, "removed   {}", row.line())?)
+            let removed: Removed = ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
+            writeln!(out, "removed   {}", removed.row.line())?;
+            match removed.left {
+                Some(of_file) => writeln!(out, "now       {}, from a file", of_file.line())?,
+                None => writeln!(out, "now       no row: the default plan applies")?,
+            }
+            Ok(())
         }
         RowAction::List(arguments) => each_page(arguments, |page| {
             for row in &page.rows {

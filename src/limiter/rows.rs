@@ -71,7 +71,7 @@ fn unconfirmed(error: &StoreError) -> String {
 pub struct Written {
     /// The row before, if any.
     pub before: Option<Row>,
-    /// The store already had the same row, so weir wrote nothing.
+    /// The store already had the same row, set by an operator, so weir wrote nothing.
     pub is_same: bool,
 }
 
@@ -201,7 +201,7 @@ impl RowTable {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
     }
 
-    /// Writes each row separately. weir does not write a row that the store already has.
+    /// Writes each row separately. weir does not write a row that the store already has, except over a file's.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
@@ -243,7 +243,9 @@ impl RowTable {
         let mut changed: Vec<&(usize, Ready)> = Vec::new();
         for (&one, before) in rows.iter().zip(before) {
             let (at, ready) = one;
-            let is_same = matches!(&before, RowRead::Row(row) if *row == ready.stored);
+            // A row that only a file has becomes the operator's, so that a change of the file does not change it. [rw-6]
+            let is_kept = !store.is_immediate() || self.known.is_set(&ready.key);
+            let is_same = is_kept && matches!(&before, RowRead::Row(row) if *row == ready.stored);
             let before = match before {
                 RowRead::Row(row) => text::read(&row.text).ok(),
                 RowRead::Absent | RowRead::Foreign { .. } => None,

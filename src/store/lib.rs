@@ -20,6 +20,8 @@ pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
 /// A place for states that decides atomically. [st-1]
 ///
 /// Answers every call at its deadline or a little later, in every condition of the store.
+///
+/// Rows have no trait of their own: a decision compares them in its call, so a store that processes share keeps both. [rw-2]
 pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;

@@ -12,7 +12,7 @@ use weir_engine::{
 };
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, MERGE_MAX, Redis};
-use weir_store::{Before, GivenBack, Store, StoreError, Undo};
+use weir_store::{Before, GivenBack, RowChange, RowVersion, Store, StoreError, StoredRow, Undo};
 
 use crate::buckets;
 use crate::support::algorithms::{sub_bucket, without_calendars};
@@ -511,6 +511,49 @@ fn a_call_is_bounded_by_the_weight_of_its_charges() {
         let admitted = decide_all().into_iter().filter(|decision| !decision.as_ref().unwrap().denied).count();
         assert_eq!(admitted, asked.min(9), "{asked} of {width}");
         assert_eq!(server.runs("evalsha") - before, calls, "{asked} of {width} {:?}", limit.algorithm());
+    }
+}
+
+/// Also a state that any other decision would write anew, since it is ahead of the clock, stays as it is.
+#[test]
+fn a_decision_under_a_changed_row_writes_nothing_beside_others() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let far = Instant::now() + PATIENCE;
+    let row = StoredRow { version: 7, until: None, text: "{}".into() };
+    let written = [("row", RowChange::Write(&row))];
+    assert_eq!(runtime.block_on(store.change_rows(&written, far).get()).unwrap(), [Ok(true)]);
+    let takes = [Operation::Consume(1), Operation::Report(2), Operation::Refund(1), Operation::Peek];
+    for (at, limit) in limits().iter().enumerate().filter(|(_, limit)| limit.requests() > 0 && limit.term.is_none()) {
+        let keys: Vec<String> = (0..2 * takes.len()).map(|key| format!("{at}.{key}")).collect();
+        store.set_now(NOW + 3 * 3_600_000_000);
+        hit_all(&runtime, &store, &keys, limit).into_iter().for_each(|decision| assert!(!decision.unwrap().denied));
+        store.set_now(NOW);
+        let asked: Vec<(&str, &Limit)> = keys.iter().map(|key| (key.as_str(), limit)).collect();
+        let states = || runtime.block_on(store.read_states(&asked, far).get()).unwrap().states;
+        let before = states();
+        let decide = async |(at, key): (usize, &String)| {
+            // Every second decision was made under another version.
+            let row_versions = [RowVersion { key: "row", version: 7 + (at % 2) as u64 }];
+            let charges = [charge(key, limit, takes[at / 2])];
+            let before = Before { row_versions: &row_versions, ..Before::default() };
+            store.decide_after(before, &charges, Mode::Atomic, far).get().await
+        };
+        let calls = server.runs("evalsha");
+        let decisions = runtime.block_on(join_all(keys.iter().enumerate().map(decide)));
+        let shares_a_call = server.runs("evalsha") - calls == 1;
+        assert_eq!(shares_a_call, !limit.kind().format().is_list(), "{:?}", limit.algorithm());
+        for (at, (decision, (before, after))) in decisions.into_iter().zip(before.into_iter().zip(states())).enumerate()
+        {
+            let what = format!("{:?} by {:?}", takes[at / 2], limit.algorithm());
+            match decision {
+                Ok(_) => assert!(at % 2 == 0 && before != after, "{what}: {before:?}, {after:?}"),
+                Err(error) => {
+                    assert_eq!(error, StoreError::StaleRow { found: vec![7] }, "{what}");
+                    assert!(at % 2 == 1 && before == after, "{what}");
+                }
+            }
+        }
     }
 }
 

@@ -4,12 +4,12 @@
 //! Reading rows from a store is in decide.rs. Writing them is in rows.rs.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use parking_lot::{Mutex, RwLock};
 use weir_engine::plans::PlanLimits;
 use weir_engine::rows::{ENDED_ROW_KEPT_US, RowMisfit, is_in_two_stores};
@@ -43,7 +43,7 @@ pub(crate) struct KnownRow {
 /// The rows of a process.
 pub struct KnownRows {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// The rows of this process: rows of files, and rows of operators, which take precedence. A row has the same shard
     /// in both maps. Without files the first list is empty.
     of_files: ArcSwap<Vec<ProcessRows>>,
@@ -84,7 +84,7 @@ impl Default for KnownRows {
     fn default() -> Self {
         Self {
             shards: Default::default(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             of_files: ArcSwap::default(),
             set: (0..OWN_SHARDS).map(|_| RwLock::default()).collect(),
             set_count: AtomicUsize::default(),
@@ -204,6 +204,11 @@ impl KnownRows {
     pub(super) fn own(&self, key: &str) -> Option<ProcessRow> {
         let set = self.set[self.own_shard(key)].read().get(key).cloned();
         set.or_else(|| self.of_file(key))
+    }
+
+    /// Whether an operator has set a row of this process.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.set[self.own_shard(key)].read().contains_key(key)
     }
 
     fn of_file(&self, key: &str) -> Option<ProcessRow> {

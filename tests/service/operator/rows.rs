@@ -119,7 +119,8 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         assert_eq!(done(admin, &["import", &again]), "0 rows written, 3 were the same, 0 wrong\n");
         let list = done(admin, &["list"]);
         assert!(list.contains("shop tenant=big   plan max\n"), "{list}");
-        done(admin, &["remove", "shop", "tenant=big"]);
+        let removed = done(admin, &["remove", "shop", "tenant=big"]);
+        assert_eq!(removed, "removed   shop tenant=big   plan max\nnow       no row: the default plan applies\n");
         assert_eq!(passes(grpc, "big", 20), 3);
         assert_eq!(failed(admin, &["get", "shop", "tenant=big"]).0, Some(1));
         done(admin, &["set", "shop", "tenant=old", "--plan", "gold", "--until", "2020-01-01"]);
@@ -245,6 +246,9 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     assert_eq!(passes(grpc, "acme", 20), 0, "seven of seven are used");
     let (_, error) = failed(admin, &["remove", "shop", "tenant=acme"]);
     assert!(error.contains("the row comes from a file beside the policies"), "{error}");
+    done(admin, &["set", "shop", "tenant=acme", "--plan", "max"]);
+    let removed = done(admin, &["remove", "shop", "tenant=acme"]);
+    assert!(removed.ends_with("now       shop tenant=acme   plan gold, from a file\n"), "{removed}");
     let is_refused = || metric(server.http, "weir_input_refused{input=\"rows\"}");
     assert_eq!(is_refused(), Some(0));
     // A mistake leaves the last good rows; then the next good file counts.
@@ -262,6 +266,29 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     is_listed("tenant=hooli   plan gold");
     assert_eq!(is_refused(), Some(0));
     assert!(!done(admin, &["list"]).contains("tenant=acme"));
+}
+
+#[test]
+fn a_row_that_an_operator_sets_is_his_even_if_it_equals_that_of_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let rows = directory.path().join("customers.rows.csv");
+    let replace = |text: &str| {
+        let new = rows.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &rows).unwrap();
+    };
+    replace("domain,tenant,plan\nshop,acme,gold\n");
+    let server = Weir::start(directory.path(), &[] as &[&str]);
+    let admin = server.admin;
+    let set = || done(admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    assert!(set().starts_with("written   shop tenant=acme   plan gold\nbefore    shop tenant=acme   plan gold\n"));
+    assert!(set().starts_with("same   shop tenant=acme   plan gold\n"));
+    replace("domain,tenant,plan\nshop,acme,max\nshop,globex,max\n");
+    until("the file is in force", PATIENCE, || done(admin, &["list"]).contains("tenant=globex").then_some(()));
+    assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
+    let removed = done(admin, &["remove", "shop", "tenant=acme"]);
+    assert_eq!(removed, "removed   shop tenant=acme   plan gold\nnow       shop tenant=acme   plan max, from a file\n");
 }
 
 #[test]

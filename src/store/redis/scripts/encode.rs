@@ -89,8 +89,8 @@ pub(crate) fn decide_call(
         && charge.limit.term.is_none()
     {
         push_row_version(&mut list, row, 1, b's');
-        // The verdict of the charge is that of the decision, as without a row. In a list, only another row undoes the charge.
-        push_charge(&mut list, charge, Op::alone(charge, mode), b'S', 0);
+        // A decision of its own, as without a row. The comparison comes first, so there is nothing to take back.
+        push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
     // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
