@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,7 +107,11 @@ impl RowFiles {
 
 /// The files of rows in a directory; None if it cannot be read now, which the watch over the policies logs.
 fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
-    let entries = fs::read_dir(directory).ok()?;
+    let entries = match fs::read_dir(directory) {
+        // The policies are a single file, without a directory for files of rows.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return Some(BTreeMap::new()),
+        entries => entries.ok()?,
+    };
     let is_rows = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')

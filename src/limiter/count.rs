@@ -65,8 +65,8 @@ impl Counts {
             let row = matched.row_content(usize::from(charge.group));
             let charged = Charged { limit: matched.charged(origin), entries, row, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
-            let settles = query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
-            if outcome.verdict.is_over() && !settles {
+            let settles = || query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
+            if outcome.verdict.is_over() && !settles() {
                 self.observer.over(&charged);
             }
             if let Some(trace) = trace {

@@ -11,11 +11,11 @@ use weir_engine::observer::{RowEvent, Trace};
 use weir_engine::policy::Domain;
 use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
 use weir_engine::words::counted;
-use weir_engine::{Charge, Decision, Mode};
+use weir_engine::{Charge, Mode};
 use weir_store::{Before, Failure, RowVersion, Store, StoreError};
 
 use super::deny_cache::Known;
-use super::leases::{self, Found, Hot, ToTake};
+use super::leases::{CountedKeys, Found, ToTake};
 use super::matched::{Decided, Matched, RowSource, Selected};
 use super::policies::InForce;
 use super::split::{as_unknown, decide_split};
@@ -105,12 +105,13 @@ impl Limiter {
         let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
         // The limits of a settle need the store anyway, for the settle itself.
         let can_lease = matched.has_leases && matched.rows.is_empty() && query.settle.is_none();
-        let is_leasable = can_lease && self.is_leasable(request.mode, &charges);
-        let request = &Request { is_leasable, given_back, ..*request };
+        let keys = if can_lease { self.count_for_leases(request, &charges) } else { CountedKeys::new() };
+        let is_hot = keys.iter().any(|key| key.is_hot());
+        let request = &Request { is_hot, given_back, ..*request };
         let mut decided = Decided::default();
         let has_none = charges.is_empty() && matched.rows.is_empty();
         let result = if has_none
-            || (request.is_leasable && self.is_leased(request, &charges, &mut decided).await)
+            || (is_hot && self.is_leased(request, &charges, &keys, &mut decided).await)
             || self.is_known(request, &charges, &mut decided)
         {
             Ok(())
@@ -151,11 +152,15 @@ impl Limiter {
         self.stores.settle_alone(&asked.with(&matched), query, settle, &mut matched.charges(query)).await;
     }
 
-    /// Whether leases can admit the request: each of its limits has a lease, and its store is not in this process.
-    /// [ls-1]
+    /// Counts a request for its keys if leases can admit it: each of its limits has a lease, and its store is not in this
+    /// process. [ls-1]
     #[cold]
-    fn is_leasable(&self, mode: Mode, charges: &[Charge<'_>]) -> bool {
-        mode == Mode::Atomic && !self.stores.options.store.is_immediate() && charges.iter().all(leases::is_leasable)
+    fn count_for_leases(&self, request: &Request<'_, '_>, charges: &[Charge<'_>]) -> CountedKeys {
+        let options = &self.stores.options;
+        if request.mode != Mode::Atomic || options.store.is_immediate() {
+            return CountedKeys::new();
+        }
+        options.leases.count(charges, request.started)
     }
 
     /// Whether leases admit the request. If so, `decided` gets its outcomes. [ls-4]
@@ -163,14 +168,17 @@ impl Limiter {
         &self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
+        keys: &CountedKeys,
         decided: &mut Decided<'a>,
     ) -> bool {
-        let Some(hot) = self.stores.options.leases.count(charges, request.started) else { return false };
-        match self.admit_by_leases(request, charges, &hot, decided) {
+        if !keys.iter().all(|key| key.is_hot()) {
+            return false;
+        }
+        match self.admit_by_leases(request, charges, keys, decided) {
             Found::Enough(()) => true,
             Found::TooFew => false,
             // A box, because few requests wait.
-            Found::Coming(end) => Box::pin(self.wait_for_hits(request, charges, &hot, end, decided)).await,
+            Found::Coming(end) => Box::pin(self.wait_for_hits(request, charges, keys, end, decided)).await,
         }
     }
 
@@ -181,7 +189,7 @@ impl Limiter {
         &self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
-        hot: &Hot,
+        keys: &CountedKeys,
         mut end: watch::Receiver<()>,
         decided: &mut Decided<'a>,
     ) -> bool {
@@ -191,7 +199,7 @@ impl Limiter {
             if tokio::time::timeout_at(until.into(), end.changed()).await.is_err() {
                 return false;
             }
-            match self.admit_by_leases(request, charges, hot, decided) {
+            match self.admit_by_leases(request, charges, keys, decided) {
                 Found::Enough(()) => return true,
                 Found::TooFew => return false,
                 Found::Coming(next) => end = next,
@@ -206,12 +214,12 @@ impl Limiter {
         &self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
-        hot: &Hot,
+        keys: &CountedKeys,
         decided: &mut Decided<'a>,
     ) -> Found<()> {
         let origins = &request.matched.origins;
         let mut to_take = ToTake::new();
-        let found = self.stores.options.leases.admit(charges, hot, &mut to_take);
+        let found = self.stores.options.leases.admit(charges, keys, &mut to_take);
         for (place, hits) in to_take {
             let charge = &charges[place];
             self.stores.begin_ahead(self.stores.store_of(charge.limit, origins[place].is_single), charge, hits);
@@ -252,16 +260,22 @@ impl Limiter {
             Some(error) => Err(error.clone()),
         };
         let failed = match one_call {
-            Ok(Some(store)) => match self.ask_one(store, request, charges, &mut decided.decision).await {
-                Ok(()) => {
-                    decided.charges = Selected::All(charges);
-                    decided.origins = Selected::All(&request.matched.origins);
-                    decided.known = known.map_or_else(SmallVec::new, |known| known.known);
-                    return Ok(());
+            Ok(Some(store)) => {
+                let matched = request.matched;
+                let row_versions: SmallVec<[RowVersion<'_>; 1]> =
+                    matched.rows.iter().map(|row| matched.row_version(row)).collect();
+                let before = Before { row_versions: &row_versions, given_back: request.given_back };
+                match self.stores.ask(store, request, before, charges, &mut decided.decision).await {
+                    Ok(()) => {
+                        decided.charges = Selected::All(charges);
+                        decided.origins = Selected::All(&request.matched.origins);
+                        decided.known = known.map_or_else(SmallVec::new, |known| known.known);
+                        return Ok(());
+                    }
+                    Err(error @ StoreError::StaleRow { .. }) => return Err(error),
+                    Err(error) => Some(error),
                 }
-                Err(error @ StoreError::StaleRow { .. }) => return Err(error),
-                Err(error) => Some(error),
-            },
+            }
             Ok(None) => None,
             Err(not_asked) => {
                 self.stores.gave_back(request, request.given_back, charges, false);
@@ -276,19 +290,6 @@ impl Limiter {
             (decided, _) => decided?,
         };
         Ok(())
-    }
-
-    async fn ask_one(
-        &self,
-        store: &Arc<dyn Store>,
-        request: &Request<'_, '_>,
-        charges: &mut [Charge<'_>],
-        decision: &mut Decision,
-    ) -> Result<(), StoreError> {
-        let row_versions: SmallVec<[RowVersion<'_>; 1]> =
-            request.matched.rows.iter().map(|row| request.matched.row_version(row)).collect();
-        let before = Before { row_versions: &row_versions, given_back: request.given_back };
-        self.stores.ask(store, request, before, charges, decision).await
     }
 
     /// The store that can decide all of these charges in one call. None if no store can.
@@ -340,7 +341,7 @@ impl<'a> Asked<'a, '_> {
             mode,
             started,
             deadline,
-            is_leasable: false,
+            is_hot: false,
             can_ask_again: false,
             is_again: false,
             given_back: &[],

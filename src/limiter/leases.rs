@@ -131,8 +131,22 @@ struct Taken {
     granted: Granted,
 }
 
-/// The charges of a request whose keys are all hot: the hash of each key, and its requests during the last lease time.
-pub(super) type Hot = SmallVec<[(u64, u32); 2]>;
+/// The key of a charge, counted at the start of its request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountedKey {
+    hash: u64,
+    /// The requests during the last lease time.
+    asks: u32,
+}
+
+impl CountedKey {
+    pub(super) const fn is_hot(self) -> bool {
+        self.asks >= HOT_ASKS
+    }
+}
+
+/// The keys of a request's charges, in their order.
+pub(super) type CountedKeys = SmallVec<[CountedKey; 2]>;
 
 /// The result of looking for a request's hits in the leases of this process.
 pub(super) enum Found<T> {
@@ -155,11 +169,6 @@ impl<T> Found<T> {
 
 /// The hits to take ahead now, each with the index of its charge in the request.
 pub(super) type ToTake = SmallVec<[(usize, Hits); 2]>;
-
-/// Whether a lease can admit hits of this charge.
-pub(super) fn is_leasable(charge: &Charge<'_>) -> bool {
-    leasable(charge).is_some()
-}
 
 /// The hits of a charge that a lease can admit: consumed hits of an enforced limit with a lease. [ls-1]
 fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
@@ -228,31 +237,31 @@ impl Leases {
         self.ends.closed().await;
     }
 
-    /// Counts a request for its keys. Returns `None` if one of them is not hot, or cannot have a lease. [ls-2]
-    pub(super) fn count(&self, charges: &[Charge<'_>], now: Instant) -> Option<Hot> {
-        let asks = &self.table().asks;
-        let mut hot = Hot::new();
-        for (charge, (_, lease)) in charges.iter().filter_map(|charge| Some((charge, leasable(charge)?))) {
-            let hash = self.hasher.hash_one(charge.key);
-            let count = asks.count(hash, lease, now);
-            if count >= HOT_ASKS {
-                hot.push((hash, count));
-            }
+    /// Counts a request for its keys. Returns nothing if a lease cannot admit one of its charges. [ls-2]
+    pub(super) fn count(&self, charges: &[Charge<'_>], now: Instant) -> CountedKeys {
+        if !charges.iter().all(|charge| leasable(charge).is_some()) {
+            return CountedKeys::new();
         }
-        (hot.len() == charges.len()).then_some(hot)
+        let asks = &self.table().asks;
+        let count = |charge: &Charge<'_>| {
+            let (_, lease) = leasable(charge)?;
+            let hash = self.hasher.hash_one(charge.key);
+            Some(CountedKey { hash, asks: asks.count(hash, lease, now) })
+        };
+        charges.iter().filter_map(count).collect()
     }
 
-    /// Admits a request if each of its limits has a lease with enough hits. In any case the caller must take `to_take`
-    /// ahead. [ls-4]
-    pub(super) fn admit(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Found<Decision> {
+    /// Admits a request of hot keys if each of its limits has a lease with enough hits. In any case the caller must take
+    /// `to_take` ahead. [ls-4]
+    pub(super) fn admit(&self, charges: &[Charge<'_>], keys: &CountedKeys, to_take: &mut ToTake) -> Found<Decision> {
         // An ended lease is detected once. The next attempt uses the next lease of the key.
-        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, hot, to_take)).unwrap_or(Found::TooFew)
+        (0..=LEASES_OF_KEY_MAX).find_map(|_| self.admit_once(charges, keys, to_take)).unwrap_or(Found::TooFew)
     }
 
     /// Returns `None` if a lease has ended. The key may have another lease.
-    fn admit_once(&self, charges: &[Charge<'_>], hot: &Hot, to_take: &mut ToTake) -> Option<Found<Decision>> {
+    fn admit_once(&self, charges: &[Charge<'_>], keys: &CountedKeys, to_take: &mut ToTake) -> Option<Found<Decision>> {
         let mut taken = SmallVec::<[Taken; 2]>::new();
-        for (place, (charge, &(hash, asks))) in charges.iter().zip(hot).enumerate() {
+        for (place, (charge, &CountedKey { hash, asks })) in charges.iter().zip(keys).enumerate() {
             let mut set = self.lock(hash);
             let found = match find(&mut set, charge.key, hash) {
                 Some(entry) => {
@@ -533,8 +542,11 @@ mod tests {
         /// Returns what leases have for a request, and the hits to take ahead.
         fn find(&self, charges: &[Charge<'_>]) -> (Found<Decision>, ToTake) {
             let mut to_take = ToTake::new();
-            let Some(hot) = self.leases.count(charges, self.started) else { return (Found::TooFew, to_take) };
-            (self.leases.admit(charges, &hot, &mut to_take), to_take)
+            let keys = self.leases.count(charges, self.started);
+            if !keys.iter().all(|key| key.is_hot()) {
+                return (Found::TooFew, to_take);
+            }
+            (self.leases.admit(charges, &keys, &mut to_take), to_take)
         }
 
         /// The decision, if leases admit the request.

@@ -339,6 +339,7 @@ impl<'p> Matched<'p> {
 
     /// Uses the limits of the descriptor's row, if its rule has rows. Returns the position of the tag of its keys, if
     /// it was written. [rw-1]
+    #[cold]
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn apply_row(
         &mut self,

@@ -27,8 +27,8 @@ pub(super) struct Request<'a, 'p> {
     pub(super) mode: Mode,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
-    /// Whether leases can admit it, if there are any.
-    pub(super) is_leasable: bool,
+    /// Whether leases can admit it, and one of its keys is hot. Then its answer can begin a lease. [ls-2]
+    pub(super) is_hot: bool,
     /// Whether the request is decided again if a row has changed. [rw-2]
     pub(super) can_ask_again: bool,
     /// Whether it was decided before, and a row had changed.
@@ -163,7 +163,7 @@ impl Stores {
         if !before.given_back.is_empty() {
             self.gave_back(request, before.given_back, charges, result.is_ok());
         }
-        if request.is_leasable && result.is_ok() && !store.is_immediate() {
+        if request.is_hot && result.is_ok() && !store.is_immediate() {
             self.take_ahead(store, charges, decision);
         }
         if !store.is_immediate() {

@@ -32,7 +32,8 @@ pub trait Store: Send + Sync {
     }
 
     /// As [`Store::decide`], with versions of rows to compare and hits to give back `before` it, in the same call and with the same reading
-    /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them.
+    /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them. The
+    /// store may begin before the reply is awaited.
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,

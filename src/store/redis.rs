@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use redis::Value;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
@@ -35,7 +36,7 @@ pub use self::routing::cluster::fuzz::map;
 use self::routing::cluster::{Cluster, slot};
 use self::routing::node::Node;
 pub use self::routing::{breaker, node};
-use self::scripts::decode::{self, DecisionReply};
+use self::scripts::decode::{self, DecisionReply, FoundStates};
 pub use self::scripts::library::{ScriptText, scripts};
 use self::scripts::{encode, library, overrides, rows, scan};
 use self::transport::call::Call;
@@ -113,6 +114,28 @@ impl Redis {
             Link::Cluster(cluster) => cluster.call(slot::of(&self.key_prefix, key), call, deadline).await,
         };
         answer.map_err(store_error)
+    }
+
+    /// Reads the answer to a decision's call.
+    fn decision(
+        &self,
+        answer: Result<Value, CallError>,
+        before: Before<'_>,
+        charges: &[Charge<'_>],
+        places: &[u16],
+        mode: Mode,
+    ) -> Result<Decision, StoreError> {
+        let reply = answer.map_err(store_error)?;
+        let mut found = FoundStates::new();
+        match decode::read_decision(&reply, before, charges, &mut found) {
+            Some(DecisionReply::Found(now)) => Ok(decision::evaluate(charges, places, &found, mode, now)),
+            Some(DecisionReply::StaleBounds(now)) => Err(StoreError::StaleBounds { now }),
+            Some(DecisionReply::StaleRow(found)) => Err(StoreError::StaleRow { found }),
+            None => {
+                self.observer.strange_reply();
+                Err(malformed_reply())
+            }
+        }
     }
 
     /// Runs a call about overrides. The circuit breaker of one server is bypassed, because no decision waits for the
@@ -222,29 +245,31 @@ impl Store for Redis {
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        Reply::Pending(Box::pin(async move {
-            let rows = before.row_versions;
-            let keys = || charges.iter().map(|charge| charge.key).chain(rows.iter().map(|row| row.key));
-            let first = keys().next().unwrap_or("");
-            if charges.len() + rows.len() > 1 {
-                let part = self.part_of(first);
-                if keys().any(|key| self.part_of(key) != part) {
-                    return Err(several_slots(charges.len()));
+        let (places, firsts) = decision::key_indices(charges);
+        let call = move |places: &[u16]| {
+            encode::decide_call(&self.key_prefix, before, charges, places, &firsts, mode, self.now())
+        };
+        match &self.link {
+            // The call is queued here, so that the future does not hold it.
+            Link::One(node) => {
+                let answer = node.call(call(&places), deadline);
+                Reply::Pending(Box::pin(
+                    answer.map(move |answer| self.decision(answer, before, charges, &places, mode)),
+                ))
+            }
+            Link::Cluster(cluster) => {
+                let row_keys = before.row_versions.iter().map(|row| row.key);
+                let mut slots = charges.iter().map(|charge| charge.key).chain(row_keys).map(|key| self.part_of(key));
+                let slot = slots.next().unwrap_or_default();
+                if slots.any(|other| other != slot) {
+                    return Reply::Ready(Err(several_slots(charges.len())));
                 }
+                Reply::Pending(Box::pin(async move {
+                    let answer = cluster.call(slot, || call(&places), deadline).await;
+                    self.decision(answer, before, charges, &places, mode)
+                }))
             }
-            let (places, firsts) = decision::key_indices(charges);
-            let call = || encode::decide_call(&self.key_prefix, before, charges, &places, &firsts, mode, self.now());
-            let reply = self.call(first, call, deadline).await?;
-            let Some(reply) = decode::read_decision(&reply, before, charges) else {
-                self.observer.strange_reply();
-                return Err(malformed_reply());
-            };
-            match reply {
-                DecisionReply::Found(now, found) => Ok(decision::evaluate(charges, &places, &found, mode, now)),
-                DecisionReply::StaleBounds(now) => Err(StoreError::StaleBounds { now }),
-                DecisionReply::StaleRow(found) => Err(StoreError::StaleRow { found }),
-            }
-        }))
+        }
     }
 
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::support::load::{Load, Said, Sample, summary};
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
+use crate::support::stepped_clock::SteppedClock;
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{rls, seen};
 
@@ -19,6 +20,14 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// Of all replicas: each has a hot key, and a window of two seconds is asked for more than twice the limit.
 const PER_SECOND: u32 = 600;
 
+/// The limit of the key of a Redis whose clock is stepped. Until the step a window has fewer requests than the limit. After it, they
+/// are twice as many.
+const STEPPED_LIMIT: usize = 700;
+const STEPPED_PER_SECOND: u32 = 300;
+const STEPPED_REPLICAS: usize = 2;
+/// The most hits that leases of these replicas have left.
+const UNSPENT: usize = STEPPED_LIMIT / 20 * 2 * STEPPED_REPLICAS;
+
 /// Two kinds of windows that a trial sees begin and end, and one that outlasts it.
 const KEYS: [&str; 3] = ["fixed", "sliding", "first_hit"];
 const POLICY: &str = "\
@@ -30,6 +39,8 @@ descriptors:
     rate_limit: {window: 2s, requests_per_unit: 500, algorithm: sliding_window, precision: 100ms, lease: 300ms}
   - key: first_hit
     rate_limit: {unit: day, requests_per_unit: 500, anchor: first_hit, lease: 300ms}
+  - key: stepped
+    rate_limit: {window: 2s, requests_per_unit: 700, lease: 300ms}
 ";
 
 /// What happens in the middle of a trial.
@@ -54,10 +65,13 @@ struct Bench {
 impl Bench {
     fn new(timeout: &'static str) -> Self {
         // Redis writes before it answers, and what it wrote outlasts the process. Syncing to a busy disk would only be slow.
-        let redis = RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "no"]);
+        Self::on(RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "no"]), timeout, REPLICAS)
+    }
+
+    fn on(redis: RedisServer, timeout: &'static str, replicas: usize) -> Self {
         let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
         let mut bench = Self { timeout, redis, policies, replicas: Vec::new() };
-        for _ in 0..REPLICAS {
+        for _ in 0..replicas {
             bench.start();
         }
         bench
@@ -72,9 +86,13 @@ impl Bench {
     }
 
     fn load(&self, key: &'static str, value: &str) -> Load {
+        self.load_of(PER_SECOND, key, value)
+    }
+
+    fn load_of(&self, per_second: u32, key: &'static str, value: &str) -> Load {
         let servers: Vec<_> = self.replicas.iter().map(|weir| weir.grpc).collect();
         let value = value.to_owned();
-        Load::start(&servers, PER_SECOND, move |_| rls::request("shop", &[(key, &value)]))
+        Load::start(&servers, per_second, move |_| rls::request("shop", &[(key, &value)]))
     }
 
     /// The hits of leases that came to this end, on the replicas that run.
@@ -123,15 +141,81 @@ fn most_in_a_window(key: &str, samples: &[Sample]) -> usize {
     match key {
         "fixed" => {
             // The windows of the clock, by which Redis counts too: it is on this machine.
-            let (now, since) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970"));
-            let into = Duration::from_nanos((since.as_nanos() % WINDOW.as_nanos()).try_into().expect("it is small"));
-            let last = now - into;
+            let last = Instant::now() - into_window();
             (0..60).filter_map(|i| last.checked_sub(WINDOW * i)).map(|from| within(from, from + WINDOW)).max()
         }
         "sliding" => admitted.iter().map(|first| within(first.sent, first.sent + WINDOW)).max(),
         _ => Some(admitted.len()),
     }
     .unwrap_or(0)
+}
+
+/// How long the window of the machine's clock has lasted.
+fn into_window() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    Duration::from_nanos((since.as_nanos() % WINDOW.as_nanos()).try_into().expect("it is small"))
+}
+
+/// A step of Redis' clock between two instants. The clock was and is so many seconds ahead of the machine's.
+struct Step {
+    after: Instant,
+    before: Instant,
+    was_ahead: Duration,
+    is_ahead: Duration,
+}
+
+impl Step {
+    /// The most requests that were admitted for certain in a window of Redis' clock. A window that is ahead of a clock that stepped
+    /// back lasts until the clock has reached its end. [fw-5]
+    fn most_in_a_window(&self, samples: &[Sample]) -> usize {
+        // The machine's clock at the ends of windows if it was Redis', the first one first.
+        let last = Instant::now() - into_window() + WINDOW;
+        let ends = (0..30).rev().filter_map(|i| last.checked_sub(WINDOW * i));
+        // The first and the last possible instant of each end.
+        let ends: Vec<[Instant; 2]> = ends
+            .map(|end| match (end - self.was_ahead, end - self.is_ahead) {
+                (old, _) if old <= self.after => [old; 2],
+                (_, new) if new >= self.before => [new; 2],
+                _ => [self.after, self.before],
+            })
+            .collect();
+        let is_within = |sample: &&Sample, from: &[Instant; 2], to: &[Instant; 2]| {
+            sample.said == Said::Within && sample.sent >= from[1] && sample.answered <= to[0]
+        };
+        let windows = ends.windows(2);
+        windows.map(|ends| samples.iter().filter(|s| is_within(s, &ends[0], &ends[1])).count()).max().unwrap_or(0)
+    }
+}
+
+/// An operator whose Redis has its clock set forward sees one window that admits what leases have left, and no more. A clock that is set
+/// back admits nothing more. [ex-2]
+#[test]
+fn a_step_of_the_clock_of_redis_admits_what_leases_have_left_at_most() {
+    let Some((clock, redis)) = SteppedClock::start() else { return };
+    let bench = Bench::on(redis, "redis.timeout=10s", STEPPED_REPLICAS);
+    for trial in 0..4 {
+        // Forward from the second half of a window into the next one, and back from the first half into the one before.
+        let (was_ahead, is_ahead, at) = if trial % 2 == 0 { (0, 1, 1_050..1_350) } else { (1, 0, 250..550) };
+        let value = format!("trial-{trial}");
+        let load = bench.load_of(STEPPED_PER_SECOND, "stepped", &value);
+        load.pass(2 * STEPPED_PER_SECOND as usize);
+        let [was_ahead_for, is_ahead_for] = [was_ahead, is_ahead].map(Duration::from_secs);
+        until("the time of the step", PATIENCE, || {
+            let into = (into_window() + was_ahead_for).as_millis() % WINDOW.as_millis();
+            at.contains(&into).then_some(())
+        });
+        let after = Instant::now();
+        clock.set(i64::try_from(is_ahead).expect("it is small"));
+        let step = Step { after, before: Instant::now(), was_ahead: was_ahead_for, is_ahead: is_ahead_for };
+        let more = bench.load_of(STEPPED_PER_SECOND, "stepped", &value);
+        load.wait_for("the limit", |sample| sample.said == Said::Over);
+        more.pass(2 * STEPPED_PER_SECOND as usize);
+        let samples = [load.finish(), more.finish()].concat();
+        let (most, bound) = (step.most_in_a_window(&samples), STEPPED_LIMIT + usize::from(is_ahead > 0) * UNSPENT);
+        println!("trial {trial}: {most} at most in a window, at most {bound} may be; {}", summary(&samples));
+        assert!((STEPPED_LIMIT / 2..=bound).contains(&most), "trial {trial}: {most} of {bound}");
+    }
+    assert!(bench.hits("used") > 0, "there were no leases");
 }
 
 /// An operator sees limits that deny early after trouble, for a lease or, after a replica was killed, until the reset. None admits

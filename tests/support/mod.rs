@@ -31,6 +31,7 @@ pub mod sentinel;
 pub mod served;
 pub mod shop;
 pub mod statsd;
+pub mod stepped_clock;
 pub mod stores;
 pub mod terminal;
 pub mod tools;

@@ -2,7 +2,7 @@
 //! own directory, keeping nothing on disk, killed at the end.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -19,6 +19,7 @@ pub struct RedisServer {
     port: u16,
     password: Option<String>,
     arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     directory: TempDir,
 }
 
@@ -30,6 +31,15 @@ impl RedisServer {
 
     /// Starts one with a password, and with further arguments as on redis-server's command line.
     pub fn start_with(password: Option<&str>, arguments: &[&str]) -> RedisServer {
+        RedisServer::launch(password, arguments, &[])
+    }
+
+    /// Starts one without a password, with these paths in variables of its environment.
+    pub fn start_in(environment: &[(&'static str, &Path)]) -> RedisServer {
+        RedisServer::launch(None, &[], environment)
+    }
+
+    fn launch(password: Option<&str>, arguments: &[&str], environment: &[(&'static str, &Path)]) -> RedisServer {
         for _ in 0..STARTS_MAX {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = listener.local_addr().expect("the port has a number").port();
@@ -37,11 +47,13 @@ impl RedisServer {
             let directory = TempDir::new().expect("a temporary directory");
             let password = password.map(str::to_owned);
             let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
+            let environment: Vec<_> = environment.iter().map(|&(name, path)| (name, path.to_owned())).collect();
             let mut server = RedisServer {
-                child: spawn(port, &directory, password.as_deref(), &arguments),
+                child: spawn(port, &directory, password.as_deref(), &arguments, &environment),
                 port,
                 password,
                 arguments,
+                environment,
                 directory,
             };
             if server.is_up() {
@@ -115,7 +127,8 @@ impl RedisServer {
     /// Starts it again, empty, at the same addresses.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = spawn(self.port, &self.directory, self.password.as_deref(), &self.arguments);
+        let Self { port, directory, arguments, environment, .. } = self;
+        self.child = spawn(*port, directory, self.password.as_deref(), arguments, environment);
         assert!(self.is_up(), "redis-server does not start again");
     }
 
@@ -146,7 +159,13 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(port: u16, directory: &TempDir, password: Option<&str>, arguments: &[String]) -> Child {
+fn spawn(
+    port: u16,
+    directory: &TempDir,
+    password: Option<&str>,
+    arguments: &[String],
+    environment: &[(&'static str, PathBuf)],
+) -> Child {
     let mut server = Command::new("redis-server");
     server
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
@@ -159,6 +178,7 @@ fn spawn(port: u16, directory: &TempDir, password: Option<&str>, arguments: &[St
     }
     server
         .args(arguments)
+        .envs(environment.iter().map(|(name, path)| (name, path)))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

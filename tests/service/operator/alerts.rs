@@ -100,6 +100,7 @@ fn a_crossing_is_logged_counted_and_sent_once_and_signed() {
                 && line.field("used").is_some_and(Value::is_number)
         })
     };
+    until("the lines of both alerts", PATIENCE, || (weir.count_in_log(is_alert) >= 2).then_some(()));
     assert_eq!((of(80, "info", first.id()), of(100, "warn", second.id())), (1, 1), "{}", weir.written());
     assert_eq!(weir.count_in_log(is_alert), 2);
     assert!(!weir.written().contains("T0KEN"), "the path of a webhook can be a secret");

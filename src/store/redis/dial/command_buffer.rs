@@ -2,8 +2,6 @@
 //!
 //! Not here: what is sent (transport), and how it is written and answered (connection.rs).
 
-use std::io::Write as _;
-
 use redis::Cmd;
 
 /// A larger buffer is freed after its batch.
@@ -69,10 +67,15 @@ impl CommandBuffer {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
+    /// Appends an argument that is a number in decimal.
+    pub(crate) fn number(&mut self, number: usize) {
+        self.argument(itoa::Buffer::new().format(number).as_bytes());
+    }
+
     fn line(&mut self, mark: u8, number: usize) {
         self.bytes.push(mark);
-        // A write to memory cannot fail.
-        let _ = write!(self.bytes, "{number}\r\n");
+        self.bytes.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
@@ -83,13 +86,14 @@ mod tests {
     #[test]
     fn a_command_is_written_as_the_redis_crate_writes_it() {
         let mut command = redis::cmd("SET");
-        command.arg("a key").arg(b"\0\r\n").arg("");
+        command.arg("a key").arg(b"\0\r\n").arg("").arg(1_024);
         let mut request = CommandBuffer::default();
-        request.begin(4);
+        request.begin(5);
         request.argument(b"SET");
         request.argument_by(5, |bytes| bytes.extend(b"a key"));
         request.argument(b"\0\r\n");
         request.argument(b"");
+        request.number(1_024);
         assert_eq!(request.bytes, CommandBuffer::of(&command).bytes);
         assert_eq!(request.commands(), 1);
     }

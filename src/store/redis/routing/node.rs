@@ -3,10 +3,12 @@
 //! Not here: batching, deadlines and the lane of heavy calls (transport), when the breaker opens (breaker.rs), and
 //! which server has a key (cluster.rs).
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use futures_util::future::Either;
 use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::Notify;
@@ -65,20 +67,25 @@ impl Node {
     ///
     /// # Errors
     /// Those of the pipeline, and [`Reason::CircuitOpen`].
-    pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
-        let Some(mut passing) = self.gate.admit() else {
-            return Err(CallError::NotSent { reason: Reason::CircuitOpen });
-        };
-        if Lane::takes(&call) {
-            passing.lateness = Lateness::Expected;
-            // A box keeps the futures of light calls small.
-            let answer = Box::pin(self.heavy.call(call, deadline)).await;
+    pub fn call(&self, call: Call, deadline: Instant) -> impl Future<Output = Result<Value, CallError>> + use<'_> {
+        // Not in the future, as in the pipeline.
+        let admitted = self.gate.admit().map(|mut passing| {
+            if Lane::takes(&call) {
+                passing.lateness = Lateness::Expected;
+                // A box keeps the futures of light calls small.
+                (passing, Either::Left(Box::pin(self.heavy.call(call, deadline))))
+            } else {
+                (passing, Either::Right(self.pipeline.call(call, deadline)))
+            }
+        });
+        async move {
+            let Some((mut passing, answer)) = admitted else {
+                return Err(CallError::NotSent { reason: Reason::CircuitOpen });
+            };
+            let answer = answer.await;
             passing.end(&answer, deadline);
-            return answer;
+            answer
         }
-        let answer = self.pipeline.call(call, deadline).await;
-        passing.end(&answer, deadline);
-        answer
     }
 
     /// Makes a call that bypasses the breaker and does not count there. For questions about the server, which no caller

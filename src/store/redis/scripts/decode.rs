@@ -33,20 +33,27 @@ pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Mic
     None
 }
 
+/// The states that the charges of a decision found.
+pub(crate) type FoundStates = SmallVec<[FoundState; 4]>;
+
 /// A decision's reply.
 #[derive(Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "the usual variant is the large one, and is destructured at once")]
 pub(crate) enum DecisionReply {
-    /// The clock, and the state that each charge found.
-    Found(Micros, SmallVec<[FoundState; 4]>),
+    /// The clock at which each charge found its state.
+    Found(Micros),
     /// The windows of a calendar charge do not contain the clock.
     StaleBounds(Micros),
     /// A row does not have the given version. Contains the found version of each row.
     StaleRow(Vec<u64>),
 }
 
-/// Reads a decision's reply. None if the form is wrong.
-pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge<'_>]) -> Option<DecisionReply> {
+/// Reads a decision's reply. None if the form is wrong. The states are written in place, because they are large.
+pub(crate) fn read_decision(
+    reply: &Value,
+    before: Before<'_>,
+    charges: &[Charge<'_>],
+    found: &mut FoundStates,
+) -> Option<DecisionReply> {
     let Before { row_versions, given_back } = before;
     let Value::Array(numbers) = reply else {
         return None;
@@ -59,7 +66,6 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
     if row_versions.iter().zip(&versions).any(|(row, found)| row.version != *found) {
         return Some(DecisionReply::StaleRow(versions));
     }
-    let mut found = SmallVec::new();
     let mut is_stale = false;
     let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
         (0..charge.limit.kind().reply_count()).map(|_| next()).collect()
@@ -81,7 +87,7 @@ pub(crate) fn read_decision(reply: &Value, before: Before<'_>, charges: &[Charge
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(FoundState { before, after });
     }
-    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
+    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now) };
     next().is_none().then_some(reply)
 }
 

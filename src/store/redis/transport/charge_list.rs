@@ -310,8 +310,7 @@ pub(super) fn script_of_run<'a>(mut lists: impl Iterator<Item = &'a ChargeList>)
 fn evalsha(request: &mut CommandBuffer, script: &Script, keys: usize) {
     request.argument(b"EVALSHA");
     request.argument(script.sha1.as_bytes());
-    let digits = keys.to_string();
-    request.argument(digits.as_bytes());
+    request.number(keys);
 }
 
 fn push_number(bytes: &mut Vec<u8>, number: u64) {

@@ -19,6 +19,7 @@
 //! 4. It gets its own error; the other calls of the batch get their answers. Merged calls share an error only if the
 //!    error is about the server, or does not prove that nothing ran.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,19 +77,23 @@ impl Pipeline {
         Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks), _announced: announced }
     }
 
-    /// Sends `call` and returns Redis' answer, by `deadline`. Dropping the future removes the call from the queue if it
-    /// still waits there.
+    /// Queues `call` at once. The future returns Redis' answer, by `deadline`. Dropping it removes the call from the queue if
+    /// it still waits there.
     ///
     /// # Errors
     ///
     /// A [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
-    pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
+    pub fn call(&self, call: Call, deadline: Instant) -> impl Future<Output = Result<Value, CallError>> + use<'_> {
+        // Not in the future: a call is large, and each future around this one would hold and copy it too.
         let (waiting, answer) = Waiting::new(call, deadline);
-        let slot = self.queue.enter(waiting)?;
-        let answer = answer.await;
-        slot.answered();
-        // An answer is lost only if the worker's task died.
-        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
+        let slot = self.queue.enter(waiting);
+        async move {
+            let slot = slot?;
+            let answer = answer.await;
+            slot.answered();
+            // An answer is lost only if the worker's task died.
+            answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
+        }
     }
 
     /// Returns the reason when a task of the pipeline has died. Otherwise never returns.
