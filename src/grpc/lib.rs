@@ -97,6 +97,8 @@ pub struct Options {
     pub bounds: Bounds,
     /// The optional parts of responses.
     pub extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub receipt_key: String,
     /// Bounds on the memory that is reserved for callers.
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
@@ -164,6 +166,7 @@ where
                     limiter: limiter(core),
                     bounds: options.bounds,
                     extras: options.extras,
+                    receipt_key: options.receipt_key,
                     request_bytes: options.request_bytes,
                     receive_timeout: options.memory.receive_timeout,
                     tracer: options.tracer,

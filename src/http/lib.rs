@@ -90,6 +90,8 @@ pub struct JsonOptions {
     pub bounds: Bounds,
     /// The optional parts of responses.
     pub extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub receipt_key: String,
     /// The largest body in bytes.
     pub request_bytes: usize,
     /// Starts the traces of decisions, if they are traced.

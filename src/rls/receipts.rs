@@ -5,9 +5,9 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use pbjson_types::Struct;
 use pbjson_types::value::Kind;
 use prost::encoding::{decode_varint, encode_varint};
+use prost::{encode_length_delimiter, length_delimiter_len};
 use weir_engine::{Hits, Receipt};
 use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 
@@ -15,9 +15,7 @@ use super::convert::{Invalid, Problem};
 use super::proto::RateLimitResponse;
 use super::request::Request;
 
-/// The key of the entry that returns a receipt, in domains with holds.
-pub const ENTRY: &str = "weir.receipt";
-/// The value of that entry if the caller has no receipt.
+/// The value of the entry that returns a receipt if the caller has no receipt.
 pub const NONE: &str = "none";
 /// The beginning of a text. Another format of the rest gets another version.
 const VERSION: &str = "1.";
@@ -32,8 +30,19 @@ const SHARED: u8 = 0;
 const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
 
+/// The key of the only field of a receipt's metadata.
+const FIELD: &str = "receipt";
+/// The first part of the key of a receipt's metadata. The domain follows.
+const OWNER: &str = "weir.";
+
 /// Formats a receipt.
 pub fn text(holds: &[HeldCharge]) -> String {
+    let mut text = String::from(VERSION);
+    BASE64_URL_SAFE_NO_PAD.encode_string(charge_bytes(holds), &mut text);
+    text
+}
+
+fn charge_bytes(holds: &[HeldCharge]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
     for HeldCharge { key, store, receipt } in holds {
         bytes.extend(key.to_be_bytes());
@@ -49,9 +58,7 @@ pub fn text(holds: &[HeldCharge]) -> String {
             encode_varint(number, &mut bytes);
         }
     }
-    let mut text = String::from(VERSION);
-    BASE64_URL_SAFE_NO_PAD.encode_string(bytes, &mut text);
-    text
+    bytes
 }
 
 /// Reads the output of [`text`]. None if the text is not a receipt of this version.
@@ -61,7 +68,8 @@ pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
     }
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix(VERSION)?).ok()?;
     let mut rest = &bytes[..];
-    let mut holds = Vec::new();
+    // Most receipts have one charge.
+    let mut holds = Vec::with_capacity(1 + bytes.len() / (2 * CHARGE_BYTES_MAX));
     while !rest.is_empty() {
         if holds.len() == HOLDS_MAX {
             return None;
@@ -94,16 +102,24 @@ fn fixed(rest: &mut &[u8]) -> Option<u64> {
 }
 
 /// Removes the entries with receipts from a request, so that no rule, key or log sees them. Returns what they settle.
-/// [hd-5]
+/// `has_holds` returns whether a domain has holds. In other domains such an entry is like any other. [hd-5]
 ///
 /// # Errors
 /// When an entry is not a receipt, when it differs from another receipt of the request, or when its descriptor
 /// gives hits back.
-pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
+pub fn take(
+    request: &mut Request<'_>,
+    receipt_key: &str,
+    has_holds: impl FnOnce(&str) -> bool,
+) -> Result<Option<Box<Settle>>, Invalid> {
+    // Few requests settle.
+    if !has_receipt(request, receipt_key) || !has_holds(request.domain) {
+        return Ok(None);
+    }
     let mut first = None;
     let mut settle = Settle::default();
     for (i, descriptor) in request.descriptors.iter_mut().enumerate() {
-        let Some(j) = descriptor.entries.iter().position(|entry| entry.key == ENTRY) else { continue };
+        let Some(j) = descriptor.entries.iter().position(|entry| entry.key == receipt_key) else { continue };
         let value = descriptor.entries.remove(j).value;
         let refused = |reason| {
             Err(Invalid { field: format!("descriptors[{i}].entries[{j}].value"), problem: Problem::Receipt(reason) })
@@ -117,7 +133,7 @@ pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
             Some(first) if first == value => {}
             Some(_) => return refused("another receipt than that of an earlier descriptor"),
         }
-        if descriptor.entries.iter().any(|entry| entry.key == ENTRY) {
+        if descriptor.entries.iter().any(|entry| entry.key == receipt_key) {
             return refused("another entry of the descriptor is a receipt too");
         }
         if descriptor.is_negative_hits {
@@ -129,22 +145,59 @@ pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
     Ok(first.map(|_| Box::new(settle)))
 }
 
-/// Adds a receipt to the dynamic metadata of a response: `{"weir.<domain>": {"receipt": ".."}}`. The domain in the key
-/// keeps filters of other domains on one route separate.
-pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[HeldCharge]) {
+fn has_receipt(request: &Request<'_>, receipt_key: &str) -> bool {
+    request.descriptors.iter().flat_map(|descriptor| &descriptor.entries).any(|entry| entry.key == receipt_key)
+}
+
+/// The dynamic metadata of a response with a receipt, `{"weir.<domain>": {"receipt": ".."}}`, as an encoded field. Empty
+/// without holds. After the fields of a response it adds to the response's own metadata: decoders merge both. The
+/// domain in the key keeps filters of other domains on one route separate.
+///
+/// The generated types would take two maps and four texts, which cost more than the charge itself.
+pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     if holds.is_empty() {
-        return;
+        return Vec::new();
     }
-    let receipt = ("receipt".to_owned(), Kind::StringValue(text(holds)).into());
-    let ours = Kind::StructValue(Struct { fields: [receipt].into_iter().collect() });
-    response.dynamic_metadata.get_or_insert_default().fields.insert(format!("weir.{domain}"), ours.into());
+    let text = text(holds);
+    // Each is the length of a message, from the inside out. A field has one byte before its length.
+    let field = |length: usize| 1 + length_delimiter_len(length) + length;
+    let value = field(text.len());
+    let entry = field(FIELD.len()) + field(value);
+    let ours = field(entry);
+    let owner_value = field(ours);
+    let owner = OWNER.len() + domain.len();
+    let owner_entry = field(owner) + field(owner_value);
+    let metadata = field(owner_entry);
+    let mut out = Vec::with_capacity(field(metadata));
+    let head = |out: &mut Vec<u8>, number: u8, length: usize| {
+        const LENGTH_DELIMITED: u8 = 2;
+        out.push(number << 3 | LENGTH_DELIMITED);
+        let _ = encode_length_delimiter(length, out);
+    };
+    // RateLimitResponse.dynamic_metadata, Struct.fields, the key and the value of an entry.
+    head(&mut out, 6, metadata);
+    head(&mut out, 1, owner_entry);
+    head(&mut out, 1, owner);
+    out.extend_from_slice(OWNER.as_bytes());
+    out.extend_from_slice(domain.as_bytes());
+    head(&mut out, 2, owner_value);
+    // Value.struct_value, Struct.fields, the key and the value of an entry.
+    head(&mut out, 5, ours);
+    head(&mut out, 1, entry);
+    head(&mut out, 1, FIELD.len());
+    out.extend_from_slice(FIELD.as_bytes());
+    head(&mut out, 2, value);
+    // Value.string_value.
+    head(&mut out, 3, text.len());
+    out.extend_from_slice(text.as_bytes());
+    out
 }
 
 /// The receipt in the dynamic metadata of a response.
 pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
-    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
+    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("{OWNER}{domain}"))?;
     let Some(Kind::StructValue(ours)) = &ours.kind else { return None };
-    match &ours.fields.get("receipt")?.kind {
+    match &ours.fields.get(FIELD)?.kind {
         Some(Kind::StringValue(receipt)) => Some(receipt),
         _ => None,
     }

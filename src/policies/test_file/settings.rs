@@ -11,7 +11,7 @@ use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
 /// The settings that a test may have.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "charging",
     "shadow_mode",
     "quota_mode",
@@ -26,6 +26,7 @@ pub const NAMES: [&str; 21] = [
     "response.limit_header",
     "response.remaining_header",
     "response.reset_header",
+    "holds.receipt_key",
     "memory.max_keys",
     "limits.descriptors",
     "limits.entries",
