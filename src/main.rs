@@ -1,31 +1,23 @@
 //! `weir`: arguments to a command, and the end of the process.
 
-use std::fmt;
 use std::io::{self, StderrLock, StdoutLock, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{fmt, thread};
 
 use clap::Parser as _;
-use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
+use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
 use weir_cli::ask::{self, Decided, Output, Question};
-use weir_cli::check;
 use weir_cli::client::{self, Ended};
 use weir_cli::diff::{self, Outcome};
-use weir_cli::explain;
 use weir_cli::lua::{self, NoScript};
-use weir_cli::overrides;
 use weir_cli::pipe::UntilClosed;
 use weir_cli::program::Program;
-use weir_cli::ratelimit;
-use weir_cli::rows;
-use weir_cli::schema;
 use weir_cli::serve::{self, ServeError};
 use weir_cli::simulate::{self, SimulateError};
-use weir_cli::tap;
 use weir_cli::test::{self, Verdict};
-use weir_cli::top;
+use weir_cli::{check, explain, overrides, ratelimit, rows, tap, top};
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.
@@ -107,10 +99,7 @@ fn main() -> ExitCode {
                 Err(reason) => return told(&reason, USAGE),
             }
         }
-        Command::Top(arguments) => {
-            let TopArguments { server, interval, sort, once } = arguments;
-            top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
-        }
+        Command::Top(arguments) => top::run(&arguments).map_err(|error| error.to_string()),
         Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
             Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
@@ -121,9 +110,9 @@ fn main() -> ExitCode {
             }
             result => result.map_err(|error| error.to_string()),
         },
-        Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
+        Command::Tap(arguments) => tap::run(&arguments).map_err(|error| error.to_string()),
         Command::Schema(arguments) => {
-            schema::run(arguments.of, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
+            writeln!(stdout(), "{:#}", arguments.of.document()).map_err(|error| format!("cannot write: {error}"))
         }
         Command::Diff(arguments) => {
             return match diff::run(&arguments.diff(), &mut stdout()) {
@@ -165,12 +154,10 @@ fn stdout() -> UntilClosed<StdoutLock<'static>> {
     UntilClosed::new(io::stdout().lock())
 }
 
-/// The same for what is beside the output.
 fn stderr() -> UntilClosed<StderrLock<'static>> {
     UntilClosed::new(io::stderr().lock())
 }
 
-/// How a tool of envoyproxy/ratelimit ends.
 fn tool_ended(result: Result<(), Ended>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -179,7 +166,6 @@ fn tool_ended(result: Result<(), Ended>) -> ExitCode {
     }
 }
 
-/// The end of a server.
 fn ended(result: Result<(), ServeError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -71,7 +71,6 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
 /// A result by name, and its number.
 type Counted = (&'static str, fn(&Deliveries) -> &AtomicU64);
 
-/// Adds the counts of alerts to the metrics.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
     let results: [Counted; 3] =
         [("delivered", |of| &of.delivered), ("given_up", |of| &of.given_up), ("dropped", |of| &of.dropped)];

@@ -10,7 +10,6 @@ use weir_telemetry::logging;
 
 use super::Addresses;
 
-/// The version of this build.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit of this build; `unknown` if the build could not determine it. build.rs sets it.
 pub const COMMIT: &str = env!("WEIR_COMMIT");
@@ -25,7 +24,6 @@ pub(super) fn instance(settings: &Settings) -> Instance {
     Instance { name: given.or_else(host), version: VERSION }
 }
 
-/// The banner's content.
 pub(super) struct Banner {
     listeners: Vec<(&'static str, String)>,
     store: String,

@@ -4,10 +4,8 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// The root of the repository.
 const ROOT: &str = "../..";
 
-/// The hexadecimal digits of a commit that are shown.
 const COMMIT_DIGITS: &str = "--short=12";
 
 fn main() {

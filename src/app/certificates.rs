@@ -131,7 +131,6 @@ mod tests {
 
     use super::*;
 
-    /// Writes a new certificate and its key.
     fn issue(identity: &Identity) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();

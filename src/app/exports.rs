@@ -27,7 +27,6 @@ pub(super) struct Exports {
     webhook: Option<Webhook>,
 }
 
-/// The tasks that send.
 pub(super) struct Senders {
     tasks: Vec<Done>,
     /// Dropping it makes the tasks send the rest and end.
@@ -51,7 +50,6 @@ impl Exports {
         self.tracer.clone()
     }
 
-    /// Starts to send.
     pub(super) fn start(self, supervisor: &Supervisor, metrics: &Arc<Metrics>) -> Senders {
         let (stop, stopped) = watch::channel(());
         let stopped = || {

@@ -53,23 +53,14 @@ const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why weir did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// The address of a listener cannot be bound.
     #[error("cannot listen on {address} for {listener}: {reason}")]
-    Bind {
-        /// The listener.
-        listener: &'static str,
-        /// The address from the settings.
-        address: Endpoint,
-        /// The error of the system.
-        reason: io::Error,
-    },
+    Bind { listener: &'static str, address: Endpoint, reason: io::Error },
     /// The policies cannot be loaded. Each problem is one text.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
     /// A TLS file of the gRPC listener or of the collector cannot be used.
     #[error("{0}")]
     Tls(#[from] FileError),
-    /// The address of Redis cannot be used.
     #[error("{0}")]
     Redis(#[from] weir_store::redis::EndpointError),
     /// The system cannot start a thread or a runtime.
@@ -78,16 +69,13 @@ pub enum AppError {
     /// A mapping file or a pattern cannot be used: the setting, the place and the mistake.
     #[error("{0}")]
     Statistics(String),
-    /// The settings of traces cannot be used.
     #[error("traces: {0}")]
     Traces(String),
-    /// The settings of the metrics export cannot be used.
     #[error("metrics export: {0}")]
     MetricsExport(String),
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
-    /// The rows of a Redis cannot be opened.
     #[error("{0}")]
     Rows(String),
     /// A part of weir ended before the shutdown.
@@ -173,7 +161,6 @@ async fn serve_on(
     left
 }
 
-/// The directory of policy files, and which files are policies.
 #[must_use]
 pub fn source(policies: &weir_settings::Policies) -> Source {
     Source {

@@ -49,7 +49,6 @@ impl Listeners {
         Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
-    /// The addresses of the listeners.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }

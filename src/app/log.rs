@@ -33,7 +33,6 @@ pub fn flush_log() {
     logging::flush(FLUSH_TIMEOUT);
 }
 
-/// Adds the numbers of lost lines to the metrics.
 pub(super) fn count(metrics: &Metrics) {
     for &by in LostBy::VARIANTS {
         let labels = [("reason", by.into())];

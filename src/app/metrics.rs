@@ -22,7 +22,6 @@ use weir_telemetry::tap;
 
 use super::{AppError, certificates, otlp};
 
-/// The path of metrics with HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
 
 /// The options of the metrics.

@@ -32,7 +32,6 @@ const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load in the log. Further ones are counted.
 const LOGGED_WARNINGS_MAX: usize = 20;
 
-/// Policies that are ready to be used.
 pub(super) struct Loaded {
     pub(super) policies: PolicySet,
     /// The place of each rule, by its id.
@@ -49,7 +48,6 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-/// Reads the whole directory.
 fn load(source: &Source, dialect: Dialect, stores: &Opened, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
     checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
@@ -167,16 +165,13 @@ impl Target {
     }
 }
 
-/// Why the directory is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// A periodic poll for changes.
     Poll,
     /// An order of the operator. Loads the current files, even if they still change.
     Order,
 }
 
-/// Watches the directory.
 pub(super) struct Reload {
     watch: Watch,
     source: Source,

@@ -8,7 +8,6 @@ use weir_engine::{PolicySet, Rule};
 /// The most rules of one kind that are named.
 const NAMED_MAX: usize = 3;
 
-/// How two policy sets differ.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     before: usize,

@@ -58,7 +58,6 @@ impl WarmUp {
         }
     }
 
-    /// Waits until all have answered.
     async fn complete(&self) {
         // Fails only if the sender is dropped; `self` holds it.
         let _ = self.answered.subscribe().wait_for(|answered| *answered >= self.expected).await;
@@ -236,7 +235,6 @@ async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
     }
 }
 
-/// Whether all answer a PING.
 async fn ping(stores: &[Arc<dyn Store>]) -> Result<(), (&'static str, StoreError)> {
     for store in stores {
         store.ping(Instant::now() + PING_TIMEOUT).get().await.map_err(|error| (store.name(), error))?;

@@ -5,22 +5,17 @@
 use std::sync::Arc;
 
 use weir_settings::{RedisServer, RedisTls, Secret, Topology};
-use weir_store::redis::breaker;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::turns::Turns;
-use weir_store::redis::{Endpoint, RedisObserver, RedisTarget, Sentinels};
+use weir_store::redis::{Endpoint, RedisObserver, RedisTarget, Sentinels, breaker};
 use weir_telemetry::metrics::Metrics;
-use weir_tls::Identity;
-use weir_tls::TlsFiles;
+use weir_tls::{Identity, TlsFiles};
 
 use super::{AppError, certificates};
 
-/// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
-/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// How one Redis is deployed.
 #[derive(Clone)]
 pub(super) enum Deployment {
     /// One server at a time.

@@ -26,9 +26,7 @@ pub(super) struct RedisHealth {
     metrics: RedisMetrics,
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
-    /// One for each kind of problem.
     troubles: Mutex<BTreeMap<&'static str, KindOfTrouble>>,
-    /// How many outages have ended.
     outages_ended: Arc<AtomicU64>,
     batches: Mutex<Vec<Arc<Batches>>>,
     loads: Mutex<Vec<(Pool, Load)>>,
@@ -38,12 +36,10 @@ pub(super) struct RedisHealth {
     servers: Mutex<BTreeMap<Box<str>, usize>>,
 }
 
-/// The Redis that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
     /// The Redis for all limits, or for all except those per second.
     First,
-    /// The Redis for limits per second.
     PerSecond,
 }
 
@@ -163,7 +159,6 @@ impl RedisHealth {
         of_pools.filter_map(|(_, load)| number(load)).map(|number| number as u64).sum()
     }
 
-    /// Counts a runtime with a pipeline to this address.
     fn server_started(&self, address: &str) {
         let mut servers = self.servers.lock();
         *servers.entry(address.into()).or_default() += 1;
@@ -253,7 +248,6 @@ impl RedisHealth {
     }
 }
 
-/// The observer of one runtime.
 struct Listener {
     health: Arc<RedisHealth>,
     batches: Arc<Batches>,

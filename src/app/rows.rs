@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::BufReader;
+use std::io::ErrorKind::{NotADirectory, NotFound};
+use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +21,9 @@ use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
 use weir_policies::row_file::{ROW_FILE_ENDING, RowReader};
 use weir_telemetry::metrics::Metrics;
 
-/// How often the directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most problems that are logged of one look.
 const PROBLEMS_MAX: usize = 20;
-/// The most files.
 const FILES_MAX: usize = 1_000;
 
 /// What distinguishes a file from its next version: its inode was changed then, and it has this length. A copy can keep the time of
@@ -37,13 +36,10 @@ struct Place {
     line: usize,
 }
 
-/// The files of rows in a directory.
 pub(super) struct RowFiles {
     table: Arc<RowTable>,
     directory: PathBuf,
-    /// Whether some files were put in force.
     in_force: watch::Sender<bool>,
-    /// Whether the files are refused now.
     are_refused: Arc<AtomicBool>,
 }
 
@@ -91,7 +87,12 @@ impl RowFiles {
             let now = self.table.policies();
             let are_same = Arc::ptr_eq(&now, &std::mem::replace(&mut policies, now.clone()));
             let (found, are_good) = on_own_thread(move || {
-                let Some(found) = files(&directory) else { return (before, None) };
+                let found = match files(&directory) {
+                    Ok(found) => found,
+                    // A file of policies has no rows beside it, and `policies.allow_empty` needs no directory.
+                    Err(error) if before.is_none() && matches!(error.kind(), NotADirectory | NotFound) => BTreeMap::new(),
+                    Err(_) => return (before, None),
+                };
                 let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
                 // A start without files needs no line in the log.
                 let has_none = before.is_none() && found.is_empty();
@@ -110,9 +111,12 @@ impl RowFiles {
     }
 }
 
-/// The files of rows in a directory; None if it cannot be read now, which the watch over the policies logs.
-fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
-    let entries = fs::read_dir(directory).ok()?;
+/// The files of rows in a directory.
+///
+/// # Errors
+/// When it cannot be read now, which the watch over the policies logs.
+fn files(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+    let entries = fs::read_dir(directory)?;
     let is_rows = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')
@@ -123,7 +127,7 @@ fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
         let metadata = fs::metadata(&path).ok().filter(|metadata| metadata.is_file() && is_rows(&path))?;
         Some((path, (metadata.ctime(), metadata.ctime_nsec(), metadata.len())))
     });
-    Some(found.take(FILES_MAX).collect())
+    Ok(found.take(FILES_MAX).collect())
 }
 
 /// Puts the rows of these files in force, or logs why not. Returns whether they are.
@@ -177,7 +181,6 @@ fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mu
     }
 }
 
-/// Shows how many rows are known.
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
     metrics.gauge("weir_rows_known", &[], move || of.len() as u64);

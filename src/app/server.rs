@@ -39,21 +39,17 @@ pub(super) struct Server {
     pub(super) supervisor: Supervisor,
     report: Arc<ServiceState>,
     stores: Stores,
-    /// The stores of this runtime.
     control: Opened,
 }
 
-/// The running listeners.
 pub(super) struct Serving {
     pub(super) grpc: weir_grpc::Serving,
-    /// Ends of the HTTP listeners.
     pub(super) http: Vec<Done>,
     pub(super) overrides: Arc<OverrideTable>,
     pub(super) rows: Arc<RowTable>,
     warm_up: Arc<WarmUp>,
 }
 
-/// Makes the limiter of each runtime.
 #[derive(Clone)]
 struct Limiters {
     policies: Arc<Policies>,
@@ -144,12 +140,10 @@ impl Server {
         }
     }
 
-    /// The target of loads.
     fn target(&self, policies: &Arc<Policies>) -> policies::Target {
         policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
     }
 
-    /// Starts to serve on the listeners.
     pub(super) async fn listen(
         &self,
         listeners: Listeners,
@@ -217,7 +211,6 @@ impl Server {
         Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
     }
 
-    /// The data for the HTTP listeners.
     fn site(
         &self,
         limiter: Arc<Limiter>,
@@ -314,7 +307,6 @@ impl Server {
         first_rows
     }
 
-    /// Sends the state to the service manager.
     pub(super) fn notify(&self, manager: Arc<ServiceManager>, serving: &mut Serving) {
         let sources = service_manager::Sources {
             life: self.life.clone(),

@@ -19,12 +19,10 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(40);
 /// How many times the runtimes are checked within the time of the watchdog.
 const WATCHDOG_LOOKS: u32 = 4;
 
-/// The sources of the notices.
 pub(super) struct Sources {
     pub(super) life: Life,
     pub(super) report: Arc<ServiceState>,
     pub(super) orders: Orders,
-    /// The pulses of the runtimes that decide.
     pub(super) pulses: Vec<Pulse>,
 }
 
@@ -38,7 +36,6 @@ pub(super) async fn failed(manager: &ServiceManager, reason: &str) {
     manager.send(&[Notice::Stopping, Notice::Status(&format!("failed: {reason}"))]).await;
 }
 
-/// Sends notices until the end.
 pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Result<(), String> {
     let Sources { life, report, orders, pulses } = sources;
     tokio::select! {
@@ -47,7 +44,6 @@ pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Re
     }
 }
 
-/// Sends the state until the end.
 async fn announce(manager: &ServiceManager, life: &Life, report: &ServiceState, mut orders: Orders) {
     manager.send(&[Notice::Status("starts")]).await;
     tokio::select! {
@@ -115,7 +111,6 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     }
 }
 
-/// The state in one line.
 fn status(summary: Summary) -> String {
     let Summary { domains, rules, problems, store_answered } = summary;
     let mut text = format!("serves {}, {}", counted(domains, "domain"), counted(rules, "rule"));

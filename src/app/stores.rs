@@ -17,16 +17,13 @@ use super::AppError;
 use super::redis::{self, Deployment};
 use super::redis_health::{Pool, RedisHealth};
 
-/// Makes stores.
 #[derive(Clone)]
 pub(super) enum Stores {
-    /// A store that all runtimes share.
     Shared(Arc<dyn Store>),
     /// Stores for each runtime, which have their own connections.
     Redis(Box<Servers>),
 }
 
-/// The Redis servers, and their state.
 #[derive(Clone)]
 pub(super) struct Servers {
     settings: weir_settings::Redis,
@@ -37,17 +34,14 @@ pub(super) struct Servers {
     turns: Turns,
 }
 
-/// The stores of one runtime.
 #[derive(Clone)]
 pub(super) struct Opened {
-    /// The store of all states.
     pub(super) first: Arc<dyn Store>,
     /// The store of single limits per second, if it is a separate one.
     pub(super) per_second: Option<Arc<dyn Store>>,
 }
 
 impl Opened {
-    /// The stores outside this process.
     pub(super) fn remote(&self) -> impl Iterator<Item = &Arc<dyn Store>> {
         std::iter::once(&self.first).chain(&self.per_second).filter(|store| !store.is_immediate())
     }
@@ -70,7 +64,6 @@ impl Stores {
         }
     }
 
-    /// Opens the stores for the current runtime.
     pub(super) fn open(&self) -> Opened {
         match self {
             Self::Shared(store) => Opened { first: store.clone(), per_second: None },

@@ -13,7 +13,6 @@ use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, 
 
 use super::{AppError, certificates, otlp};
 
-/// The path of spans with HTTP.
 const PATH: &str = "/v1/traces";
 
 /// The tracer and the exporter. None if traces are off. Reads the TLS files once.
@@ -53,7 +52,6 @@ pub(super) async fn open(
     Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
 }
 
-/// Adds the numbers of exported and dropped spans to the metrics.
 fn count(spans: &Arc<Spans>, metrics: &Metrics) {
     let of = spans.clone();
     metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported());

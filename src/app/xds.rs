@@ -15,11 +15,8 @@ use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 use super::stores::Opened;
 use super::{AppError, certificates, policies};
 
-/// The target of accepted policies.
 pub(super) struct Target {
-    /// Applies loaded policies, and reports problems.
     pub(super) load: policies::Target,
-    /// How resources are read.
     pub(super) dialect: Dialect,
     /// The stores, which must support the limits.
     pub(super) stores: Opened,
@@ -29,7 +26,6 @@ pub(super) struct Target {
 pub(super) struct First(watch::Receiver<bool>);
 
 impl First {
-    /// Waits until some policies are in force.
     pub(super) async fn in_force(&mut self) {
         // The sender is in the sink, which lives as long as the subscription.
         let _ = self.0.wait_for(|in_force| *in_force).await;

@@ -43,7 +43,6 @@ pub struct AdminServer {
     port: u16,
 }
 
-/// The bounds of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The largest body in bytes.
@@ -55,32 +54,24 @@ pub struct Bounds {
 /// Why there is no usable answer. Each variant has the address.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// There is no connection.
     #[error("cannot connect to {0}: {1}")]
     Connect(AdminServer, String),
-    /// There was no answer in time.
     #[error("no answer from {0} to {1} within {2:?}")]
     Timeout(AdminServer, String, Duration),
     /// The connection broke, or the answer is not HTTP.
     #[error("{0} does not answer {1} by HTTP: {2}")]
     Broken(AdminServer, String, String),
-    /// The status is not 200.
     #[error("{0} answers {1} with {2}: {3}")]
     Refused(AdminServer, String, StatusCode, String),
-    /// The body is larger than the bound.
     #[error("the answer of {0} to {1} is larger than {2} bytes")]
     TooLarge(AdminServer, String, usize),
-    /// The body is not an answer of weir.
     #[error("{0} is not a weir of this version: {1}: {2}")]
     Unknown(AdminServer, String, String),
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub struct Sent<'a> {
-    /// Its method.
     pub method: Method,
-    /// Its path, with the query.
     pub path: &'a str,
     /// The JSON body; empty for none.
     pub body: String,
@@ -100,7 +91,6 @@ impl fmt::Display for Sent<'_> {
     }
 }
 
-/// The accepted status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// 200.
@@ -109,14 +99,12 @@ pub enum Expected {
     OkOrUnready,
 }
 
-/// The text of an error of the admin listener.
 #[derive(Deserialize)]
 struct ErrorBody {
     error: String,
 }
 
 impl Default for AdminServer {
-    /// The address in the default settings.
     fn default() -> Self {
         let preset = Setting::find("listen.admin").map(Setting::default_text).unwrap_or_default();
         preset.parse().unwrap_or_else(|_| Self { host: "127.0.0.1".to_owned(), port: 6070 })
@@ -184,8 +172,6 @@ impl AdminServer {
         self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
-    /// The JSON that answers a request.
-    ///
     /// # Errors
     /// When there is no valid answer.
     pub async fn ask<T: DeserializeOwned>(
@@ -247,7 +233,6 @@ impl AdminServer {
         NoAnswer::Refused(self.clone(), sent.to_string(), status, reason)
     }
 
-    /// Sends a request on a new connection.
     async fn send(&self, sent: &Sent<'_>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
         let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error));
         let stream = TcpStream::connect((self.host.as_str(), self.port))
@@ -345,7 +330,6 @@ impl Lines {
     }
 }
 
-/// The message of an error.
 fn reason(body: &[u8]) -> String {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => shown(&body.error),

@@ -8,16 +8,16 @@ pub mod rows;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::LazyLock;
-use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use weir_app::COMMIT;
 use weir_engine::descriptor::parse_entries;
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
 use weir_policies::Dialect;
+use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 
@@ -25,13 +25,13 @@ use self::overrides::OverrideArguments;
 use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
+use super::descriptor::Descriptor;
 use super::diff::{self, Diff, FailOn};
 use super::numbers::number;
-use super::schema::Of;
 use super::simulate::SimulateArguments;
-use super::tap;
+use super::tap::TapArguments;
 use super::test::{TestFormat, Tests};
-use super::top::Sort;
+use super::top::TopArguments;
 
 /// `weir` and its arguments.
 #[derive(Parser)]
@@ -435,104 +435,12 @@ impl ExplainArguments {
     }
 }
 
-/// The arguments of `weir top`.
-#[derive(Args, Debug)]
-pub struct TopArguments {
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    pub server: AdminServer,
-    /// The time between two reports, from 1s to 30s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
-    pub interval: Duration,
-    /// The order of the limits
-    #[arg(long, value_enum, default_value_t)]
-    pub sort: Sort,
-    /// Write one report as lines, and end
-    #[arg(long)]
-    pub once: bool,
-}
-
-/// The server compares with its counts of the last minute. It reads them at most once a second.
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = weir_text::duration(text)?;
-    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
-    is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
-}
-
-/// The arguments of `weir tap`.
-#[derive(Args, Debug)]
-pub struct TapArguments {
-    /// Only requests with a descriptor that has these entries, in any order
-    ///
-    /// A comma inside a value is written as \, and a backslash as \\
-    #[arg(value_name = "K=V[,K=V]")]
-    descriptor: Option<Descriptor>,
-    /// The server's admin listener, HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value_t)]
-    server: AdminServer,
-    /// Only requests of this domain
-    #[arg(long, value_name = "NAME")]
-    domain: Option<String>,
-    /// Only requests that meet this rule: a "descriptor" of /policies, such as plan=free|path
-    #[arg(long, value_name = "PATH")]
-    rule: Option<String>,
-    /// Only requests with this answer; shadow: over, and admitted by shadow_mode
-    #[arg(long, value_name = "VERDICT", value_parser = ["ok", "over", "shadow", "error"])]
-    verdict: Option<String>,
-    /// One in N requests, at random
-    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(1, 1_000_000))]
-    sample: u32,
-    /// End after this many requests
-    #[arg(long, value_name = "N", value_parser = number::<u64>(1, u64::MAX))]
-    count: Option<u64>,
-    /// End after this time, such as 5m; at most the server's tap.max_duration
-    #[arg(long = "for", value_name = "TIME", value_parser = tap_length)]
-    length: Option<Duration>,
-    /// Print JSON lines, as --record writes them
-    #[arg(long, conflicts_with = "record")]
-    json: bool,
-    /// Write the requests to a new file, which weir simulate and weir diff read
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Replace the file of --record if there is one
-    #[arg(long, requires = "record")]
-    force: bool,
-    /// Show values in plain text, which requires a token with the right tap-values, or hide them; without it, the
-    /// server's tap.values decides
-    #[arg(long, value_name = "HOW", value_enum)]
-    values: Option<tap::Values>,
-    /// A file with a token of the server's admin.token_file
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-}
-
-fn tap_length(text: &str) -> Result<Duration, String> {
-    let length = weir_text::duration(text)?;
-    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&length);
-    is_possible.then_some(length).ok_or_else(|| "must be from 1s to 24h".to_owned())
-}
-
-impl TapArguments {
-    /// The tap that the arguments describe.
-    pub fn question(self) -> tap::Question {
-        let Self { descriptor, server, domain, rule, verdict, sample, count, length, .. } = self;
-        let Self { json, record, force, values, token_file, .. } = self;
-        let output = match record {
-            Some(file) => tap::Output::File { file, force },
-            None if json => tap::Output::Json,
-            None => tap::Output::Text,
-        };
-        let entries = descriptor.map(|descriptor| descriptor.entries).unwrap_or_default();
-        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, values, token_file }
-    }
-}
-
 /// The arguments of `weir schema`.
 #[derive(Args, Debug)]
 pub struct SchemaArguments {
     /// The kind of file
-    #[arg(value_enum, value_name = "WHAT")]
-    pub of: Of,
+    #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(Schema::NAMES).try_map(|name| Schema::named(&name).ok_or("no such schema")))]
+    pub of: Schema,
 }
 
 /// The arguments of `weir lua`.
@@ -540,25 +448,6 @@ pub struct SchemaArguments {
 pub struct LuaArguments {
     /// The script, such as decide
     pub name: Option<String>,
-}
-
-/// A descriptor as typed: `path=/login,client=10.0.0.1`.
-///
-/// The key ends at the first `=`, so a value may contain `=`. A value may be empty, a key may not. `\,` is a comma and `\\` a
-/// backslash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Descriptor {
-    /// Keys and values, in the typed order.
-    pub entries: Vec<(String, String)>,
-}
-
-impl FromStr for Descriptor {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let entries = parse_entries(text)?;
-        Ok(Self { entries })
-    }
 }
 
 /// The settings of `weir serve --config` with this file and environment.
@@ -642,7 +531,10 @@ mod tests {
     use weir_engine::Mode;
     use weir_settings::{SETTINGS, StoreKind};
 
+    use std::time::Duration;
+
     use super::*;
+    use crate::top::Sort;
 
     fn serve(arguments: &[&str]) -> ServeArguments {
         let all = ["weir", "serve"].iter().chain(arguments);

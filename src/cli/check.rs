@@ -14,8 +14,7 @@ use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
 use weir_settings::{PolicySource, Settings};
-use weir_text::instant_text;
-use weir_text::spell;
+use weir_text::{instant_text, spell};
 
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
@@ -26,16 +25,13 @@ const LABEL_CHARS_MAX: usize = 60;
 pub(super) const THE_SERVERS: &str = "the server's";
 /// The most names of a kind that are listed.
 const NAMED_MAX: usize = 8;
-/// The indentation of one level of descriptors.
 const INDENT: &str = "  ";
 
-/// Why a command that reads policies failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
-    /// A server returned no policies.
     #[error("{0}")]
     Server(#[from] NoPolicies),
     /// A server refuses newer policies and keeps its old ones.
@@ -44,7 +40,6 @@ pub enum Failed {
     /// The number of warnings, which count as errors.
     #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
@@ -326,7 +321,6 @@ fn algorithm(limit: &Limit) -> String {
     text
 }
 
-/// A limit on one line.
 pub(super) fn describe_limit(limit: &Limit) -> String {
     format!("{}   {}", amount(limit), details(limit).join(", "))
 }

@@ -13,16 +13,12 @@ use weir_tls::{Identity, TlsFiles};
 use super::ask::{self, Output, Question};
 use super::check;
 
-/// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The flags are wrong.
     Usage(String),
-    /// The tool failed.
     Failed(String),
 }
 
-/// A flag of a tool.
 struct Flag {
     name: &'static str,
     takes: Takes,

@@ -18,17 +18,14 @@ use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
 
-/// A comparison and the form of its report.
 pub struct Diff {
     /// The policies before: a directory, or one file.
     pub old: PathBuf,
-    /// The policies now.
     pub new: PathBuf,
     /// The dialect of both. The settings of the traffic can change it.
     pub dialect: Dialect,
     /// The requests for both: a file of traffic, or a record of `weir tap`.
     pub traffic: Option<PathBuf>,
-    /// The form of the report.
     pub format: DiffFormat,
     /// The kinds of changes that count. Empty: all kinds.
     pub fail_on: Vec<FailOn>,
@@ -60,41 +57,34 @@ pub enum FailOn {
     Unknown,
 }
 
-/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing changes, or no change counts.
     Same,
-    /// A change that counts.
     Differs,
     /// No such change was found, but some effects are unknown.
     Unknown,
 }
 
-/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDiff {
     /// Policies of one side or both are wrong; one line for each problem.
     #[error("{0}")]
     Policies(String),
-    /// The traffic is wrong.
     #[error("{0}")]
     Traffic(#[from] AnswersError),
     /// `--fail-on answers` was given without traffic.
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
-    /// The report cannot be written.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Policies, and the places of their rules.
 struct Side {
     policies: Arc<PolicySet>,
     places: Vec<Location>,
 }
 
-/// The content of a report.
 struct Report<'r> {
     old: &'r Side,
     new: &'r Side,

@@ -117,9 +117,7 @@ fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Res
 
 struct Request<'r> {
     loaded: &'r Loaded,
-    /// The `on_error` of the server.
     servers: &'r str,
-    /// The overrides of the domain.
     shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
     outline: &'r DomainOutline,

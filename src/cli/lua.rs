@@ -6,18 +6,14 @@ use std::io::{self, Write};
 
 use weir_text::nearest;
 
-/// Why no script was printed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoScript {
-    /// No script has this name.
     #[error("no script {name:?}; {hint}")]
     Unknown {
-        /// The requested name.
         name: String,
         /// The probable name, or how to list all names.
         hint: String,
     },
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }

@@ -1,6 +1,5 @@
 //! Numbers in arguments.
 
-/// Reads a whole number within bounds.
 pub(super) fn number<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));

@@ -19,23 +19,19 @@ use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
 use super::runtime::block_on;
 use super::token::Token;
 
-/// Their path at the admin listener.
 pub(super) const PATH: &str = "/overrides";
 /// Enough for 10,000 overrides in JSON.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
 
-/// Why there is no answer of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// The server gave no usable answer, or refused.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
 
-/// One override in the answer of a server.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ShownOverride {
     pub(super) domain: String,
@@ -114,7 +110,6 @@ pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unan
     }
 }
 
-/// All overrides of a server.
 #[derive(Deserialize)]
 pub(super) struct List {
     /// The time since the server last read its store.

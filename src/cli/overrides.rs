@@ -20,21 +20,17 @@ use super::token::Token;
 /// The maximum age of a list without a note.
 const READ_MS_MAX: u64 = 5_000;
 
-/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The server gave no usable answer, or refused.
     #[error("{0}")]
     Server(#[from] Unanswered),
     /// The arguments contradict each other, or name a file that cannot be used.
     #[error("{0}")]
     Usage(String),
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// The answer of a server to a change.
 #[derive(Deserialize)]
 struct Changed {
     store: String,

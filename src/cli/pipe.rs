@@ -11,7 +11,6 @@ pub struct UntilClosed<W> {
 }
 
 impl<W: Write> UntilClosed<W> {
-    /// Writes to `out`.
     pub fn new(out: W) -> Self {
         Self { out, is_closed: false }
     }

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// `weir`, and any unknown name.
@@ -17,7 +16,6 @@ pub enum Program {
 }
 
 impl Program {
-    /// The program by its name or path.
     pub fn called(name: &OsStr) -> Self {
         match Path::new(name).file_name().and_then(OsStr::to_str) {
             Some("ratelimit") => Self::Ratelimit,

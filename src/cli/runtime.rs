@@ -2,8 +2,6 @@
 
 use std::io;
 
-/// Runs a future to its end.
-///
 /// # Errors
 /// If this process cannot start a runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_app::AppError;
-use weir_lifecycle::OnHangup;
-use weir_lifecycle::ServiceManager;
-use weir_lifecycle::Shutdown;
+use weir_lifecycle::{OnHangup, ServiceManager, Shutdown};
 use weir_settings::envoy_ratelimit::Note;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Problems, Settings};
@@ -17,12 +15,10 @@ use super::args::ServeArguments;
 /// The time for the last tasks of the control runtime, after all other parts have ended.
 const REST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Why serving failed.
 #[derive(Debug)]
 pub enum ServeError {
     /// The settings are wrong: nothing was started.
     Settings(Problems),
-    /// The server could not start or continue.
     Failed(String),
 }
 

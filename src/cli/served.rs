@@ -16,10 +16,8 @@ use super::runtime::block_on;
 const BOUNDS: Bounds = Bounds { bytes_max: 512 << 20, timeout: Duration::from_secs(60) };
 const SOURCE: &str = "/policies/source";
 
-/// Policies of a server.
 #[derive(Debug)]
 pub struct Served {
-    /// The policies in force.
     pub loaded: Loaded,
     /// The server's setting `on_error`.
     pub on_error: String,
@@ -27,16 +25,12 @@ pub struct Served {
     pub problems: Vec<String>,
 }
 
-/// Why there are no policies.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPolicies {
-    /// The server gave no usable answer.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// This program refuses policies that the server has accepted.
     #[error("{0} has policies in force that this version of weir refuses:\n{1}")]
     Refused(AdminServer, Problems),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }

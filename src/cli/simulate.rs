@@ -27,7 +27,6 @@ use self::files::{Inputs, Results};
 use super::bar::Bar;
 use super::numbers::number;
 
-/// The most sets of policies.
 pub const POLICIES_MAX: usize = 32;
 /// The most keys that are reported for each set of policies.
 const REPORTED_KEYS_MAX: u32 = 1_000;
@@ -64,13 +63,11 @@ pub struct SimulateArguments {
     pub max_requests: u64,
 }
 
-/// Why there are no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// Traffic or policies are wrong; one line for each problem.
     #[error("{0}")]
     Input(String),
-    /// Results cannot be written.
     #[error("{0}")]
     Output(String),
     /// The reader of standard output has closed it.
@@ -152,7 +149,6 @@ fn cannot_start(error: &io::Error) -> SimulateError {
     SimulateError::Output(format!("cannot start: {error}"))
 }
 
-/// The report for people.
 fn shown(report: &Report, is_terminal: bool) -> String {
     let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
     let is_coloured = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

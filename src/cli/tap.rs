@@ -1,6 +1,6 @@
 //! `weir tap`: shows or records the requests that a running server decides.
 //!
-//! Not here: parsing of arguments (args.rs), and the server's side (telemetry/tap.rs).
+//! Not here: the server's side (telemetry/tap.rs).
 
 mod file;
 mod record;
@@ -19,6 +19,8 @@ use self::file::{Exists, RecordFile};
 use self::record::{TapLine, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer, encoded};
+use super::descriptor::Descriptor;
+use super::numbers::number;
 use super::runtime::block_on;
 use super::token::Token;
 
@@ -30,31 +32,57 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The time that the server has for its last note.
 const LAST_NOTE: Duration = Duration::from_secs(2);
 
-/// A tap: which requests it shows, and where.
-#[derive(Clone, Debug)]
-pub struct Question {
-    /// The admin listener.
-    pub server: AdminServer,
-    /// Only requests of this domain.
-    pub domain: Option<String>,
-    /// Only requests that meet this rule.
-    pub rule: Option<String>,
-    /// Only requests with this answer.
-    pub verdict: Option<String>,
-    /// Only requests with a descriptor that has these entries.
-    pub entries: Vec<(String, String)>,
-    /// One request in so many.
-    pub sample: u32,
-    /// Ends after so many requests.
-    pub count: Option<u64>,
-    /// Ends after this time.
-    pub length: Option<Duration>,
-    /// The output.
-    pub output: Output,
-    /// How values are shown; none for the server's setting.
-    pub values: Option<Values>,
-    /// The file of the token for the server.
-    pub token_file: Option<PathBuf>,
+/// The arguments of `weir tap`.
+#[derive(clap::Args, Debug)]
+pub struct TapArguments {
+    /// Only requests with a descriptor that has these entries, in any order
+    ///
+    /// A comma inside a value is written as \, and a backslash as \\
+    #[arg(value_name = "K=V[,K=V]")]
+    descriptor: Option<Descriptor>,
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    server: AdminServer,
+    /// Only requests of this domain
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Only requests that meet this rule: a "descriptor" of /policies, such as plan=free|path
+    #[arg(long, value_name = "PATH")]
+    rule: Option<String>,
+    /// Only requests with this answer; shadow: over, and admitted by shadow_mode
+    #[arg(long, value_name = "VERDICT", value_parser = ["ok", "over", "shadow", "error"])]
+    verdict: Option<String>,
+    /// One in N requests, at random
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(1, 1_000_000))]
+    sample: u32,
+    /// End after this many requests
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1, u64::MAX))]
+    count: Option<u64>,
+    /// End after this time, such as 5m; at most the server's tap.max_duration
+    #[arg(long = "for", value_name = "TIME", value_parser = tap_length)]
+    length: Option<Duration>,
+    /// Print JSON lines, as --record writes them
+    #[arg(long, conflicts_with = "record")]
+    json: bool,
+    /// Write the requests to a new file, which weir simulate and weir diff read
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Replace the file of --record if there is one
+    #[arg(long, requires = "record")]
+    force: bool,
+    /// Show values in plain text, which requires a token with the right tap-values, or hide them; without it, the
+    /// server's tap.values decides
+    #[arg(long, value_name = "HOW", value_enum)]
+    values: Option<Values>,
+    /// A file with a token of the server's admin.token_file
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+fn tap_length(text: &str) -> Result<Duration, String> {
+    let length = weir_text::duration(text)?;
+    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&length);
+    is_possible.then_some(length).ok_or_else(|| "must be from 1s to 24h".to_owned())
 }
 
 /// How values are shown.
@@ -66,29 +94,11 @@ pub enum Values {
     Shown,
 }
 
-/// Where requests go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// To standard output, for people.
-    Text,
-    /// To standard output, as JSON lines.
-    Json,
-    /// To a new file.
-    File {
-        /// Its path.
-        file: PathBuf,
-        /// Whether an existing file is replaced.
-        force: bool,
-    },
-}
-
-/// Why a tap failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The server gave no usable answer, or the connection broke.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// The server stops.
     #[error("{0} is stopping, which ends the tap")]
     Stopping(AdminServer),
     /// The connection ended without a reason.
@@ -97,22 +107,16 @@ pub enum TapError {
     /// The server sent nothing for too long.
     #[error("{0} has sent nothing for {1:?}")]
     Silent(AdminServer, Duration),
-    /// A line is not one of a tap.
     #[error("{0} is not a weir of this version: {1}")]
     NotATap(AdminServer, String),
-    /// The file exists.
     #[error("{0}")]
     Exists(#[from] Exists),
-    /// The file cannot be written.
     #[error("{0}: {1}")]
     File(String, io::Error),
-    /// The token cannot be read.
     #[error("{0}")]
     Token(String),
-    /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -121,25 +125,25 @@ pub enum TapError {
 ///
 /// # Errors
 /// If the tap does not begin, or if the server or the connection ends it early.
-pub fn run(question: &Question) -> Result<(), TapError> {
-    match block_on(tap(question)).map_err(TapError::Start)? {
+pub fn run(arguments: &TapArguments) -> Result<(), TapError> {
+    match block_on(tap(arguments)).map_err(TapError::Start)? {
         // A closed pipe ends the tap.
         Err(TapError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
-async fn tap(question: &Question) -> Result<(), TapError> {
-    if let Output::File { file, force: false } = &question.output {
+async fn tap(arguments: &TapArguments) -> Result<(), TapError> {
+    if let Some(file) = arguments.record.as_deref().filter(|_| !arguments.force) {
         file::must_be_new(file)?;
     }
-    let token = Token::of_file(question.token_file.as_deref()).map_err(TapError::Token)?;
+    let token = Token::of_file(arguments.token_file.as_deref()).map_err(TapError::Token)?;
     // Receive signals before anything else, so an early one has the same effect as a late one.
     let mut signals = Signals::new().map_err(TapError::Start)?;
-    let path = path(question);
+    let path = path(arguments);
     let mut lines = tokio::select! {
         () = signals.any() => return Ok(()),
-        lines = question.server.lines(&path, &token, BOUNDS) => lines?,
+        lines = arguments.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
     let reason = match TapLine::read(&first) {
@@ -148,47 +152,47 @@ async fn tap(question: &Question) -> Result<(), TapError> {
         _ => Some("its first line is not a header of records".to_owned()),
     };
     if let Some(reason) = reason {
-        return Err(TapError::NotATap(question.server.clone(), reason));
+        return Err(TapError::NotATap(arguments.server.clone(), reason));
     }
-    let mut sink = Sink::open(&question.output, &first)?;
+    let mut sink = Sink::open(arguments, &first)?;
     let mut seen = Seen::default();
-    let result = follow(question, &mut lines, &mut signals, &mut sink, &mut seen).await;
+    let result = follow(arguments, &mut lines, &mut signals, &mut sink, &mut seen).await;
     // A failure to write to standard error does not matter.
-    let _ = writeln!(io::stderr(), "weir: {}", seen.summary(&question.output, question.length));
+    let _ = writeln!(io::stderr(), "weir: {}", seen.summary(arguments));
     result
 }
 
 /// Passes on records until the tap ends.
 async fn follow(
-    question: &Question,
+    arguments: &TapArguments,
     lines: &mut Lines,
     signals: &mut Signals,
     sink: &mut Sink,
     seen: &mut Seen,
 ) -> Result<(), TapError> {
-    let end = question.length.map(|length| Instant::now() + ends_after(length));
+    let end = arguments.length.map(|length| Instant::now() + ends_after(length));
     loop {
         let line = tokio::select! {
             () = signals.any() => return Ok(()),
             () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return Ok(()),
             line = timeout(SILENCE_MAX, lines.next()) => match line {
                 Ok(line) => line?,
-                Err(_) => return Err(TapError::Silent(question.server.clone(), SILENCE_MAX)),
+                Err(_) => return Err(TapError::Silent(arguments.server.clone(), SILENCE_MAX)),
             },
         };
-        let Some(line) = line else { return Err(TapError::CutOff(question.server.clone())) };
+        let Some(line) = line else { return Err(TapError::CutOff(arguments.server.clone())) };
         match TapLine::read(&line) {
             Some(TapLine::Record(record)) => {
                 seen.requests += 1;
                 seen.lost += record.lost;
                 sink.put(&line, &record)?;
-                if question.count.is_some_and(|count| seen.requests >= count) {
+                if arguments.count.is_some_and(|count| seen.requests >= count) {
                     return Ok(());
                 }
             }
             Some(TapLine::Note(note)) if note.note == "no_domain" => {
                 // Ignores an error, as for the summary.
-                let _ = writeln!(io::stderr(), "weir: {}", no_domain(question, note.nearest.as_deref()));
+                let _ = writeln!(io::stderr(), "weir: {}", no_domain(arguments, note.nearest.as_deref()));
             }
             Some(TapLine::Note(note)) => {
                 seen.lost += note.lost;
@@ -197,14 +201,14 @@ async fn follow(
                         seen.is_server_done = true;
                         return Ok(());
                     }
-                    Some("shutdown") => return Err(TapError::Stopping(question.server.clone())),
+                    Some("shutdown") => return Err(TapError::Stopping(arguments.server.clone())),
                     _ => {}
                 }
             }
             Some(TapLine::Header(_)) | None => {
                 let start: String = line.chars().take(100).collect();
                 let reason = format!("a line is not a record: {}", printable(&start));
-                return Err(TapError::NotATap(question.server.clone(), reason));
+                return Err(TapError::NotATap(arguments.server.clone(), reason));
             }
         }
     }
@@ -217,13 +221,12 @@ fn ends_after(length: Duration) -> Duration {
 }
 
 /// The note if no policy has the domain. Requests of the domain may come later, and so may a policy.
-fn no_domain(question: &Question, nearest: Option<&str>) -> String {
-    let domain = question.domain.as_deref().unwrap_or_default();
+fn no_domain(arguments: &TapArguments, nearest: Option<&str>) -> String {
+    let domain = arguments.domain.as_deref().unwrap_or_default();
     let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
-    format!("warning: no policy of {} has the domain {domain:?}{meant}", question.server)
+    format!("warning: no policy of {} has the domain {domain:?}{meant}", arguments.server)
 }
 
-/// The signals that end the tap.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -253,18 +256,15 @@ struct Seen {
 }
 
 impl Seen {
-    fn summary(&self, output: &Output, length: Option<Duration>) -> String {
+    fn summary(&self, arguments: &TapArguments) -> String {
         let Self { requests, lost, is_server_done } = self;
-        let place = match output {
-            Output::File { file, .. } => format!(" recorded in {}", file.display()),
-            Output::Text | Output::Json => String::new(),
-        };
+        let TapArguments { record, length, .. } = arguments;
+        let place = record.as_ref().map_or_else(String::new, |file| format!(" recorded in {}", file.display()));
         let end = if *is_server_done && length.is_none() { "; the server's tap.max_duration is over" } else { "" };
         format!("{}{place}, {lost} lost{end}", counted(requests, "request"))
     }
 }
 
-/// The output of records.
 enum Sink {
     Text(Table),
     Json,
@@ -272,19 +272,17 @@ enum Sink {
 }
 
 impl Sink {
-    fn open(output: &Output, header: &str) -> Result<Self, TapError> {
-        match output {
-            Output::Text => {
-                let table = Table::new(is_coloured());
-                io::stdout().write_all(table.heading().as_bytes())?;
-                Ok(Self::Text(table))
-            }
-            Output::Json => {
-                writeln!(io::stdout(), "{header}")?;
-                Ok(Self::Json)
-            }
-            Output::File { file, force } => Ok(Self::File(RecordFile::create(file, *force, header)?)),
+    fn open(arguments: &TapArguments, header: &str) -> Result<Self, TapError> {
+        if let Some(file) = &arguments.record {
+            return Ok(Self::File(RecordFile::create(file, arguments.force, header)?));
         }
+        if arguments.json {
+            writeln!(io::stdout(), "{header}")?;
+            return Ok(Self::Json);
+        }
+        let table = Table::new(is_coloured());
+        io::stdout().write_all(table.heading().as_bytes())?;
+        Ok(Self::Text(table))
     }
 
     fn put(&mut self, line: &str, record: &record::Record) -> Result<(), TapError> {
@@ -301,9 +299,8 @@ fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
 }
 
-/// The path and query of the tap.
-fn path(question: &Question) -> String {
-    let Question { domain, rule, verdict, entries, sample, length, values, .. } = question;
+fn path(arguments: &TapArguments) -> String {
+    let TapArguments { domain, rule, verdict, descriptor, sample, length, values, .. } = arguments;
     let mut path = "/tap?notes=true".to_owned();
     let mut add = |name: &str, value: &str| path.push_str(&format!("&{name}={}", encoded(value)));
     for (name, value) in [("domain", domain), ("rule", rule), ("verdict", verdict)] {
@@ -311,8 +308,8 @@ fn path(question: &Question) -> String {
             add(name, value);
         }
     }
-    if !entries.is_empty() {
-        add("descriptor", &spell_pairs(entries));
+    if let Some(descriptor) = descriptor {
+        add("descriptor", &spell_pairs(&descriptor.entries));
     }
     match values {
         Some(Values::Hidden) => add("values", "hidden"),

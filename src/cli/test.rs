@@ -13,18 +13,14 @@ use weir_policies::test_file::{self, TestFile};
 use weir_settings::Secret;
 use weir_store::redis::Endpoint;
 
-/// The option that names the Redis.
 const URL: &str = "--redis-url";
 
-/// The tests to run, and the form of the report.
 pub struct Tests {
-    /// Directories with tests, and files of tests.
     pub paths: Vec<PathBuf>,
     /// The Redis that decides; none for the memory store.
     pub redis_url: Option<Secret>,
     /// Only cases whose name contains this text.
     pub filter: Option<String>,
-    /// The form of the report.
     pub format: TestFormat,
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
@@ -45,7 +41,6 @@ pub enum TestFormat {
     Json,
 }
 
-/// The result of all tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Every case passed or was skipped, and enough rules were met.
@@ -56,13 +51,11 @@ pub enum Verdict {
     Broken,
 }
 
-/// Why no test was run, or why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTests {
     /// Files of tests, paths or options are wrong, or Redis does not answer. Reports for programs list these problems.
     #[error("{}", in_lines(.0))]
     NotRun(Vec<Problem>),
-    /// The report cannot be written.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }
@@ -132,7 +125,6 @@ fn verdict(reports: &[FileReport], is_covered: bool) -> Verdict {
     }
 }
 
-/// Reads all files of tests, each once.
 fn read(paths: &[PathBuf]) -> Result<Vec<TestFile>, NoTests> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut problems: Vec<Problem> = Vec::new();

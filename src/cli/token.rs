@@ -9,7 +9,6 @@ use std::path::Path;
 /// The longest token, in bytes.
 const BYTES_MAX: u64 = 4_096;
 
-/// The token of a command that can send one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token(Option<String>);
 
@@ -37,7 +36,6 @@ impl Token {
         }
     }
 
-    /// The text of the token, if any.
     pub fn text(&self) -> Option<&str> {
         self.0.as_deref()
     }

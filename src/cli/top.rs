@@ -1,6 +1,6 @@
 //! `weir top`: the busiest limits, the limits that deny most, and whom they deny, as a live table or as lines.
 //!
-//! Not here: parsing of arguments (args.rs), and counting (telemetry).
+//! Not here: counting (telemetry).
 
 mod draw;
 mod live;
@@ -15,32 +15,39 @@ pub use self::view::Sort;
 use super::admin::{AdminServer, NoAnswer};
 use super::runtime::block_on;
 
-/// The options of a view.
-#[derive(Clone, Debug)]
-pub struct Question {
-    /// The admin listener.
+/// The arguments of `weir top`.
+#[derive(clap::Args, Debug)]
+pub struct TopArguments {
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
     pub server: AdminServer,
-    /// The time between two reports.
+    /// The time between two reports, from 1s to 30s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// The order of the limits.
+    /// The order of the limits
+    #[arg(long, value_enum, default_value_t)]
     pub sort: Sort,
-    /// Writes one report as lines, and ends.
+    /// Write one report as lines, and end
+    #[arg(long)]
     pub once: bool,
 }
 
-/// Why there is no report.
+/// The server compares with its counts of the last minute. It reads them at most once a second.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = weir_text::duration(text)?;
+    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
+    is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// The server did not answer at the start.
     #[error("{0}")]
     NoAnswer(#[from] NoAnswer),
-    /// The report cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
     /// Output is a terminal, but input is not.
     #[error("cannot use the terminal: {0}: give one as standard input, or --once")]
     Terminal(io::Error),
-    /// This process cannot start a runtime.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -49,12 +56,12 @@ pub enum TopError {
 ///
 /// # Errors
 /// If the server does not answer at the start, or if reports cannot be shown.
-pub fn run(question: &Question) -> Result<(), TopError> {
+pub fn run(arguments: &TopArguments) -> Result<(), TopError> {
     let stdout = io::stdout();
-    let result = if !question.once && stdout.is_terminal() {
-        block_on(live::run(question))
+    let result = if !arguments.once && stdout.is_terminal() {
+        block_on(live::run(arguments))
     } else {
-        block_on(plain::run(question, &mut stdout.lock(), &mut io::stderr().lock()))
+        block_on(plain::run(arguments, &mut stdout.lock(), &mut io::stderr().lock()))
     };
     match result.map_err(TopError::Start)? {
         // A closed pipe ends the output.
@@ -63,7 +70,6 @@ pub fn run(question: &Question) -> Result<(), TopError> {
     }
 }
 
-/// Writes lines and flushes.
 fn write_now(text: &str, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()

@@ -204,7 +204,6 @@ mod tests {
             &text[from..from + length]
         }
 
-        /// A seed with some changes.
         fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
             const BYTES: &[u8] = b"\0\x01\x7f\x80\xff\r\n\t :,-+*$#&[]{}\"'\\09.eu<>|!";
             let mut input = seeds[self.below(seeds.len())].clone();

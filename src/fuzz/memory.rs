@@ -18,7 +18,6 @@ use weir_xds::{Resource, TYPE_URL, resource};
 const MIB: usize = 1 << 20;
 const KIB: usize = 1 << 10;
 
-/// One row of the page.
 struct Decoder {
     /// The first cell of the row.
     name: &'static str,
@@ -32,7 +31,6 @@ fn many(before: &str, unit: &str, after: &str, bytes: usize) -> Vec<u8> {
     format!("{before}{}{after}", unit.repeat(count)).into_bytes()
 }
 
-/// A field of a message.
 fn within(number: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     prost::encode_length_delimiter(content.len(), &mut bytes).unwrap();
@@ -333,7 +331,6 @@ fn decoders() -> Vec<Decoder> {
     ]
 }
 
-/// The bytes that a row of the page allows for an input.
 fn allowed(page: &str, name: &str, input: &[u8]) -> usize {
     let row = page.lines().find(|line| line.starts_with(&format!("| {name} |")));
     let row = row.unwrap_or_else(|| panic!("docs/bounds.md has no row {name:?}"));

@@ -61,7 +61,6 @@ pub(super) struct Authorities {
 }
 
 impl Authorities {
-    /// Begins a header block.
     pub(super) fn begin(&mut self) {
         self.at = At::Field;
     }
@@ -200,7 +199,6 @@ mod tests {
         results.remove(0)
     }
 
-    /// A length of a text in HPACK.
     fn length(flag: u8, length: usize) -> Vec<u8> {
         let Some(mut more) = length.checked_sub(0x7f) else { return vec![flag | u8::try_from(length).unwrap()] };
         let mut octets = vec![flag | 0x7f];

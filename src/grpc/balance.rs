@@ -22,13 +22,12 @@ const YOUNG: u64 = 256;
 /// much as the mean load of the runtimes, and half of that after each count. Among equal runtimes the one with the
 /// fewest connections is chosen, and among equal numbers they take turns.
 pub(super) struct Balance {
-    runtimes: Vec<Share>,
+    runtimes: Vec<RuntimeLoad>,
     /// The runtime that is chosen first among equal ones.
     turn: usize,
 }
 
-/// The load of one runtime.
-struct Share {
+struct RuntimeLoad {
     load: Load,
     /// The requests at the last count.
     counted: u64,
@@ -41,8 +40,8 @@ struct Share {
 impl Balance {
     /// A balance of these runtimes, at least one.
     pub(super) fn new(loads: impl IntoIterator<Item = Load>) -> Self {
-        let share = |load| Share { load, counted: 0, recent: 0, young: 0 };
-        Self { runtimes: loads.into_iter().map(share).collect(), turn: 0 }
+        let unused = |load| RuntimeLoad { load, counted: 0, recent: 0, young: 0 };
+        Self { runtimes: loads.into_iter().map(unused).collect(), turn: 0 }
     }
 
     /// Counts the requests since the last call. Call it every [`LOOK_EVERY`].
@@ -60,7 +59,7 @@ impl Balance {
         let count = self.runtimes.len();
         let mean = self.runtimes.iter().map(|runtime| runtime.recent).sum::<u64>() / count as u64;
         let expected = |i: usize| {
-            let Share { load, recent, young, .. } = &self.runtimes[i];
+            let RuntimeLoad { load, recent, young, .. } = &self.runtimes[i];
             ((recent + young * mean / YOUNG) / ALIKE, load.connections())
         };
         let first = self.turn;

@@ -26,7 +26,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The preface, and the header of the SETTINGS frame after it.
 const OPENING_BYTES: usize = PREFACE.len() + 9;
 
-/// The load of a runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<Counts>);
 
@@ -44,7 +43,6 @@ impl Load {
         self.0.connections.load(Relaxed)
     }
 
-    /// The requests so far.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Relaxed)
     }
@@ -55,7 +53,6 @@ impl Load {
     }
 }
 
-/// One connection in the count.
 #[derive(Debug)]
 pub(super) struct Counted(Load);
 
@@ -75,18 +72,14 @@ impl Drop for Counted {
 /// A socket between the acceptor and a runtime. It belongs to no runtime yet.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// TCP.
     Tcp(std::net::TcpStream),
-    /// A Unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
 /// A connection between the acceptor and a runtime.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    /// Its socket.
     pub(super) socket: Socket,
-    /// Its place in the count.
     pub(super) counted: Counted,
 }
 
@@ -97,7 +90,6 @@ impl Accepted {
     }
 }
 
-/// A connection that its runtime serves.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     stream: S,

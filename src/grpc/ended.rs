@@ -14,7 +14,6 @@ use weir_telemetry::complaint::Complaint;
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Why weir closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum CloseReason {
@@ -58,7 +57,6 @@ pub const CODES: [&str; 15] = [
 /// The codes of normal ends: the rest of a request is not needed, or its caller has cancelled it.
 const HARMLESS: [usize; 2] = [0, 8];
 
-/// The counts of all runtimes.
 #[derive(Debug)]
 pub(super) struct Ended {
     closed: [AtomicU64; CloseReason::VARIANTS.len()],
@@ -80,12 +78,10 @@ impl Default for Ended {
 }
 
 impl Ended {
-    /// Connections that were closed for this reason.
     pub(super) fn closed(&self, reason: CloseReason) -> u64 {
         self.closed[reason as usize].load(Relaxed)
     }
 
-    /// Requests that were reset with this code.
     pub(super) fn reset(&self, code: usize) -> u64 {
         self.reset[code].load(Relaxed)
     }
@@ -95,7 +91,6 @@ impl Ended {
         self.refused.load(Relaxed)
     }
 
-    /// Counts a connection that is closed.
     pub(super) fn count_closed(&self, reason: CloseReason, peer: Option<IpAddr>) {
         let closed = self.closed[reason as usize].fetch_add(1, Relaxed) + 1;
         if self.is_due(reason as usize) {

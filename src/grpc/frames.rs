@@ -49,7 +49,6 @@ const PRIORITY: u8 = 0x20;
 /// The bytes of a HEADERS frame with the flag PRIORITY before its part of the header block.
 const PRIORITY_BYTES: u8 = 5;
 
-/// Counts the frames of one connection.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// The remaining bytes of the preface or of a payload.

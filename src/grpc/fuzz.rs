@@ -92,7 +92,6 @@ pub fn message(data: &[u8]) {
     }
 }
 
-/// The bytes of the message that is received.
 async fn receive(body: Pieces) -> Result<Vec<u8>, Code> {
     let timeout = Duration::from_secs(60);
     let bounds = Bounds { streams: 8, receive_timeout: timeout, connection_bytes: 1 << 20, total_bytes: 1 << 20 };
@@ -104,7 +103,6 @@ async fn receive(body: Pieces) -> Result<Vec<u8>, Code> {
     received.map(|received| received.message().to_vec()).map_err(|status| status.code())
 }
 
-/// A body of these pieces.
 struct Pieces {
     pieces: VecDeque<Bytes>,
     /// Whether each piece is ready only at the second poll.

@@ -18,7 +18,6 @@ use weir_tls::server::HandshakeFailure;
 
 /// The most unfinished handshakes over all runtimes.
 const HANDSHAKES_MAX: usize = 1_024;
-/// The most unfinished handshakes of one peer.
 const HANDSHAKES_OF_PEER_MAX: usize = 512;
 /// Each runtime has at least this part of both bounds: with less, handshakes of honest peers would be aborted.
 const RUNTIMES_MAX: usize = 4;
@@ -39,7 +38,6 @@ impl PeerNetwork {
     }
 }
 
-/// The handshakes of one runtime.
 pub(super) struct Handshakes {
     lists: Mutex<Lists>,
     /// Notified when a handshake is waiting.
@@ -54,7 +52,6 @@ struct Lists {
     waiting: Vec<(PeerNetwork, oneshot::Sender<Turn>)>,
     /// The number of entries at which those of ended connections are removed.
     clean_at: usize,
-    /// The unfinished handshakes, oldest first.
     begun: VecDeque<Begun>,
     of_peers: HashMap<PeerNetwork, usize>,
     next_id: u64,
@@ -128,7 +125,6 @@ impl Lists {
 }
 
 impl Handshakes {
-    /// The handshakes of one of this many runtimes.
     pub(super) fn new(runtimes: usize) -> Arc<Self> {
         let parts = runtimes.clamp(1, RUNTIMES_MAX);
         Arc::new(Self {
@@ -157,7 +153,6 @@ impl Handshakes {
         }
     }
 
-    /// Begins handshakes until the runtime ends.
     pub(super) async fn begin(self: Arc<Self>) {
         loop {
             self.waits.notified().await;

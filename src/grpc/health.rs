@@ -18,14 +18,12 @@ const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 pub struct Health(HealthReporter);
 
 impl Health {
-    /// Not serving yet.
     pub async fn starting() -> Self {
         let health = Self(HealthReporter::new());
         health.set(ServingStatus::NotServing).await;
         health
     }
 
-    /// A service for one runtime.
     pub fn service(&self) -> HealthServer<HealthService> {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }

@@ -86,20 +86,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about the same reason for not accepting connections.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// How gRPC is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many runtimes.
     pub cores: NonZeroUsize,
     /// The largest request in bytes.
     pub request_bytes: usize,
-    /// Bounds on a request.
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
     /// The key of the entry that returns a receipt.
     pub receipt_key: String,
-    /// Bounds on the memory that is reserved for callers.
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
@@ -109,13 +104,10 @@ pub struct Options {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// The running listener.
 pub struct Serving {
     /// One for each thread, and one for the acceptor.
     pub done: Vec<Done>,
-    /// The connections and requests of each runtime.
     pub loads: Vec<Load>,
-    /// Memory that is reserved for callers.
     pub memory: Memory,
     /// Connections that were closed when they came.
     pub shed: Arc<ShedCounts>,
@@ -191,7 +183,6 @@ where
     Ok(serving)
 }
 
-/// The parts of which each runtime has its own.
 struct Runtime {
     load: Load,
     memory: Arc<Core>,
@@ -201,14 +192,12 @@ struct Runtime {
     heart: Heart,
 }
 
-/// TLS, and the handshakes of one runtime.
 #[derive(Clone)]
 struct Secured {
     tls: Arc<ServerTls>,
     handshakes: Arc<Handshakes>,
 }
 
-/// Serves the connections of one runtime.
 async fn serve(
     limits: RateLimits,
     runtime: Runtime,
@@ -282,7 +271,6 @@ async fn serve(
     }
 }
 
-/// The parts that serve the connections of one runtime.
 struct Server {
     http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
@@ -292,7 +280,6 @@ struct Server {
 }
 
 impl Server {
-    /// Serves a connection on this runtime.
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
         let Accepted { socket, counted } = accepted;
         let address = match &socket {
@@ -362,7 +349,6 @@ impl Secured {
     }
 }
 
-/// The parts that serve one connection.
 struct Session {
     http2: http2::Builder<TokioExecutor>,
     connected: Connected,
@@ -406,7 +392,6 @@ where
     Arc::new(move |request| Box::pin(service.clone().call(request)))
 }
 
-/// Accepts connections and gives each to a runtime.
 struct Acceptor {
     incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,

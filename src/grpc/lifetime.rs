@@ -13,7 +13,6 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// The maximum age of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxAge {
     /// The age at which the client is asked for a new connection. It varies by a tenth, so that connections that began
@@ -29,7 +28,6 @@ const STEPS: u32 = 1_000;
 /// ages of any number of connections are spread evenly.
 const STRIDE: u32 = 617;
 
-/// The lifetimes of the connections of one runtime.
 pub(super) struct Lifetimes {
     drain: watch::Sender<bool>,
     max_age: Option<MaxAge>,
@@ -41,7 +39,6 @@ impl Lifetimes {
         Self { drain: watch::Sender::new(false), max_age, step: Cell::new(0) }
     }
 
-    /// The lifetime of a connection that begins now.
     pub(super) fn begin(&self) -> Lifetime {
         let max_age = self.max_age.map(|max| {
             let step = self.step.get();
@@ -58,21 +55,17 @@ impl Lifetimes {
     }
 }
 
-/// How long one connection lives.
 pub(super) struct Lifetime {
     drain: watch::Receiver<bool>,
     max_age: Option<MaxAge>,
 }
 
-/// Why a lifetime is over.
 enum Over {
     Drained,
     Aged(Duration),
 }
 
 impl Lifetime {
-    /// Serves a connection until it ends.
-    ///
     /// # Errors
     /// Those of the connection.
     pub(super) async fn serve<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {

@@ -25,10 +25,8 @@ const KEEPALIVE_TIMES: u32 = 3;
 /// The most callers of a Unix socket that wait in the system's queue.
 const BACKLOG: u32 = 1_024;
 
-/// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP.
     Tcp(TcpListener),
     /// A Unix socket. Its file is removed when the listener is dropped.
     Unix(UnixListener, SocketFile),
@@ -85,7 +83,6 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of a Unix socket.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -116,7 +113,6 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// The incoming connections of a listener.
 pub(super) enum Incoming {
     Tcp(TcpIncoming),
     Unix(UnixListener, #[expect(dead_code, reason = "dropping it removes the file")] SocketFile),

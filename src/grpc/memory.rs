@@ -31,20 +31,16 @@ pub(super) const RESPONSE_TICKS_MAX: u32 = 10;
 /// Responses are counted by the tick in which they were made. More than [`RESPONSE_TICKS_MAX`].
 const TICKS_KEPT: usize = 16;
 
-/// The bounds on memory and requests, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Requests in flight on one connection.
     pub streams: u32,
     /// The time limit for the message of a request, after its headers.
     pub receive_timeout: Duration,
-    /// Bytes reserved for one connection.
     pub connection_bytes: usize,
-    /// Bytes reserved for all connections.
     pub total_bytes: usize,
 }
 
-/// The counts of all runtimes.
 #[derive(Debug, Default)]
 pub(super) struct Total {
     bytes: AtomicUsize,
@@ -54,7 +50,6 @@ pub(super) struct Total {
     pub(super) streams: [AtomicUsize; KINDS],
 }
 
-/// Reads the totals, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(pub(super) Arc<Total>);
 
@@ -69,7 +64,6 @@ impl Memory {
         self.0.ended.refused()
     }
 
-    /// Connections that weir closed for this reason.
     pub fn closed(&self, reason: CloseReason) -> u64 {
         self.0.ended.closed(reason)
     }
@@ -80,7 +74,6 @@ impl Memory {
     }
 }
 
-/// The counts of one runtime.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) bounds: Bounds,
@@ -125,7 +118,6 @@ impl Core {
         &self.total
     }
 
-    /// Bytes that this runtime has reserved.
     pub(super) fn own_bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
@@ -136,7 +128,6 @@ impl Core {
         others + self.own_bytes()
     }
 
-    /// The connections of all runtimes.
     pub(super) fn connections(&self) -> usize {
         self.total.connections.load(Relaxed)
     }
@@ -171,7 +162,6 @@ impl Core {
     }
 }
 
-/// One connection, and the memory reserved for it.
 #[derive(Debug)]
 pub(super) struct Peer {
     core: Arc<Core>,
@@ -260,7 +250,6 @@ impl Peer {
         self.is_fresh.load(Relaxed)
     }
 
-    /// Counts answered requests.
     pub(super) fn count_answers(&self, count: u32) {
         self.answers.store(self.answers().wrapping_add(count), Relaxed);
         self.mature();
@@ -442,7 +431,6 @@ impl Piece {
         Self { bytes, reservation, slot, is_part: false }
     }
 
-    /// One of several parts.
     pub(super) fn part(bytes: Bytes, reservation: &Reservation) -> Self {
         let mut part = Self::new(bytes, Reservation::forced(&reservation.peer, 0));
         part.is_part = true;
@@ -505,7 +493,6 @@ pub(super) mod tests {
     }
 
     impl Reservation {
-        /// Its connection.
         pub(crate) fn peer(&self) -> &Arc<Peer> {
             &self.peer
         }

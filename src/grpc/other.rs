@@ -25,7 +25,6 @@ pub(super) enum Kind {
     Reflection,
 }
 
-/// Bounds on the streams of one kind.
 struct StreamBounds {
     name: &'static str,
     of_connection: u32,

@@ -136,7 +136,6 @@ mod tests {
     use super::super::memory::{Piece, RESPONSE_TICKS_MAX, Reservation};
     use super::*;
 
-    /// One runtime with idle connections.
     struct Bench {
         core: Arc<Core>,
         peers: Peers,

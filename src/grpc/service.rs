@@ -29,7 +29,6 @@ use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
 use super::unary::{self, Sent};
 
-/// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// The path of its only method.
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -47,17 +46,14 @@ static GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-time
 /// Any other service, as a function of the whole request.
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
-/// Everything that one runtime serves.
 pub(super) struct Services {
     pub(super) limits: Arc<RateLimits>,
-    /// The load of this runtime.
     pub(super) load: Load,
     pub(super) health: HealthServer<HealthService>,
     pub(super) reflection_v1: Other,
     pub(super) reflection_v1alpha: Other,
 }
 
-/// What ShouldRateLimit needs.
 pub(super) struct RateLimits {
     pub(super) limiter: Arc<Limiter>,
     pub(super) bounds: Bounds,
@@ -72,9 +68,7 @@ pub(super) struct RateLimits {
     pub(super) tracer: Option<Arc<Tracer>>,
 }
 
-/// What serves one connection.
 pub(super) struct Connected {
-    /// What serves all connections of the runtime.
     pub(super) services: Arc<Services>,
     /// The sender of the requests.
     pub(super) peer: Arc<Peer>,
@@ -82,7 +76,6 @@ pub(super) struct Connected {
 
 /// The framed message of an answer, and what happens to its holds if HTTP/2 does not send it.
 type Answered = (Bytes, Untaken);
-/// A response that is being made.
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
 
 impl hyper::service::Service<http::Request<Incoming>> for Connected {

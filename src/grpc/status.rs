@@ -10,10 +10,8 @@ use weir_limiter::Undecided;
 use weir_rls::convert::Invalid;
 use weir_store::StoreError;
 
-/// Why a request got no decision.
 #[derive(Clone, Debug)]
 pub enum RequestError {
-    /// The request is invalid.
     Invalid(Invalid),
     /// There are no policies yet, or the store gave no decision.
     Undecided(Undecided),
@@ -28,7 +26,6 @@ impl fmt::Display for RequestError {
     }
 }
 
-/// The status for the caller.
 pub fn status(error: &RequestError) -> Status {
     let text = error.to_string();
     match error {

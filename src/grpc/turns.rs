@@ -42,11 +42,9 @@ const TURNS: usize = 1;
 /// about as long as the first HTTP/2 window of a connection.
 const UNTAKEN_MAX: u32 = 8;
 
-/// The turns of one runtime.
 #[derive(Debug)]
 pub(super) struct OfCore(Semaphore);
 
-/// The turns of one connection.
 #[derive(Debug)]
 pub(super) struct OfPeer {
     one: Semaphore,

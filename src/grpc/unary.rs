@@ -39,7 +39,6 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// The bytes of the message.
     pub(super) fn message(&self) -> &[u8] {
         self.parts.whole().get(HEAD_BYTES..).unwrap_or_default()
     }
@@ -247,16 +246,13 @@ pub(super) fn refused(status: Status) -> http::Response<Sent> {
     status.into_http()
 }
 
-/// The body of a response.
 #[derive(Default)]
 pub(super) enum Sent {
     /// One framed message, and the status OK after it.
     Message(Piece, Untaken),
-    /// That status.
     Trailers,
     /// The body that another service sends.
     Body(Body, Box<Stream>),
-    /// Nothing more.
     #[default]
     End,
 }
@@ -307,7 +303,6 @@ mod tests {
     use super::super::memory;
     use super::*;
 
-    /// A body of these parts.
     struct Given {
         parts: VecDeque<Vec<u8>>,
         /// Whether each part is ready only at the second poll.

@@ -11,7 +11,6 @@ const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 0x1;
 
-/// Reads the frames of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The remaining bytes of a payload.

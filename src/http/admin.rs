@@ -18,18 +18,10 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::Lease;
-use weir_engine::Limit;
-use weir_engine::Mode;
-use weir_engine::OnError;
-use weir_engine::Parameter;
-use weir_engine::ParameterValue;
-use weir_engine::PolicySet;
-use weir_engine::Rule;
-use weir_engine::Term;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
+use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
 use weir_lifecycle::on_own_thread;
 
 use super::body::{as_entries, entries_of};
@@ -153,7 +145,6 @@ impl RuleOrders {
     }
 }
 
-/// Policies, and the order in which they are listed.
 #[derive(Debug)]
 struct RuleOrder {
     policies: Arc<PolicySet>,
@@ -310,7 +301,6 @@ fn limit_as_json(limit: &Limit) -> Value {
     shown
 }
 
-/// The query of `/state`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StateQuery {

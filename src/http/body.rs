@@ -16,7 +16,6 @@ use super::json_error;
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The numbers of one limit.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BodyNumbers {
@@ -50,7 +49,6 @@ pub(super) fn numbers_of(limits: Vec<BodyNumbers>) -> Result<Box<[Numbers]>, Str
     numbers.collect()
 }
 
-/// The numbers of limits as a body has them.
 pub(super) fn numbers_as_json(numbers: &[Numbers]) -> Value {
     let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
     numbers.iter().map(one).collect()

@@ -30,7 +30,6 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// The limits in force.
 async fn limits(State(site): State<Arc<Site>>) -> String {
     let policies = site.report.policies.lock().policies.clone();
     rlconfig::render(&policies)

@@ -37,8 +37,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use weir_engine::OnError;
-use weir_engine::PolicySet;
+use weir_engine::{OnError, PolicySet};
 use weir_lifecycle::{Life, Phase};
 use weir_limiter::Limiter;
 use weir_limiter::overrides::OverrideTable;
@@ -68,27 +67,20 @@ pub struct Site {
     pub limiter: Arc<Limiter>,
     /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
-    /// The current phase of the process.
     pub life: Life,
     /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
     /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
     pub allowed_origins: Vec<String>,
-    /// Bounds on the connections of each listener.
     pub connections: ConnectionBounds,
     /// For `/json`.
     pub json: JsonOptions,
-    /// For the admin listener.
     pub admin: AdminOptions,
-    /// Data that callers share.
     pub shared: Shared,
 }
 
-/// How `/json` is served.
 pub struct JsonOptions {
-    /// Bounds on a request.
     pub bounds: Bounds,
-    /// The optional parts of responses.
     pub extras: Extras,
     /// The key of the entry that returns a receipt.
     pub receipt_key: String,
@@ -98,9 +90,7 @@ pub struct JsonOptions {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// How the operator's paths are served.
 pub struct AdminOptions {
-    /// What the listener serves.
     pub endpoints: Endpoints,
     /// Further names that may address it, besides loopback names and IP addresses; in lower case.
     pub hosts: Vec<String>,
@@ -110,11 +100,8 @@ pub struct AdminOptions {
     pub instance: Instance,
     /// What happens to a request whose store does not answer, if neither rule nor domain sets it.
     pub on_error: OnError,
-    /// The overrides of operators.
     pub overrides: Arc<OverrideTable>,
-    /// The rows of customers.
     pub rows: Arc<RowTable>,
-    /// The longest time of a tap.
     pub tap_max: Duration,
 }
 
@@ -135,11 +122,9 @@ pub struct Shared {
 pub struct Instance {
     /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
     pub name: Option<String>,
-    /// The version of weir.
     pub version: &'static str,
 }
 
-/// What the admin listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// The operator's paths, which can reset states.
@@ -169,12 +154,9 @@ pub struct ServiceState {
     policies: Mutex<ShownPolicies>,
 }
 
-/// A summary of the policies and the store, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Domains in force.
     pub domains: usize,
-    /// Rules in force.
     pub rules: usize,
     /// The number of problems because of which changed policies are not in force.
     pub problems: usize,
@@ -182,7 +164,6 @@ pub struct Summary {
     pub store_answered: bool,
 }
 
-/// The policies that are shown.
 #[derive(Debug, Default)]
 struct ShownPolicies {
     policies: Arc<PolicySet>,
@@ -201,12 +182,10 @@ pub struct PolicyProblems {
     pub texts: Vec<String>,
     /// The number of problems, including those without a text.
     pub count: usize,
-    /// Their kinds.
     pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
-    /// Adds a problem.
     pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
@@ -279,7 +258,6 @@ impl ServiceState {
         self.look();
     }
 
-    /// A summary of the policies and the store, for operators.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let shown = self.policies.lock();
@@ -411,7 +389,6 @@ impl Site {
         json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
     }
 
-    /// The calls that wait for the store.
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
     }

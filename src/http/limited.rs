@@ -19,7 +19,6 @@ use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
 use super::{Site, bad_query, bad_request, json_error};
 
-/// The most limits of an answer.
 const LIMITS_MAX: usize = 64;
 /// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
 const KEYS_MAX: usize = 16;
@@ -28,11 +27,9 @@ pub(super) const NO_RULE: &str =
 /// The longest filter in bytes.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// The shared reports, by their minutes.
 #[derive(Default)]
 pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 
-/// A report, and when it was made.
 type Look = (Instant, Arc<Report>);
 
 impl Looks {
@@ -50,7 +47,6 @@ impl Looks {
     }
 }
 
-/// The query of `/top`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TopQuery {
@@ -77,7 +73,6 @@ const fn most_keys() -> usize {
     5
 }
 
-/// The query of `/limited`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitedQuery {

@@ -132,7 +132,6 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// The connections of one listener.
 struct Callers {
     open: Vec<Open>,
     /// How many were removed from `open` since the last tick.
@@ -196,7 +195,6 @@ impl Callers {
     }
 }
 
-/// The current step of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     /// No request, since then.
@@ -232,7 +230,6 @@ impl Caller {
         Self { state: Mutex::new(State { doing: Doing::Nothing(Instant::now()), stalled: None }) }
     }
 
-    /// Changes the caller's step.
     fn step(&self, to: impl FnOnce(Doing) -> Doing) {
         let mut state = self.state.lock();
         state.doing = to(state.doing);
@@ -361,7 +358,6 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Answers the requests of one caller.
 struct Answering {
     router: Router,
     caller: Arc<Caller>,
@@ -399,7 +395,6 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
 }
 
 impl Caller {
-    /// Marks the request as complete.
     fn complete(&self) {
         self.step(|doing| match doing {
             Doing::Body(since) => Doing::Waiting(since),
@@ -408,7 +403,6 @@ impl Caller {
     }
 }
 
-/// The body of a request.
 struct Asking {
     body: Incoming,
     caller: Arc<Caller>,

@@ -14,11 +14,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::spell_entries;
-use weir_engine::overrides::Misfit;
-use weir_engine::overrides::Numbers;
-use weir_engine::overrides::Override;
-use weir_engine::overrides::fit;
-use weir_engine::overrides::shared_with;
+use weir_engine::overrides::{Misfit, Numbers, Override, fit, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
@@ -47,7 +43,6 @@ struct SetBody {
     reason: String,
 }
 
-/// The query of a DELETE.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeleteQuery {
@@ -94,7 +89,6 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
     (headers, body).into_response()
 }
 
-/// Sets an override, or replaces it.
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -109,7 +103,6 @@ pub(super) async fn set(
     Ok(changed(&kept, &site.admin.overrides))
 }
 
-/// Deletes an override.
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,
@@ -138,7 +131,6 @@ fn audit(by: &str, one: &SetOverride, what: &'static str) {
     );
 }
 
-/// The overrides in force, by rule.
 #[derive(Default)]
 pub(super) struct OfRules {
     known: Arc<[SetOverride]>,
@@ -198,7 +190,6 @@ fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
     Json(shown).into_response()
 }
 
-/// The override in a body.
 pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, String> {
     let SetBody { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| format!("body: {error}"))?;

@@ -41,7 +41,6 @@ const BODIES_BYTES_MAX: usize = 24 << 20;
 pub(super) struct Bodies(AtomicUsize);
 
 impl Bodies {
-    /// The reserved bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }

@@ -20,7 +20,6 @@ use super::{Site, bad_query, bad_request, json_error};
 /// The most states of one page. The last step can add some more.
 const STATES_MAX: usize = 256;
 
-/// The query of `/states`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StatesQuery {

@@ -12,7 +12,6 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use weir_lifecycle::on_own_thread;
 
-/// The approximate bytes of one piece.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
 /// The most renderings that callers read at the same time.
 const RENDERINGS_MAX: usize = 2;
@@ -66,7 +65,6 @@ impl<T> Default for Renderings<T> {
     }
 }
 
-/// Too many old renderings are being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReaders;
 

@@ -16,8 +16,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_engine::PolicySet;
-use weir_engine::descriptor::parse_entries;
-use weir_engine::descriptor::spell_pairs;
+use weir_engine::descriptor::{parse_entries, spell_pairs};
 use weir_lifecycle::{Phase, on_own_thread};
 use weir_telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
@@ -36,12 +35,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The time limit for the last lines after the end of a tap.
 const LAST_LINES_MAX: Duration = Duration::from_secs(15);
 
-/// The parameters.
 const PARAMETERS: [&str; 8] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "values", "notes"];
 /// The words for `values`.
 const VALUES: [&str; 2] = ["hidden", "shown"];
 
-/// The query of `/tap`.
 #[derive(Debug, PartialEq, Eq)]
 struct TapQuery {
     filter: Filter,
@@ -242,7 +239,6 @@ impl Sending {
         }
     }
 
-    /// The lines of waiting records.
     async fn records(&mut self) -> Vec<u8> {
         if !self.listener.values().is_shown() {
             self.known = Some(self.site.shared.named_values.current(&self.site, self.known.take()).await);

@@ -37,7 +37,6 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub(super) IpAddr);
 
-/// The file of tokens.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -47,17 +46,14 @@ pub struct TokenFile {
     complaints: Mutex<[Complaint; 2]>,
 }
 
-/// A token of the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Token {
     caller: Caller,
     secret: Vec<u8>,
 }
 
-/// The sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The name of the token.
     pub(super) name: String,
     /// Whether a tap may print the values of requests for this caller if `tap.values` hides them.
     pub(super) may_see_values: bool,

@@ -23,9 +23,7 @@ use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
 weir_engine::named! {
     /// The direction of a change, for the affected descriptors.
     pub enum Direction {
-        /// Fewer requests pass.
         Stricter = "stricter",
-        /// More requests pass.
         Looser = "looser",
         /// At some times fewer requests pass, and at others more.
         Both = "stricter and looser",
@@ -35,7 +33,6 @@ weir_engine::named! {
 }
 
 impl Direction {
-    /// The direction of two changes together.
     const fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Neither, one) | (one, Self::Neither) => one,
@@ -55,16 +52,12 @@ impl Direction {
     }
 }
 
-/// One difference.
 #[derive(Debug)]
 pub struct Effect<'p> {
-    /// Its direction.
     pub direction: Direction,
-    /// Its subject.
     pub subject: Subject<'p>,
 }
 
-/// The subject of a difference.
 #[derive(Debug)]
 pub enum Subject<'p> {
     /// The old and the new limit. `None` on a side without the limit.
@@ -78,35 +71,26 @@ pub enum Subject<'p> {
     Values(Vec<String>, Vec<String>),
     /// A descriptor that the rule matches on one side only, with the rules that it meets before and now.
     Met {
-        /// The descriptor.
         example: String,
-        /// The rule before.
         old: Option<&'p Rule>,
-        /// The rule now.
         new: Option<&'p Rule>,
     },
     /// A limit that one descriptor of a request replaces for another one, on one side only.
     Together {
         /// Both descriptors.
         example: String,
-        /// The limit.
         limit: &'p Limit,
         /// True if it is replaced now and was not before; false for the reverse.
         is_replaced_now: bool,
     },
-    /// More examples, by number.
     MoreExamples(usize),
 }
 
 weir_engine::named! {
-    /// What happened to a rule.
     #[derive(PartialOrd, Ord)]
     pub enum Kind {
-        /// It is new.
         Added = "added",
-        /// It was removed.
         Removed = "removed",
-        /// It differs.
         Changed = "changed",
         /// It is the same with another path.
         Renamed = "renamed",
@@ -115,10 +99,8 @@ weir_engine::named! {
     }
 }
 
-/// A change for some descriptors.
 #[derive(Debug)]
 pub struct RuleChange<'p> {
-    /// What happened.
     pub kind: Kind,
     /// The rule that they met before. For a new rule, the rule that it replaces for them.
     pub old: Option<&'p Rule>,
@@ -128,16 +110,13 @@ pub struct RuleChange<'p> {
     pub example: Option<String>,
     /// Whether any descriptor meets the rules, as far as weir knows. If not, the change affects no answer.
     pub is_met: bool,
-    /// The differences.
     pub effects: Vec<Effect<'p>>,
-    /// The direction of all differences together.
     pub direction: Direction,
     /// Whether states are kept or forgotten.
     pub states: Vec<StateChange<'p>>,
 }
 
 impl RuleChange<'_> {
-    /// Whether states are forgotten.
     pub fn forgets(&self) -> bool {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
@@ -153,17 +132,14 @@ impl RuleChange<'_> {
 /// An unknown effect on some descriptors.
 #[derive(Debug)]
 pub struct CouldNotTell<'p> {
-    /// Their domain.
     pub domain: &'p str,
     /// The first rule that they may have met before.
     pub old: Option<&'p Rule>,
     /// The first rule that they may meet now.
     pub new: Option<&'p Rule>,
-    /// The reason.
     pub why: String,
 }
 
-/// A change of a whole domain.
 #[derive(Debug)]
 pub struct DomainChange<'p> {
     /// Its new name, or the name of a removed domain.
@@ -172,25 +148,20 @@ pub struct DomainChange<'p> {
     pub kind: Kind,
     /// The old name, if it differs.
     pub was: Option<&'p str>,
-    /// The differences.
     pub effects: Vec<Effect<'p>>,
 }
 
-/// All effects of a change of policies.
 #[derive(Debug, Default)]
 pub struct Comparison<'p> {
-    /// Domains, by name.
     pub domains: Vec<DomainChange<'p>>,
     /// Rules, by domain and in the order of the new policies. Removed rules come last.
     pub rules: Vec<RuleChange<'p>>,
-    /// The number of unchanged rules.
     pub same: usize,
     /// Unknown effects. There may be changes that are not in `rules`.
     pub unknown: Vec<CouldNotTell<'p>>,
 }
 
 impl Comparison<'_> {
-    /// Whether no change is known.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.rules.is_empty()
     }
@@ -200,18 +171,15 @@ impl Comparison<'_> {
         self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
     }
 
-    /// The number of changes that forget states.
     pub fn forgetting(&self) -> usize {
         self.rules.iter().filter(|change| change.forgets()).count()
     }
 
-    /// The number of changes of a kind.
     pub fn of_kind(&self, kind: Kind) -> usize {
         self.rules.iter().filter(|change| change.kind == kind).count()
     }
 }
 
-/// Compares two policy sets.
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);

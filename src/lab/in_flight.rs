@@ -18,7 +18,6 @@ pub(crate) struct InFlight {
     begun: u64,
 }
 
-/// A request that ends.
 pub(crate) struct Ending {
     message: RateLimitRequest,
     holds: Vec<HeldCharge>,
@@ -33,7 +32,6 @@ impl InFlight {
         }
     }
 
-    /// The next request that has ended by now, and its end.
     pub(crate) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {
         let first = self.ends.first_entry().filter(|first| first.key().0 <= now)?;
         let at = first.key().0;

@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use weir_engine::words::counted;
 use weir_engine::{Matcher, Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
-use weir_policies::Dialect;
-use weir_policies::{GivenRows, Loaded, Location, Problems, load_dir_with};
+use weir_policies::{Dialect, GivenRows, Loaded, Location, Problems, load_dir_with};
 use weir_rls::configured;
 use weir_settings::Settings;
 
@@ -37,10 +36,8 @@ pub const REQUESTS_MAX: u64 = 100_000_000;
 /// The number of requests between two checks for a stop.
 const STEP: u64 = 1_024;
 
-/// Why a simulation has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The traffic cannot be read.
     #[error("{0}")]
     Traffic(#[from] TrafficError),
     /// The traffic has more requests than a simulation may have.
@@ -48,10 +45,8 @@ pub enum SimulationError {
     TooMany {
         /// The number of requests, if it is known.
         known: Option<u64>,
-        /// The bound.
         max: u64,
     },
-    /// It was stopped.
     #[error("stopped")]
     Stopped,
 }
@@ -71,7 +66,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -82,7 +76,6 @@ impl Progress {
         done.saturating_mul(1_000).checked_div(of).map(|per_mille| per_mille.min(1_000))
     }
 
-    /// Stops the simulation soon.
     pub fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
     }
@@ -96,7 +89,6 @@ impl Progress {
     }
 }
 
-/// A set of policies with its states.
 pub struct Simulated {
     name: String,
     policies: Arc<PolicySet>,
@@ -132,12 +124,10 @@ impl Simulated {
         Some(format!("{}: {rows} without effect, so the default plan applies, such as {first}", self.name))
     }
 
-    /// Its policies.
     pub fn policies(&self) -> &PolicySet {
         &self.policies
     }
 
-    /// The files that its policies were read from.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }

@@ -29,20 +29,16 @@ pub const FAILURES_MAX: usize = 10;
 /// How warnings are treated, such as those about steps that test nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Warnings stay warnings.
     Lenient,
-    /// Warnings are failures.
     Strict,
 }
 
 impl Strictness {
-    /// Strict, or lenient.
     pub const fn of(is_strict: bool) -> Self {
         if is_strict { Self::Strict } else { Self::Lenient }
     }
 }
 
-/// Runs files of tests one after the other.
 pub struct Runner {
     runtime: tokio::runtime::Runtime,
     redis: Option<Endpoint>,
@@ -54,51 +50,36 @@ pub struct Runner {
     failed_in: Option<String>,
 }
 
-/// The results of one file.
 #[derive(Debug)]
 pub struct FileReport {
-    /// The file.
     pub name: Arc<str>,
     /// The cases that match the filter, in their order.
     pub cases: Vec<CaseReport>,
-    /// The number of other cases.
     pub filtered: usize,
-    /// The duration of all cases.
     pub took: Duration,
 }
 
-/// The result of one case.
 #[derive(Debug)]
 pub struct CaseReport {
-    /// Its name.
     pub name: String,
-    /// The case's position.
     pub position: Position,
-    /// Its outcome.
     pub outcome: Outcome,
     /// The first steps that test nothing. In a strict run they are failures.
     pub warnings: Vec<Warning>,
     /// The number of further such steps.
     pub more_warnings: usize,
-    /// The number of its requests.
     pub asks: u64,
-    /// Its duration.
     pub took: Duration,
 }
 
-/// The outcome of a case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All expectations were met.
     Passed,
-    /// Some expectations were not met.
     Failed {
-        /// The first failed steps.
         failures: Vec<Failure>,
         /// The number of further failed steps.
         more: usize,
     },
-    /// It was not run, with the reason.
     Skipped(String),
     /// It cannot be run, with its place and the reason.
     Broken(String),
@@ -107,18 +88,14 @@ pub enum Outcome {
 /// A step that passes with any policies: it expects requests to pass, and they met no rule.
 #[derive(Debug)]
 pub struct Warning {
-    /// The place of the step.
     pub position: Position,
     /// The request, and its time by the clock of the case.
     pub step: String,
-    /// The reason, with a probable correction.
     pub reason: String,
 }
 
-/// A failed step.
 #[derive(Debug)]
 pub struct Failure {
-    /// The place of the step.
     pub position: Position,
     /// The request, and its time by the clock of the case.
     pub step: String,
@@ -128,16 +105,12 @@ pub struct Failure {
     pub more: u64,
 }
 
-/// A difference from an expectation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The place of the expectation.
     pub position: Position,
     /// Its name, such as `remaining` or `statuses[1].rule`.
     pub what: String,
-    /// The expected value.
     pub expected: String,
-    /// The actual value.
     pub got: String,
 }
 
@@ -156,7 +129,6 @@ impl Runner {
         Ok(Self { runtime, redis, filter, strictness, loads: Loads::default(), cases: 0, failed_in: None })
     }
 
-    /// Runs the cases of a file.
     pub fn run(&mut self, file: &TestFile) -> FileReport {
         let began = Instant::now();
         let is_wanted = |case: &&Case| self.filter.as_ref().is_none_or(|filter| case.name.contains(&**filter));

@@ -10,14 +10,13 @@ mod pulse;
 mod service_manager;
 
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
+use std::{fmt, io};
 
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +33,6 @@ pub use self::service_manager::{AddressError, Notice, ServiceManager};
 pub enum Phase {
     /// Serves, and reports that it is not ready.
     Starting,
-    /// Serves.
     Serving,
     /// Serves, and reports that it will stop.
     Leaving,
@@ -44,12 +42,10 @@ pub enum Phase {
     Ending,
 }
 
-/// Announces phases.
 #[derive(Debug)]
 pub struct Phases(watch::Sender<Phase>);
 
 impl Phases {
-    /// Starts in the first phase.
     pub fn starting() -> Self {
         Self(watch::Sender::new(Phase::Starting))
     }
@@ -65,18 +61,15 @@ impl Phases {
         });
     }
 
-    /// A view of the phase.
     pub fn watch(&self) -> Life {
         Life(self.0.subscribe())
     }
 }
 
-/// A view of the phase.
 #[derive(Clone, Debug)]
 pub struct Life(watch::Receiver<Phase>);
 
 impl Life {
-    /// The phase now.
     pub fn phase(&self) -> Phase {
         *self.0.borrow()
     }
@@ -105,7 +98,6 @@ pub struct Stop {
     reloads: watch::Sender<u64>,
 }
 
-/// Receives the orders to stop and to reload.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     stops: watch::Receiver<u32>,
@@ -188,7 +180,6 @@ impl Parts {
     }
 }
 
-/// What SIGHUP does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnHangup {
     /// Reads policies, certificates and the log file again.
@@ -211,7 +202,6 @@ impl Stop {
         self.stops.send_modify(|times| *times = times.saturating_add(1));
     }
 
-    /// Orders a reload.
     pub fn reload(&self) {
         self.reloads.send_modify(|number| *number += 1);
     }
@@ -260,7 +250,6 @@ impl Shutdown {
         Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
     }
 
-    /// Waits for the order to stop.
     pub async fn ordered(&self) {
         self.ordered_more_than(0).await;
     }
@@ -284,9 +273,7 @@ impl Shutdown {
 /// A task that ended before the shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// The task.
     pub task: String,
-    /// Why it ended.
     pub reason: String,
 }
 
@@ -319,7 +306,6 @@ impl Done {
     }
 }
 
-/// Reports the end of one task.
 struct TaskExit {
     task: String,
     life: Life,
@@ -342,7 +328,6 @@ impl TaskExit {
     }
 }
 
-/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<String>() {
         text
@@ -366,7 +351,6 @@ impl Supervisor {
         (exit, Done(Some(ended)))
     }
 
-    /// Runs a task on this runtime.
     pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
         let (exit, done) = self.exit_of(name);
         tokio::spawn(async move {
@@ -382,8 +366,6 @@ impl Supervisor {
         done
     }
 
-    /// Runs a function on its own thread.
-    ///
     /// # Errors
     /// When the system cannot start a thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
@@ -535,7 +517,6 @@ mod tests {
         assert!(now(orders.carried_out()).await.is_some());
     }
 
-    /// The output of a future that is ready at once.
     async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

@@ -7,7 +7,6 @@
 const ENDED_MIN: usize = 64;
 /// If the reserved bytes have fallen by at least this much, the next ticks return memory.
 const FREED_BYTES_MIN: usize = 1 << 20;
-/// The number of ticks that return memory.
 const GIVE_BACK_TICKS: u32 = 5;
 
 /// Decides when the thread of a listener returns memory.

@@ -24,7 +24,6 @@ pub struct Heart {
     answered: Arc<AtomicU64>,
 }
 
-/// Makes a connected pair of both.
 pub fn pulse() -> (Pulse, Heart) {
     let answered = Arc::new(AtomicU64::new(0));
     let (asked, questions) = watch::channel(0);

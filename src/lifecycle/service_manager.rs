@@ -14,15 +14,12 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::net::UnixDatagram;
 
-/// The variable with the address of the socket.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// The variable with the time of the watchdog, in microseconds.
 const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
-/// The variable with the process id of the watchdog.
 const WATCHDOG_PROCESS_VARIABLE: &str = "WATCHDOG_PID";
 /// How long one datagram may wait for space in the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most bytes of a status.
 const STATUS_BYTES_MAX: usize = 512;
 
 /// A variable of the service manager has an invalid value.
@@ -34,14 +31,11 @@ pub struct AddressError {
     problem: String,
 }
 
-/// A notice to the service manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// The start, or a reload, is complete.
     Ready,
-    /// A reload begins now.
     Reloading,
-    /// The process will end.
     Stopping,
     /// Restarts the watchdog's timer.
     Watchdog,
@@ -49,7 +43,6 @@ pub enum Notice<'a> {
     Status(&'a str),
 }
 
-/// The service manager of this process.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: SocketAddr,
@@ -143,7 +136,6 @@ fn watchdog(variable: &impl Fn(&str) -> Option<OsString>) -> Result<Option<Durat
     }
 }
 
-/// One line for each notice.
 fn text(notices: &[Notice<'_>], monotonic: impl Fn() -> u128) -> String {
     let mut text = String::new();
     for notice in notices {

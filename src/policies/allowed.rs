@@ -15,7 +15,6 @@ pub(super) struct Allowed(BTreeMap<(Arc<str>, Position), Vec<AllowedWarning>>);
 #[derive(Debug)]
 struct AllowedWarning {
     code: Code,
-    /// The place of the entry in `allow_warnings`.
     place: Location,
     /// Whether the policies had such a warning.
     is_met: bool,

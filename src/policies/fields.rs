@@ -34,7 +34,6 @@ impl Fields {
         self.get(key).map(|(at, _)| at)
     }
 
-    /// All values except that of one key.
     pub(super) fn values_but(&self, key: &str) -> impl Iterator<Item = NodeId> {
         let left_out = self.kind.position(key);
         let others = self.found.iter().enumerate().filter(move |(index, _)| Some(*index) != left_out);
@@ -116,7 +115,6 @@ impl<'r> FileReader<'r> {
         Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
     }
 
-    /// The result of `parse` for a text.
     pub(crate) fn parsed<T>(
         &mut self,
         fields: &Fields,

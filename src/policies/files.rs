@@ -20,7 +20,6 @@ pub const DEPTH_MAX: usize = 8;
 /// A directory, and which of its files are policies. From a path: `*.yaml` and `*.yml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The directory.
     pub directory: PathBuf,
     /// Every file is a policy, with any extension.
     pub all_files: bool,
@@ -52,7 +51,6 @@ impl Source {
         name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
     }
 
-    /// Whether a file with this name is a policy.
     fn takes(&self, path: &Path) -> bool {
         self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
     }
@@ -112,7 +110,6 @@ pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
-/// Whether a directory has files of tests or of traffic.
 pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
     let files = walk_for(&Source::from(directory), |_, path| is_test(path) || is_traffic(path));
     files.is_ok_and(|files| !files.is_empty())
@@ -145,7 +142,6 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PolicyFile {
     /// The path below the given directory.
@@ -191,7 +187,6 @@ impl Mark {
     }
 }
 
-/// The policy files, sorted by path.
 pub(super) fn walk(source: &Source) -> io::Result<Vec<PolicyFile>> {
     walk_for(source, Source::takes)
 }
@@ -255,7 +250,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts one more name.
     fn count(&mut self) -> io::Result<()> {
         self.names += 1;
         if self.names > NAMES_MAX {
@@ -306,7 +300,6 @@ impl Walk<'_> {
     }
 }
 
-/// A path for messages.
 pub(super) fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }
@@ -324,7 +317,7 @@ fn refuse(path: &Path, reason: &str) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::os::unix::fs::symlink;
 
@@ -332,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    fn directory(files: &[(&str, &str)]) -> TempDir {
+    pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             write(dir.path(), name, text);
@@ -340,7 +333,7 @@ mod tests {
         dir
     }
 
-    fn write(dir: &Path, name: &str, text: &str) {
+    pub(crate) fn write(dir: &Path, name: &str, text: &str) {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();

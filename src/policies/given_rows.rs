@@ -18,10 +18,8 @@ use super::{Position, VALUE_BYTES_MAX};
 /// The name of lines without a file, in messages.
 const IN_PLACE: &str = "rows";
 
-/// Rows of a file of tests or of traffic.
 #[derive(Debug)]
 pub struct GivenRows {
-    /// The place of the key.
     pub position: Position,
     /// The path of their file as written, or `rows`.
     pub name: String,

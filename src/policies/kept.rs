@@ -23,7 +23,6 @@ pub const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The sources, compressed with gzip. None if they were too large.
 pub type Kept = Option<Arc<[u8]>>;
 
-/// Collects the sources during a load.
 #[derive(Debug)]
 pub(super) struct Keeper {
     /// None if the sources were too large.
@@ -42,7 +41,6 @@ pub struct Sources {
     pub(super) files: Vec<File>,
 }
 
-/// One file, or one other source.
 #[derive(Debug, Deserialize)]
 pub(super) struct File {
     pub(super) name: String,
@@ -50,7 +48,6 @@ pub(super) struct File {
     pub(super) content: Content,
 }
 
-/// The content of a source.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Content {
@@ -80,14 +77,12 @@ pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
 }
 
 impl Sources {
-    /// Renames each source.
     pub fn rename(&mut self, to: impl Fn(&str) -> String) {
         for file in &mut self.files {
             file.name = to(&file.name);
         }
     }
 
-    /// The texts by name.
     pub(super) fn texts(self) -> HashMap<String, String> {
         let text = |file: File| match file.content {
             Content::Text(text) => Some((file.name, text)),

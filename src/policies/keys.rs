@@ -5,21 +5,16 @@
 use weir_engine::Algorithm;
 use weir_engine::algorithm::parameters::Parameters;
 
-/// A kind of mapping in a policy file.
 #[derive(Debug)]
 pub struct Kind {
-    /// The kind's name in messages.
     pub name: &'static str,
-    /// The keys that the mapping can have.
     pub keys: &'static [Key],
     /// Keys that have no effect, as in envoyproxy/ratelimit.
     pub ignored: &'static [&'static str],
 }
 
-/// A key of a mapping.
 #[derive(Debug)]
 pub struct Key {
-    /// The key as written.
     pub name: &'static str,
     /// The algorithms that accept the key. None: all of them.
     pub only: Option<Only>,
@@ -28,16 +23,13 @@ pub struct Key {
 /// Why only some algorithms accept a key.
 #[derive(Debug)]
 pub struct Only {
-    /// What an algorithm needs to accept the key.
     pub needs: Needs,
     /// Why other algorithms refuse the key, and which ones accept it: the end of a message.
     pub reason: &'static str,
 }
 
-/// What an algorithm needs to accept a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// A parameter with this name.
     Parameter(&'static str),
     /// Support of `post_paid`.
     Reports,
@@ -52,7 +44,6 @@ pub enum Needs {
 }
 
 impl Only {
-    /// Whether this algorithm accepts the key.
     fn takes(&self, algorithm: Algorithm) -> bool {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
@@ -64,19 +55,16 @@ impl Only {
         }
     }
 
-    /// The names of the algorithms that accept the key.
     pub fn algorithms(&self) -> impl Iterator<Item = &'static str> {
         Algorithm::all(&Parameters::LEAST).into_iter().filter(|known| self.takes(*known)).map(Algorithm::name)
     }
 }
 
 impl Kind {
-    /// The index of a key in the table.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.keys.iter().position(|key| key.name == name)
     }
 
-    /// The names of all keys.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.keys.iter().map(|key| key.name)
     }

@@ -12,7 +12,6 @@ use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
 
 impl FileReader<'_> {
-    /// The lease of a limit, if it has one.
     pub(super) fn lease(&mut self, fields: &Fields) -> Read<Lease> {
         let Some(text) = self.text(fields, "lease", NAME_BYTES_MAX)? else { return Ok(None) };
         let reason = match duration(&text) {

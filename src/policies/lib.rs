@@ -117,7 +117,6 @@ pub const DEPTH_MAX: usize = 64;
 /// The deepest nesting in a compatible reading, which allows more levels of descriptors.
 const DEPTH_COMPATIBLE_MAX: usize = 192;
 
-/// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
     /// Loads files that envoyproxy/ratelimit loads, with the same meaning, and warns about probable mistakes. Otherwise
@@ -128,7 +127,6 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// The dialect of the settings.
     pub const fn of(policies: &weir_settings::Policies) -> Self {
         Self { compatible: policies.compatible, merge_domains: policies.merge_domains }
     }
@@ -147,7 +145,6 @@ impl Dialect {
     }
 }
 
-/// The bounds on one file.
 struct Bounds {
     levels: usize,
     domain_bytes: usize,
@@ -209,10 +206,8 @@ pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
     load_with(source, dialect, None, &Restless::default())
 }
 
-/// Files that keep changing.
 #[derive(Clone, Debug, Default)]
 pub struct Restless {
-    /// Their paths.
     pub paths: BTreeSet<PathBuf>,
     /// The result of the last load, with the last text of each file.
     pub last: Kept,
@@ -336,7 +331,6 @@ pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Pr
     reader.finish()
 }
 
-/// The result of a load.
 #[derive(Debug)]
 pub struct Loaded {
     /// The policies, ready to match.
@@ -345,7 +339,6 @@ pub struct Loaded {
     pub places: Vec<Location>,
     /// The domains as written, in file order. For people; matching does not use them.
     pub domains: Vec<DomainOutline>,
-    /// How many files were read.
     pub files: usize,
     /// The paths of the files. Empty if policies were not read from files.
     pub paths: Vec<PathBuf>,
@@ -357,27 +350,21 @@ pub struct Loaded {
     pub kept: Kept,
 }
 
-/// A domain as written.
 #[derive(Debug)]
 pub struct DomainOutline {
-    /// Its name.
     pub name: String,
     /// The place of the domain's name.
     pub place: Location,
-    /// The first level.
     pub descriptors: Vec<Outline>,
 }
 
-/// A descriptor as written.
 #[derive(Debug)]
 pub struct Outline {
-    /// The key.
     pub key: Box<str>,
     /// The values that it matches. None: the key alone.
     pub value: Option<Matcher>,
     /// Whether all these values share one state.
     pub share_threshold: bool,
-    /// The position in its file.
     pub position: Position,
     /// The file as it was named to the loader.
     pub file: Arc<str>,
@@ -393,7 +380,6 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// The place of the descriptor.
     pub fn place(&self) -> Location {
         Location { file: self.file.clone(), position: self.position }
     }
@@ -405,7 +391,6 @@ impl Outline {
 pub struct Location {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
-    /// The position in the file.
     pub position: Position,
 }
 
@@ -428,7 +413,6 @@ const fn is_in_text(position: Position) -> bool {
 /// A mistake, displayed as `file:line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its kind.
     pub kind: ProblemKind,
     /// The file as it was named to the loader, or the directory.
     pub file: Arc<str>,
@@ -444,9 +428,7 @@ weir_engine::named! {
     pub enum ProblemKind {
         /// A file or directory is too large or cannot be read.
         Unreadable = "unreadable",
-        /// A file is not YAML.
         Yaml = "yaml",
-        /// The policies have a mistake.
         Policy = "policy",
         /// The store cannot hold a limit.
         Store = "store",
@@ -454,7 +436,6 @@ weir_engine::named! {
 }
 
 impl Problem {
-    /// A mistake in policies.
     fn in_policies(file: Arc<str>, position: Option<Position>, message: String) -> Self {
         Self { kind: ProblemKind::Policy, file, position, message }
     }
@@ -474,7 +455,6 @@ impl fmt::Display for Problem {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     list: Vec<Problem>,
-    /// The number of problems that were not kept.
     more: usize,
 }
 

@@ -6,8 +6,7 @@
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
 use weir_text::yaml::{NodeId, Value};
-use weir_text::zone;
-use weir_text::{duration, quoted};
+use weir_text::{duration, quoted, zone};
 
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
@@ -96,13 +95,11 @@ impl FileReader<'_> {
         result
     }
 
-    /// Whether `unit` is one of the units.
     fn is_unit(&self, fields: &Fields) -> bool {
         let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
         matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
     }
 
-    /// A limit that counts.
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
         let shadow = self.flag(fields, "shadow");

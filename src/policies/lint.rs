@@ -156,7 +156,6 @@ impl<'l> Findings<'l> {
         }
     }
 
-    /// Compares the descriptors of a level and of its nested levels.
     fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
         self.never_met(descriptors, place);
         self.hides_below(descriptors, place);

@@ -7,9 +7,8 @@ use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
 use super::keys::ROWS;
-use super::rate;
 use super::state::{FileReader, PlanAt, Reported};
-use super::{NAME_BYTES_MAX, Position};
+use super::{NAME_BYTES_MAX, Position, rate};
 
 /// The word for no limit under a plan.
 const UNLIMITED: &str = "unlimited";

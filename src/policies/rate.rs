@@ -3,8 +3,7 @@
 //! Not here: the other keys of a limit (limit.rs).
 
 use weir_engine::{Unit, Window};
-use weir_text::nearest;
-use weir_text::{duration, quoted};
+use weir_text::{duration, nearest, quoted};
 
 use super::instead;
 use super::scalar::whole_number;
@@ -23,7 +22,6 @@ pub const SHORT_UNITS: [(&str, Unit); 8] = [
     ("y", Unit::Year),
 ];
 
-/// The period of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Period {
     pub(super) window: Window,

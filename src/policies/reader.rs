@@ -38,7 +38,6 @@ impl Reader {
         self.problems.push(problem);
     }
 
-    /// Reads one file.
     pub(super) fn file(&mut self, file: Arc<str>, text: &str) {
         if text.len() > FILE_BYTES_MAX {
             self.refused(Problem { kind: ProblemKind::Unreadable, file, position: None, message: too_large() });

@@ -15,21 +15,16 @@ use weir_text::{instant_text, parse_instant, quoted, spell};
 
 use super::rate::parse_rate;
 
-/// The most bytes of one line.
 pub const ROW_LINE_BYTES_MAX: usize = 8 * 1_024;
-/// The most columns.
 pub const ROW_COLUMNS_MAX: usize = 64;
-/// The suffix of row file names.
 pub const ROW_FILE_ENDING: &str = ".rows.csv";
 /// The header of a file that [`row_line`] writes.
 pub const ROW_HEAD: &str = "domain,descriptor,plan,limits,until,note";
 
-/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLineError {
     /// The byte position of the invalid field in its line, from 1.
     pub column: usize,
-    /// The mistake.
     pub message: String,
 }
 
@@ -39,7 +34,6 @@ impl fmt::Display for RowLineError {
     }
 }
 
-/// The content of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Column {
     Domain,
@@ -52,11 +46,9 @@ enum Column {
     Key(Box<str>),
 }
 
-/// The columns of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowHead(Vec<Column>);
 
-/// One field of a line.
 struct Field {
     column: usize,
     text: String,
@@ -268,17 +260,14 @@ fn fields(line: &str) -> Result<Vec<Field>, RowLineError> {
     }
 }
 
-/// What is wrong in a file of rows.
 #[derive(Debug)]
 pub enum RowFileError {
-    /// It cannot be read.
     Read(io::Error),
     /// A line is wrong. It has the number of the line, from 1.
     Line(usize, RowLineError),
 }
 
 impl RowFileError {
-    /// The error with the name of the file.
     pub fn in_file(&self, name: &dyn fmt::Display) -> String {
         match self {
             Self::Read(error) => format!("{name}: {error}"),
@@ -298,7 +287,6 @@ pub struct RowReader<R> {
     is_at_end: bool,
 }
 
-/// How a text ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextEnd {
     Line,
@@ -308,7 +296,6 @@ enum TextEnd {
 }
 
 impl<R: BufRead> RowReader<R> {
-    /// The rows of these bytes.
     pub fn new(reader: R) -> Self {
         Self { reader, head: None, line: 0, bytes: 0, buffer: Vec::new(), is_at_end: false }
     }
@@ -318,7 +305,6 @@ impl<R: BufRead> RowReader<R> {
         self.line
     }
 
-    /// The bytes that were read.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -4,7 +4,6 @@
 
 use weir_text::boolean;
 
-/// The value of an unquoted scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Plain {
     Null,
@@ -22,7 +21,6 @@ pub(super) enum IsOdd {
     Yes,
 }
 
-/// Reads an unquoted scalar.
 pub(super) fn plain(text: &str) -> Plain {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Plain::Null,

@@ -15,21 +15,15 @@ use serde_json::{Map, Value, json};
 use crate::Kind;
 
 weir_engine::named! {
-    /// The files that have a schema.
     pub enum Schema {
-        /// Policy files.
         Policies = "policies",
-        /// Settings files.
         Settings = "settings",
-        /// Files of tests.
         Tests = "tests",
-        /// Files of traffic.
         Traffic = "traffic",
     }
 }
 
 impl Schema {
-    /// The schema itself.
     pub fn document(self) -> Value {
         match self {
             Self::Policies => policies::schema(),

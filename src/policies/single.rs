@@ -15,7 +15,6 @@ use crate::files;
 /// The largest file of tests or traffic, in bytes.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// The name and the text of a file.
 pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
     let name: Arc<str> = files::shown(path).into();
     let alone = |position, message| {

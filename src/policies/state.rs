@@ -85,7 +85,6 @@ impl FileReader<'_> {
         self.all.dialect.compatible
     }
 
-    /// The bounds of this dialect.
     pub(super) fn bounds(&self) -> &'static Bounds {
         if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
     }
@@ -97,7 +96,6 @@ impl FileReader<'_> {
         self.warnings.push((at, code, message));
     }
 
-    /// Adds a problem.
     pub(super) fn report(&mut self, at: Position, message: impl Into<String>) -> Reported {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push((at, message.into()));

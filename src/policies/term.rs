@@ -33,7 +33,6 @@ impl FileReader<'_> {
         }
     }
 
-    /// The instant of a key.
     pub(super) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
         self.parsed(fields, key, NAME_BYTES_MAX, parse_instant)
     }

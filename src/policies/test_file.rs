@@ -24,24 +24,19 @@ use weir_settings::Settings;
 pub use super::single::FILE_BYTES_MAX;
 use super::{GivenRows, Position, Problems, single};
 
-/// The most cases in one file.
 pub const CASES_MAX: usize = 1_000;
-/// The most steps of one case.
 pub const STEPS_MAX: usize = 1_000;
 /// The most requests that all cases of one file send.
 pub const ASKS_MAX: u64 = 1_000_000;
 /// The most rows of a case or a step.
 pub const ROWS_MAX: usize = 10_000;
-/// The most callers of one step.
 pub const CALLERS_MAX: u32 = 100_000;
 /// The default start of a case: Monday, 2040-01-02T00:00:00Z. Redis expires keys by its own clock, so a start in the future
 /// works in both stores.
 pub const START_US: Micros = 2_209_075_200 * 1_000_000;
 
-/// One file of tests.
 #[derive(Debug)]
 pub struct TestFile {
-    /// Its name in messages.
     pub name: Arc<str>,
     /// Its cases, at least one.
     pub cases: Vec<Case>,
@@ -50,70 +45,53 @@ pub struct TestFile {
 /// One case: steps that start with an empty store.
 #[derive(Debug)]
 pub struct Case {
-    /// The case's name, unique in the file.
     pub name: String,
-    /// The case's position.
     pub position: Position,
-    /// The policies at its start.
     pub policies: Policies,
-    /// The settings that affect its decisions.
     pub settings: Arc<Settings>,
     /// The rows at its start; none if it has no rows.
     pub rows: Option<Arc<GivenRows>>,
     /// The steps, with at least one request.
     pub steps: Vec<Step>,
-    /// How many requests the case sends.
     pub asks: u64,
 }
 
 impl Case {
-    /// When the case begins.
     pub fn starts_at(&self) -> Micros {
         self.steps.first().map_or(START_US, |step| step.now)
     }
 }
 
-/// The source of policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Policies {
-    /// A directory or a file.
     At(PathBuf),
     /// Texts in the test itself, with their file names.
     Texts(Vec<(String, String)>),
 }
 
-/// One step of a case.
 #[derive(Debug)]
 pub struct Step {
-    /// The step's position.
     pub position: Position,
     /// The clock at the beginning of the step.
     pub now: Micros,
-    /// The action of the step.
     pub action: Action,
 }
 
-/// The action of a step.
 #[derive(Debug)]
 pub enum Action {
-    /// Requests.
     Ask(Box<Ask>),
     /// Advances the clock to the time of the next step.
     Wait,
     /// Sets these rows. Other rows stay.
     Rows(Arc<GivenRows>),
-    /// Loads other policies.
     Swap {
-        /// The new policies.
         policies: Policies,
-        /// What happens to the states.
         state: StateOnSwap,
         /// Whether the policies must be refused, so the previous ones stay in force.
         refused: bool,
     },
 }
 
-/// What happens to states when policies are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateOnSwap {
     /// The store keeps them, as on a reload.
@@ -125,9 +103,7 @@ pub enum StateOnSwap {
 /// A request, and how many times it is sent.
 #[derive(Debug)]
 pub struct Ask {
-    /// The domain. It can be empty.
     pub domain: String,
-    /// The descriptors.
     pub descriptors: Vec<Descriptor>,
     /// The hits of descriptors without their own hits. None if the request sends none.
     pub hits: Option<u32>,
@@ -143,18 +119,15 @@ pub struct Ask {
     pub lasts: Option<Micros>,
     /// The hits that it has used by then. None: the request's own hits.
     pub used: Option<u32>,
-    /// What the answers must be.
     pub expect: Expect,
 }
 
 impl Ask {
-    /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.rounds.saturating_mul(u64::from(self.callers)).saturating_mul(u64::from(self.times))
     }
 }
 
-/// One descriptor of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Keys and values, in order.
@@ -167,12 +140,9 @@ pub struct Descriptor {
     pub limit: Option<(u32, Unit)>,
 }
 
-/// A value and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positioned<T> {
-    /// The place.
     pub position: Position,
-    /// The value.
     pub value: T,
 }
 
@@ -182,13 +152,10 @@ pub type ExpectedHeader = (String, Positioned<Option<String>>);
 /// The expectations of a step, for each answer and for all answers in total. None accepts anything.
 #[derive(Debug, Default)]
 pub struct Expect {
-    /// Whether the request passes.
     pub answer: Option<Positioned<Verdict>>,
     /// The error that the request gets in place of an answer.
     pub error: Option<Positioned<String>>,
-    /// How many requests of the step pass.
     pub passed: Option<Positioned<Range>>,
-    /// How many requests of the step are denied.
     pub denied: Option<Positioned<Range>>,
     /// When a denied request would pass, in microseconds. The inner None: no wait helps, or the request passes.
     pub retry_after: Option<Positioned<Option<Range>>>,
@@ -201,7 +168,6 @@ pub struct Expect {
     /// Whether the limits on trial would have admitted the request. The inner None: the request meets no such limit.
     /// [tr-1]
     pub trial: Option<Positioned<Option<Verdict>>>,
-    /// The dynamic metadata of the response.
     pub metadata: Option<Positioned<Arc<metadata::Fields>>>,
     /// One status for each descriptor, in order; or empty.
     pub statuses: Vec<ExpectedStatus>,
@@ -222,7 +188,6 @@ impl Expect {
     }
 }
 
-/// The expectations of one descriptor's status.
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
@@ -231,11 +196,8 @@ pub struct ExpectedStatus {
     pub rule: Option<Positioned<Option<String>>>,
     /// The limit of the status: its hits and window.
     pub limit: Option<Positioned<Option<(u32, Window)>>>,
-    /// The name of that limit.
     pub name: Option<Positioned<Option<String>>>,
-    /// Its algorithm.
     pub algorithm: Option<Positioned<String>>,
-    /// The remaining hits.
     pub remaining: Option<Positioned<Range>>,
     /// The time until it is reset, in microseconds.
     pub reset: Option<Positioned<Option<Range>>>,
@@ -251,17 +213,13 @@ impl ExpectedStatus {
 /// Whether a request, or a descriptor of it, may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may pass.
     Ok,
-    /// The request is over a limit.
     Over,
 }
 
 impl Verdict {
-    /// The verdicts' names in tests.
     pub const NAMES: [&'static str; 2] = ["ok", "over"];
 
-    /// The verdict as a word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => Self::NAMES[0],
@@ -269,7 +227,6 @@ impl Verdict {
         }
     }
 
-    /// The verdict with this name.
     fn named(name: &str) -> Self {
         if name == Self::NAMES[0] { Self::Ok } else { Self::Over }
     }

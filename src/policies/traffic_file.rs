@@ -21,13 +21,10 @@ use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
 use super::{GivenRows, Position, Problems, single};
 
-/// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
 /// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
-/// The most rows of one file.
 pub const ROWS_MAX: usize = 1_000_000;
-/// The largest exponent of `zipf`.
 pub const ZIPF_MAX: f64 = 10.0;
 /// The longest time that sources send, in microseconds: 366 days.
 pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;
@@ -38,25 +35,18 @@ pub const SHARE_MAX: u32 = 100;
 /// The points of a daily curve, one for each hour.
 pub const HOURS: usize = 24;
 
-/// One file of traffic.
 #[derive(Debug)]
 pub struct TrafficFile {
-    /// Its name in messages.
     pub name: Arc<str>,
-    /// The settings that affect decisions.
     pub settings: Arc<Settings>,
     /// The rows for all policies; none if the file has no rows.
     pub rows: Option<Arc<GivenRows>>,
-    /// The origin of the requests.
     pub origin: Origin,
 }
 
-/// The origin of the requests.
 #[derive(Debug)]
 pub enum Origin {
-    /// Generated requests.
     Sources(Sources),
-    /// Logged requests.
     AccessLog(AccessLog),
 }
 
@@ -67,16 +57,12 @@ pub struct Sources {
     pub start: Micros,
     /// How long they send, in microseconds.
     pub duration: Micros,
-    /// The seed of all random numbers.
     pub seed: u64,
-    /// At least one.
     pub sources: Vec<Source>,
 }
 
-/// One source of requests.
 #[derive(Debug)]
 pub struct Source {
-    /// The source's position.
     pub position: Position,
     /// The domain of its requests. It can be empty.
     pub domain: String,
@@ -88,7 +74,6 @@ pub struct Source {
     pub requests: u32,
     /// The period, in microseconds.
     pub period: Micros,
-    /// The pattern of arrivals.
     pub arrivals: Arrivals,
     /// After how many microseconds an admitted request settles its holds: uniformly distributed between these two.
     /// None: never.
@@ -107,7 +92,6 @@ pub struct Source {
     pub daily: Option<[u32; HOURS]>,
 }
 
-/// The pattern of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// At equal intervals.
@@ -119,20 +103,15 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// The patterns' names in files.
     pub const NAMES: [&'static str; 3] = ["constant", "poisson", "bursts"];
 }
 
 /// A log of JSON lines, and the meaning of its fields. `<field>` in texts is the value of that field.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// The log.
     pub path: PathBuf,
-    /// The field of the time.
     pub time: String,
-    /// How the time is written.
     pub format: TimeFormat,
-    /// The domain.
     pub domain: String,
     /// The descriptors. A descriptor is left out if the line lacks one of its fields.
     pub descriptors: Vec<Descriptor>,
@@ -140,7 +119,6 @@ pub struct AccessLog {
     pub hits: LoggedHits,
 }
 
-/// The hits of a request in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoggedHits {
     /// The same for each line. None if the request sends no hits.
@@ -150,7 +128,6 @@ pub enum LoggedHits {
 }
 
 weir_engine::named! {
-    /// How a log writes times.
     pub enum TimeFormat {
         /// `2026-12-01T10:00:00.123Z`.
         Rfc3339 = "rfc3339",

@@ -13,7 +13,6 @@ use weir_text::yaml::{Document, Node, NodeId, Position, Value};
 
 use super::NODES_MAX;
 
-/// A value of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tree<'a> {
@@ -21,7 +20,6 @@ pub enum Tree<'a> {
     Text(Cow<'a, str>),
     /// An unquoted scalar: a number, a boolean, null or a text.
     Plain(Cow<'a, str>),
-    /// A list.
     List(Vec<Tree<'a>>),
     /// Keys with their values. Each key is unique.
     Mapping(Vec<(Cow<'a, str>, Tree<'a>)>),
@@ -36,7 +34,6 @@ pub(super) struct Planted<'a> {
 /// The path to each place. The line of a [`Position`] is the number of the place.
 pub(super) struct Paths(Vec<Step>);
 
-/// The last step of a path.
 struct Step {
     /// The number of the parent place.
     above: u32,
@@ -63,7 +60,6 @@ struct Planter<'a> {
 }
 
 impl<'a> Planter<'a> {
-    /// Adds the tree of a place.
     fn plant(&mut self, tree: Tree<'a>, place: u32) -> Result<NodeId, String> {
         let value = match tree {
             Tree::Text(text) => Value::Scalar { text, plain: false },
@@ -148,7 +144,6 @@ impl Paths {
     }
 }
 
-/// The key and value of a tree that is a descriptor.
 fn descriptor(tree: &Tree<'_>) -> Option<Box<str>> {
     let Tree::Mapping(entries) = tree else {
         return None;

@@ -55,7 +55,6 @@ pub struct Watch {
     source: Source,
     /// The last settled state. At first, the state at the start.
     settled: Snapshot,
-    /// The state at the last poll.
     last: Snapshot,
     /// How many consecutive polls found no change.
     same: u32,
@@ -67,7 +66,6 @@ pub struct Watch {
     in_place: bool,
     /// The files that have not settled, by path.
     moving: BTreeMap<PathBuf, Moving>,
-    /// How many polls there were.
     polls: u64,
     /// The settled state before the last reported change, until [`Watch::is_unchanged`].
     before: Option<Snapshot>,
@@ -76,14 +74,12 @@ pub struct Watch {
 /// A file that keeps changing.
 #[derive(Clone, Copy, Debug)]
 struct Moving {
-    /// When it began to change.
     since: Instant,
     /// When a poll last found a change, and the number of that poll.
     changed: Instant,
     poll: u64,
 }
 
-/// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The directory has changed and settled: load it. If it has become unreadable, the load reports that.
@@ -157,7 +153,6 @@ impl Watch {
         Some(Change::Restless(restless))
     }
 
-    /// Updates the files that are changing.
     fn follow(&mut self, seen: &Snapshot, now: Instant) {
         let polls = self.polls;
         self.moving.retain(|_, file| {
@@ -201,7 +196,6 @@ impl Watch {
     }
 }
 
-/// The state of the directory at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Snapshot {
     Files(Fingerprint),
@@ -324,23 +318,8 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::SystemTime;
 
-    use tempfile::TempDir;
-
     use super::*;
-
-    fn directory(files: &[(&str, &str)]) -> TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            write(dir.path(), name, text);
-        }
-        dir
-    }
-
-    fn write(dir: &Path, name: &str, text: &str) {
-        let path = dir.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use crate::files::tests::{directory, write};
 
     /// Renames a whole file into place. The clock of the file system ticks every few milliseconds: a rename in the tick of
     /// the last write cannot be distinguished from a write.
@@ -361,7 +340,6 @@ mod tests {
         fs::rename(&next, &path).unwrap();
     }
 
-    /// A watch and the clock of its polls.
     struct Polled {
         watch: Watch,
         now: Instant,

@@ -12,9 +12,7 @@ pub const FIELDS_MAX: usize = 1_024;
 
 /// The content of a field, by its wire type.
 pub enum Content<'a> {
-    /// A varint.
     Number(u64),
-    /// A text, or a message.
     Bytes(&'a [u8]),
     /// Four bytes, eight bytes or a group. No field that weir reads has such content.
     Other,

@@ -10,7 +10,6 @@ pub(super) const QUOTED_BYTES_MAX: usize = 320;
 /// The first `KEPT_MAX` elements of a list. Further elements are counted without allocating.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T, const KEPT_MAX: usize> {
-    /// The first elements.
     pub kept: Vec<T>,
     /// The number of further elements.
     pub left_out: u32,
@@ -65,7 +64,6 @@ pub(super) fn quoted(text: &str) -> Unexpected<'_> {
     Unexpected::Str(beginning(text))
 }
 
-/// The beginning of a text.
 pub(super) fn beginning(text: &str) -> &str {
     let mut end = text.len().min(QUOTED_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -15,7 +15,6 @@ pub const fn modes(settings: &Settings) -> Modes {
     }
 }
 
-/// The bounds on one request.
 pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
     Bounds {
         descriptors: limits.descriptors,
@@ -27,7 +26,6 @@ pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
     }
 }
 
-/// The optional parts of a response.
 pub fn extras(response: &weir_settings::Response) -> Extras {
     Extras {
         dynamic_metadata: response.dynamic_metadata,

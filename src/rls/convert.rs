@@ -22,15 +22,10 @@ use super::{client_headers, detail, limit_metadata};
 pub struct Bounds {
     /// Descriptors of a request, at most 64.
     pub descriptors: usize,
-    /// Entries of a descriptor.
     pub entries: usize,
-    /// Bytes of the domain.
     pub domain_bytes: usize,
-    /// Bytes of an entry's key.
     pub key_bytes: usize,
-    /// Bytes of an entry's value.
     pub value_bytes: usize,
-    /// Requested hits of one descriptor.
     pub hits: u32,
 }
 
@@ -39,35 +34,25 @@ pub struct Bounds {
 pub struct Invalid {
     /// The field, such as `descriptors[2].entries[0].value`.
     pub field: String,
-    /// The problem of the field.
     pub problem: Problem,
 }
 
-/// The possible problems of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// There is no domain.
     NoDomain,
-    /// There are no descriptors.
     NoDescriptors,
     /// There are more parts than the bound.
     TooMany {
-        /// The number of parts.
         sent: u64,
         /// Whether there may be more parts, because the rest was not counted.
         or_more: bool,
-        /// The bound.
         most: u64,
-        /// The name of the parts.
         what: &'static str,
     },
     /// An entry with a receipt that settles nothing, with the reason.
     Receipt(&'static str),
     /// A limit whose unit is not set, or not one of Envoy's units.
-    Unit(
-        /// The number sent.
-        i32,
-    ),
+    Unit(i32),
 }
 
 impl fmt::Display for Invalid {
@@ -210,7 +195,6 @@ pub struct Extras {
 pub struct LimitHeaders {
     /// Hits per window.
     pub limit: String,
-    /// Remaining hits.
     pub remaining: String,
     /// Seconds until the limit is reset, as in `duration_until_reset` of its status.
     pub reset: String,
@@ -221,7 +205,6 @@ const MICROS_PER_SECOND: Micros = 1_000_000;
 /// The header that sets the delay of Envoy's fault filter with `header_delay`, in milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
-/// Converts an answer to the response on the wire.
 pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
     if extras.dynamic_metadata {
@@ -318,63 +301,14 @@ mod tests {
     use weir_engine::Hits;
 
     use super::*;
-    use crate::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+    use crate::proto::rate_limit_descriptor::RateLimitOverride;
     use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 
-    const EDGE: Bounds =
+    const BOUNDS: Bounds =
         Bounds { descriptors: 2, entries: 1, domain_bytes: 4, key_bytes: 4, value_bytes: 3, hits: u32::MAX };
-
-    fn entry(key: &str, value: &str) -> WireEntry {
-        WireEntry { key: key.into(), value: value.into() }
-    }
 
     fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
         RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 }
-    }
-
-    fn descriptor(entries: Vec<WireEntry>) -> RateLimitDescriptor {
-        RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
-    }
-
-    /// The error of a request that fits, after one change.
-    fn refusal(bounds: Bounds, change: fn(&mut RateLimitRequest)) -> String {
-        let user = descriptor(vec![entry("user", "ann")]);
-        let mut request = request(vec![user.clone(), user]);
-        assert!(query(&Request::of(&request), &bounds).is_ok(), "{request:?} fits {bounds:?}");
-        change(&mut request);
-        match query(&Request::of(&request), &bounds) {
-            Ok(query) => panic!("accepted {query:?}"),
-            Err(invalid) => invalid.to_string(),
-        }
-    }
-
-    #[test]
-    fn each_bound_admits_its_edge_and_names_what_is_past_it() {
-        type Case = (fn(&mut RateLimitRequest), &'static str);
-        let cases: [Case; 10] = [
-            (|r| r.domain.push('s'), "domain: 5 bytes, at most 4"),
-            (|r| r.descriptors.push(descriptor(vec![])), "descriptors: 3 descriptors, at most 2"),
-            (|r| r.descriptors[1].entries.push(entry("a", "")), "descriptors[1].entries: 2 entries, at most 1"),
-            (|r| r.descriptors[1].entries[0].key.push('s'), "descriptors[1].entries[0].key: 5 bytes, at most 4"),
-            (|r| r.descriptors[0].entries[0].value.push('a'), "descriptors[0].entries[0].value: 4 bytes, at most 3"),
-            (|r| r.hits_addend = 2, "hits_addend: 2 hits, at most 1"),
-            (|r| r.descriptors[1].hits_addend = Some(2.into()), "descriptors[1].hits_addend: 2 hits, at most 1"),
-            (
-                |r| r.descriptors[1].hits_addend = Some((1 << 32).into()),
-                "descriptors[1].hits_addend: 4294967296 hits, at most 1",
-            ),
-            (|r| r.domain.clear(), "rate limit domain must not be empty"),
-            (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),
-        ];
-        for (change, expected) in cases {
-            assert_eq!(refusal(Bounds { hits: 1, ..EDGE }, change), expected);
-        }
-    }
-
-    #[test]
-    fn more_hits_than_a_charge_can_hold_are_refused_whatever_the_bound() {
-        let text = refusal(EDGE, |r| r.descriptors[0].hits_addend = Some((1 << 32).into()));
-        assert_eq!(text, "descriptors[0].hits_addend: 4294967296 hits, at most 4294967295");
     }
 
     #[test]
@@ -392,10 +326,10 @@ mod tests {
             (7, Err(unknown(7))),
             (-1, Err(unknown(-1))),
         ] {
-            let mut user = descriptor(vec![]);
-            user.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
+            let limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
+            let user = RateLimitDescriptor { limit, ..RateLimitDescriptor::default() };
             let request = request(vec![user]);
-            let read = query(&Request::of(&request), &EDGE)
+            let read = query(&Request::of(&request), &BOUNDS)
                 .map(|query| query.descriptors[0].limit)
                 .map_err(|invalid| invalid.to_string());
             assert_eq!(read, expected.map(|unit| Some((5, unit))));
@@ -415,13 +349,15 @@ mod tests {
             (7, Some(3), true, Operation::Refund(3)),
             (7, Some(0), true, Operation::Peek),
         ] {
-            let mut user = descriptor(vec![]);
-            user.hits_addend = of_descriptor.map(Into::into);
-            user.is_negative_hits = negative;
+            let user = RateLimitDescriptor {
+                hits_addend: of_descriptor.map(Into::into),
+                is_negative_hits: negative,
+                ..RateLimitDescriptor::default()
+            };
             let mut request = request(vec![user]);
             request.hits_addend = of_request;
             let view = Request::of(&request);
-            let query = query(&view, &EDGE).unwrap();
+            let query = query(&view, &BOUNDS).unwrap();
             assert_eq!(query.descriptors[0].operation, expected, "{request:?}");
         }
     }

@@ -196,7 +196,6 @@ impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Name<K> {
     }
 }
 
-/// A request read from JSON.
 #[derive(Debug, PartialEq)]
 pub struct JsonRequest(RequestFields);
 
@@ -244,7 +243,6 @@ struct OverrideFields {
 }
 
 impl JsonRequest {
-    /// The request.
     pub fn view(&self) -> Request<'_> {
         let RequestFields { domain, descriptors, hits_addend } = &self.0;
         let (descriptors, descriptors_left_out) = parts(descriptors.as_ref());
@@ -284,7 +282,6 @@ impl EntryFields {
     }
 }
 
-/// True or false.
 #[derive(Debug, PartialEq)]
 struct Flag(bool);
 

@@ -14,7 +14,6 @@ use super::spelling::{Length, Out, spell};
 /// The most bytes by which the texts of a request may grow in total, when bytes that are not UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// Why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// They are not a message of the protocol.
@@ -42,7 +41,6 @@ pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>
     TextMessage::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
 }
 
-/// A message that contains texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextMessage {
     Request,
@@ -50,7 +48,6 @@ enum TextMessage {
     Entry,
 }
 
-/// The kind of a field.
 enum FieldKind {
     TextMessage(TextMessage),
     Text,
@@ -58,7 +55,6 @@ enum FieldKind {
 }
 
 impl TextMessage {
-    /// The kind of a field by its number in the proto files.
     const fn field(self, number: u64) -> FieldKind {
         match (self, number) {
             (Self::Request, 2) => FieldKind::TextMessage(Self::Descriptor),
@@ -68,7 +64,6 @@ impl TextMessage {
         }
     }
 
-    /// The most parts of this message that are read.
     const fn parts_max(self) -> usize {
         match self {
             Self::Request => DESCRIPTORS_KEPT_MAX,

@@ -35,7 +35,6 @@ const FIELD: &str = "receipt";
 /// The first part of the key of a receipt's metadata. The domain follows.
 const OWNER: &str = "weir.";
 
-/// Formats a receipt.
 pub fn text(holds: &[HeldCharge]) -> String {
     let mut text = String::from(VERSION);
     BASE64_URL_SAFE_NO_PAD.encode_string(charge_bytes(holds), &mut text);
@@ -193,7 +192,6 @@ pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     out
 }
 
-/// The receipt in the dynamic metadata of a response.
 pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
     let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("{OWNER}{domain}"))?;
     let Some(Kind::StructValue(ours)) = &ours.kind else { return None };

@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 use weir_engine::Entry;
 use weir_protobuf::{Content, FIELDS_MAX, field};
 
-use super::proto::rate_limit_descriptor;
 use super::proto::rate_limit_descriptor::RateLimitOverride;
-use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use super::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use super::spelling::{may_need_spelling, plain};
 
 /// The most descriptors of a request that are kept: the largest `limits.descriptors`.
@@ -25,7 +24,6 @@ const DESCRIPTORS_USUAL: usize = 4;
 /// A `RateLimitRequest` with borrowed texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
-    /// The domain.
     pub domain: &'a str,
     /// The first [`DESCRIPTORS_KEPT_MAX`] descriptors.
     pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
@@ -42,7 +40,6 @@ pub struct Descriptor<'a> {
     pub entries: SmallVec<[Entry<'a>; 2]>,
     /// A lower bound of the number of further entries; 0 if there are none.
     pub entries_left_out: u32,
-    /// The limit of the request.
     pub limit: Option<RateLimitOverride>,
     /// The hits of this descriptor, which replace those of the request.
     pub hits_addend: Option<u64>,
@@ -115,7 +112,6 @@ impl<'a> Request<'a> {
         RateLimitRequest { domain: self.domain.into(), descriptors, hits_addend: self.hits_addend }
     }
 
-    /// A view of a message.
     pub fn of(message: &'a RateLimitRequest) -> Self {
         let descriptors = message.descriptors.iter().map(Descriptor::of).collect();
         Self { domain: &message.domain, descriptors, descriptors_left_out: 0, hits_addend: message.hits_addend }
@@ -196,7 +192,6 @@ mod tests {
         }
     }
 
-    /// Compares with the generated decoder.
     fn compare(bytes: &[u8]) {
         let message = RateLimitRequest::decode(bytes);
         let message = message.as_ref().ok().map(Request::of);

@@ -11,7 +11,6 @@ const BYTES: u32 = 0x10_ff00;
 /// value.
 pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
-/// Writes or counts bytes.
 pub(super) trait Out {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -22,7 +21,6 @@ impl Out for Vec<u8> {
     }
 }
 
-/// The number of bytes.
 pub(super) struct Length(pub(super) usize);
 
 impl Out for Length {
@@ -59,7 +57,6 @@ pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
     }
 }
 
-/// Writes a byte as its character.
 fn put_byte(byte: u8, to: &mut dyn Out) {
     if let Some(character) = char::from_u32(BYTES + u32::from(byte)) {
         to.put(character.encode_utf8(&mut [0; 4]).as_bytes());

@@ -4,7 +4,6 @@
 
 use super::{Layer, Problem};
 
-/// Collects problems, each with the place of its setting.
 pub(super) struct ProblemList<'a> {
     layers: &'a [Layer],
     pub(super) problems: Vec<Problem>,

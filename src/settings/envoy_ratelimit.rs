@@ -24,7 +24,6 @@ use weir_text::spell;
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
-/// The origin of a setting that no variable set.
 pub const ORIGIN: &str = "as ratelimit";
 
 /// The defaults of weir as `ratelimit`. The largest request is that of envoyproxy/ratelimit.
@@ -52,7 +51,6 @@ const CACHE_BYTES_MIN: i64 = 512 * 1024;
 
 /// The properties of the machine that affect the mapping.
 pub struct Machine<'a> {
-    /// The cores that serve.
     pub cores: usize,
     /// The address for all interfaces, if a variable has no host.
     pub any: IpAddr,
@@ -60,22 +58,17 @@ pub struct Machine<'a> {
     pub resolve: &'a dyn Fn(&str) -> Option<IpAddr>,
 }
 
-/// The result of reading the environment.
 pub struct RatelimitVariables {
     /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,
-    /// The settings and problems of the variables.
     pub variables: Layer,
-    /// Notes for the log.
     pub notes: Vec<Note>,
 }
 
 /// A note about a valid variable, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The variable.
     pub variable: &'static str,
-    /// The note.
     pub text: String,
 }
 
@@ -104,7 +97,6 @@ fn is_secret(variable: &Variable) -> bool {
     kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
 }
 
-/// Maps the variables to settings.
 struct Mapping<'a> {
     machine: &'a Machine<'a>,
     /// The texts of the variables that are set and valid.
@@ -237,7 +229,6 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The text of a variable, or its default.
     fn text(&self, name: &'static str) -> &str {
         match self.given.get(name) {
             Some(text) => text,

@@ -12,10 +12,9 @@ use std::path::Path;
 use config::{ConfigError, Map, Source};
 use weir_text::yaml::{Document, Options, Position, Value};
 
-use super::Problem;
 use super::row::{ENV_PREFIX, Preset, Setting, env_name};
-use super::table;
 use super::value::shorten;
+use super::{Problem, table};
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -52,7 +51,6 @@ struct GivenSetting {
 }
 
 impl Layer {
-    /// The defaults of the table.
     pub fn defaults() -> Self {
         let mut layer = Self::default();
         for setting in table::SETTINGS {
@@ -63,7 +61,6 @@ impl Layer {
         layer
     }
 
-    /// A settings file. An unreadable file is a problem of the layer.
     pub fn file(path: &Path) -> Self {
         let shown = path.display().to_string();
         match read_bounded(path) {
@@ -151,12 +148,10 @@ impl Layer {
         &self.problems
     }
 
-    /// The place of a setting in this layer.
     pub(super) fn origin(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
-    /// The text of a setting in this layer.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
     }

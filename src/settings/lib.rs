@@ -180,10 +180,10 @@ settings! {
     pub struct Http {
         /// how many connections one IP address may have to an HTTP listener; 0 for no bound
         connections_per_peer: usize = "http.connections_per_peer", Kind::integer(0, 1024, "connections"), Is("0");
-        /// hosts that a request to the admin listener may name, by commas; loopback names and IPs are always allowed
+        /// hosts that a request to the admin listener may name, separated by commas; loopback names and IPs are always allowed
         admin_hosts: Vec<String> = "http.admin_hosts",
             Kind::HostNames { most: HOST_NAMES_MAX }, Is(""), value::host_names;
-        /// sites whose web pages may send requests to /json, and changes to the admin listener, by commas
+        /// sites whose web pages may send requests to /json, and changes to the admin listener, separated by commas
         allowed_origins: Vec<String> = "http.allowed_origins",
             Kind::Origins { most: ORIGINS_MAX }, Is(""), listen::origins;
     }

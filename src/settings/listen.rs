@@ -11,8 +11,7 @@ use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::row::Preset::{Is, Unset};
 use super::row::{CONNECTION_AGE_MAX, Kind, ms};
-use super::value::CLIENT_NAMES_MAX;
-use super::value::FromText;
+use super::value::{CLIENT_NAMES_MAX, FromText};
 use super::{Merged, Problem, value};
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
@@ -88,7 +87,7 @@ settings! {
         key_file: PathBuf = "listen.tls.key_file", Kind::File, Unset;
         /// the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate
         client_ca_file: Option<PathBuf> = "listen.tls.client_ca_file", Kind::File, Unset;
-        /// names of clients: a certificate must have one of them; DNS names, IPs, URIs, by commas; none: any name
+        /// names of clients: a certificate must have one of them; DNS names, IPs, URIs, separated by commas; none: any name
         client_names: Vec<ClientName> = "listen.tls.client_names", Kind::ClientNames, Unset, client_names;
     }
 }

@@ -134,7 +134,7 @@ impl Names {
 /// The first Redis.
 impl Group for RedisServer {
     const ENTRIES: &'static [Entry] = rows! {
-        /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts by commas
+        /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts separated by commas
         "redis.url", Kind::RedisUrl, Is("redis://127.0.0.1:6379");
         /// what the hosts of redis.url are: the server, its sentinels, or nodes of a cluster to begin with
         "redis.topology", Topology::KIND, Is("single");

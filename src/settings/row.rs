@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use weir_engine::arith::Fraction;
 
-use super::value::CLIENT_NAMES_MAX;
-use super::value::PAIRS_MAX;
+use super::value::{CLIENT_NAMES_MAX, PAIRS_MAX};
 
-/// The prefix of environment variables.
 pub const ENV_PREFIX: &str = "WEIR__";
 
 /// The longest age of a connection: a year.
@@ -18,9 +16,7 @@ pub(super) const CONNECTION_AGE_MAX: Duration = secs(365 * 24 * 60 * 60);
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// The longest path of a URL, in bytes.
 pub const URL_PATH_BYTES_MAX: usize = 255;
-/// The most names of hosts in one setting.
 pub const HOST_NAMES_MAX: usize = 16;
-/// The most origins in one setting.
 pub(super) const ORIGINS_MAX: usize = 16;
 
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
@@ -29,7 +25,6 @@ pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The words that weir prints for a switch. It also accepts YAML's words for true and false.
 const SWITCH: &[&str] = &["off", "on"];
 
-/// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The name, with groups separated by dots: `redis.timeout`.
@@ -38,7 +33,6 @@ pub struct Setting {
     pub kind: Kind,
     /// The value if no layer sets it.
     pub default: Preset,
-    /// The effect of the setting, in one line.
     pub about: &'static str,
 }
 
@@ -84,11 +78,9 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
-    /// The name of an HTTP header.
     HeaderName,
     /// `on` or `off`, or another word of YAML for true or false.
     Switch,
-    /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
     Integer {
@@ -96,7 +88,6 @@ pub enum Kind {
         min: u64,
         /// The largest allowed value.
         max: u64,
-        /// The unit of the number.
         unit: &'static str,
     },
     /// A decimal number from 0 to 1.
@@ -117,7 +108,6 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
-    /// The path of a URL, from its slash on.
     UrlPath {
         /// The longest allowed value.
         bytes_max: usize,
@@ -130,12 +120,10 @@ pub enum Kind {
     Words(&'static [&'static str]),
     /// DNS names, separated by commas. May be empty.
     HostNames {
-        /// How many names there may be.
         most: usize,
     },
     /// Origins of web pages, separated by commas. May be empty.
     Origins {
-        /// How many origins there may be.
         most: usize,
     },
     /// A text that is never printed.
@@ -158,12 +146,10 @@ impl Kind {
     }
 }
 
-/// A number of milliseconds.
 pub(super) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// A number of seconds.
 pub(super) const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
 }
@@ -190,7 +176,6 @@ impl Setting {
         env_name(self.name)
     }
 
-    /// The default as the documentation writes it.
     pub fn default_text(&self) -> String {
         match self.default {
             Preset::Is("") => "empty".to_owned(),
@@ -222,8 +207,8 @@ impl Setting {
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::HostPort => "HOST:PORT".to_owned(),
-            Kind::Pairs { between } => format!("KEY{between}VALUE by commas, at most {PAIRS_MAX}"),
-            Kind::Headers => format!("NAME:VALUE by commas, at most {PAIRS_MAX}, never printed"),
+            Kind::Pairs { between } => format!("KEY{between}VALUE separated by commas, at most {PAIRS_MAX}"),
+            Kind::Headers => format!("NAME:VALUE separated by commas, at most {PAIRS_MAX}, never printed"),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
             Kind::HeaderName => "the name of an HTTP header".to_owned(),
             Kind::Switch => alternatives(SWITCH),
@@ -238,9 +223,11 @@ impl Setting {
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
             Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
-            Kind::Words(words) => format!("by commas: {}", alternatives(words)),
-            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
-            Kind::Origins { most } => format!("at most {most} origins such as https://console.example, by commas"),
+            Kind::Words(words) => format!("{}, separated by commas", alternatives(words)),
+            Kind::HostNames { most } => format!("at most {most} DNS names, separated by commas"),
+            Kind::Origins { most } => {
+                format!("at most {most} origins such as https://console.example, separated by commas")
+            }
             Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
             Kind::Tags => "key:value,key:value".to_owned(),
             Kind::Mogrifiers => "a list in JSON".to_owned(),
@@ -260,7 +247,6 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The environment variable of a setting.
 pub(super) fn env_name(name: &str) -> String {
     format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }

@@ -51,7 +51,7 @@ settings! {
         /// service.instance.id of all spans; none: a random UUID for each start
         service_instance_id: Option<String> = "tracing.service_instance_id",
             Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
-        /// other attributes of the resource: key=value by commas
+        /// other attributes of the resource: key=value separated by commas
         attributes: Vec<(String, String)> = "tracing.resource_attributes",
             Kind::Pairs { between: '=' }, Unset, |text| value::pairs(text, '=');
         /// Which decisions are sampled.
@@ -79,7 +79,7 @@ settings! {
         /// how spans are sent
         is_grpc: bool = "tracing.otlp.protocol",
             Kind::Choice(&["grpc", "http/protobuf"]), Is("http/protobuf"), |text| Ok(text == "grpc");
-        /// headers of each request to the collector, such as a token: name:value by commas
+        /// headers of each request to the collector, such as a token: name:value separated by commas
         headers: Headers = "tracing.otlp.headers", Kind::Headers, Unset;
         /// how long one request to the collector may take, attempts included
         timeout: Duration = "tracing.otlp.timeout", Kind::duration(ms(10), secs(300)), Is("10s");
@@ -99,7 +99,7 @@ settings! {
 pub struct Sampler {
     /// Whether the caller's sampling decision is kept.
     pub is_parent_based: bool,
-    /// The share of sampled decisions among the others.
+    /// The ratio of sampled decisions among the others.
     pub ratio: Fraction,
 }
 

@@ -26,7 +26,6 @@ pub const CLIENT_NAMES_MAX: usize = 64;
 /// Printed in place of a secret.
 pub const HIDDEN: &str = "***";
 
-/// The most keys with values in one setting.
 pub const PAIRS_MAX: usize = 32;
 
 /// How much of an invalid value an error prints, in characters.
@@ -45,7 +44,6 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -119,17 +117,14 @@ impl RedisUrl {
         self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
     }
 
-    /// Whether connections use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// The number of the database.
     pub fn database(&self) -> i64 {
         self.database
     }
 
-    /// Whether the URL contains a password.
     pub fn has_password(&self) -> bool {
         self.has_password
     }
@@ -235,9 +230,7 @@ impl fmt::Display for RedisUrl {
     }
 }
 
-/// The type of a setting's value.
 pub(super) trait FromText: Sized {
-    /// Parses the text from a layer.
     fn from_text(text: &str) -> Result<Self, String>;
 
     /// The value if no layer sets a text.
@@ -298,7 +291,6 @@ pub(super) fn url(text: &str) -> Result<Uri, String> {
     web_url(text, "http://collector:4318", "has a login: send a header in its place")
 }
 
-/// Checks the URL of a webhook.
 pub(super) fn secret_url(text: &str) -> Result<(), String> {
     web_url(text, "https://alerts.example/weir", "has a login, which weir does not send").map(drop)
 }
@@ -384,7 +376,7 @@ pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
 pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for pair in text.split(',') {
-        let form = format!("not KEY{between}VALUE by commas");
+        let form = format!("not KEY{between}VALUE separated by commas");
         let (key, value) = pair.split_once(between).ok_or(form.as_str())?;
         if key.is_empty() {
             return Err(format!("{form}: a key is empty"));

@@ -28,10 +28,10 @@ settings! {
         server: Option<(String, u16)> = "policies.xds.server", Kind::HostPort, Unset;
         /// the name of this replica for the control plane
         node_id: String = "policies.xds.node_id", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is("weir");
-        /// metadata by which the control plane can choose policies: key=value by commas
+        /// metadata by which the control plane can choose policies: key=value separated by commas
         node_metadata: Vec<(String, String)> = "policies.xds.node_metadata",
             Kind::Pairs { between: '=' }, Unset, |text| value::pairs(text, '=');
-        /// headers of the stream, such as a token: name:value by commas
+        /// headers of the stream, such as a token: name:value separated by commas
         headers: Headers = "policies.xds.headers", Kind::Headers, Unset;
         /// on: listeners open at once, and decisions are UNAVAILABLE until there are policies
         start_without_config: bool = "policies.xds.start_without_config", Kind::Switch, Is("off");

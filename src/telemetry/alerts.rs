@@ -27,7 +27,6 @@ pub const ALERTS_WAITING_MAX: usize = 1_024;
 /// The most crossings that a replica stores as reported. Beyond that, a new one replaces another.
 pub const REPORTED_MAX: usize = 16_384;
 
-/// Receives the crossings of all runtimes.
 #[derive(Debug)]
 pub struct Alerts {
     values: Values,
@@ -131,7 +130,6 @@ mod tests {
         PolicySet::compile(vec![domain]).unwrap()
     }
 
-    /// Reports that a key of the first rule has crossed a share.
     fn report(alerts: &Alerts, policies: &PolicySet, key: &str, share: u8, window: CountedWindow) -> bool {
         let rule = &policies.rules()[0];
         let (limit, operation) = (&rule.limits[0], Operation::Consume(1));

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One kind of problem.
 #[derive(Debug)]
 pub struct Complaint {
     every: Duration,

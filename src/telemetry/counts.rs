@@ -64,30 +64,33 @@ counters! {
 pub(super) type Number = fn(&Values) -> u64;
 
 impl Counts {
-    pub(super) fn add(&self, part: &Part) {
-        self.hits.fetch_add(part.hits, Relaxed);
-        let (near, within) =
-            if part.is_uncharged { (&self.uncharged_near, &self.uncharged_within) } else { (&self.near, &self.within) };
-        for (count, hits) in [(&self.over, part.over), (near, part.near), (within, part.within)] {
+    pub(super) fn add(&self, split: &SplitHits) {
+        self.hits.fetch_add(split.hits, Relaxed);
+        let (near, within) = if split.is_uncharged {
+            (&self.uncharged_near, &self.uncharged_within)
+        } else {
+            (&self.near, &self.within)
+        };
+        for (count, hits) in [(&self.over, split.over), (near, split.near), (within, split.within)] {
             if hits > 0 {
                 count.fetch_add(hits, Relaxed);
             }
         }
-        if part.is_shadow {
-            self.shadow.fetch_add(part.hits, Relaxed);
+        if split.is_shadow {
+            self.shadow.fetch_add(split.hits, Relaxed);
         }
-        if part.is_shadow_by_policy {
-            self.shadow_over.fetch_add(part.over, Relaxed);
+        if split.is_shadow_by_policy {
+            self.shadow_over.fetch_add(split.over, Relaxed);
         }
-        if part.is_cached {
-            self.over_cached.fetch_add(part.over, Relaxed);
+        if split.is_cached {
+            self.over_cached.fetch_add(split.over, Relaxed);
         }
     }
 }
 
 /// The hits of one charge, split at its limit.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SplitHits {
     pub(super) hits: u64,
     pub(super) over: u64,
     pub(super) near: u64,
@@ -106,7 +109,7 @@ pub(super) struct Part {
 /// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit does. If a charge
 /// crosses the limit, the part above it is over, and the part between threshold and limit is near. If a limit that is
 /// over charges nothing, all hits are over.
-pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
+pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> SplitHits {
     let Charged { charge, outcome, mode, .. } = charged;
     let (hits, counted_when_over) = match charge.operation {
         Operation::Consume(hits) => {
@@ -114,35 +117,35 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
             (u64::from(hits), counts)
         }
         Operation::Report(hits) => (u64::from(hits), true),
-        Operation::Peek | Operation::Refund(_) => return Part::default(),
+        Operation::Peek | Operation::Refund(_) => return SplitHits::default(),
     };
     let is_over = outcome.verdict.is_over();
     let is_shadow = is_over && charge.role == Role::Shadow;
     let is_cached = is_over && charged.by == AnsweredBy::Cache;
     let is_shadow_by_policy = is_over
         && (charge.limit.shadow || matches!(charged.limit, LimitOf::Rule(rule, _) if rule.role == Role::Shadow));
-    let mut part = Part { hits, is_shadow, is_shadow_by_policy, is_cached, ..Part::default() };
+    let mut split = SplitHits { hits, is_shadow, is_shadow_by_policy, is_cached, ..SplitHits::default() };
     if is_cached {
-        part.over = hits;
-        return part;
+        split.over = hits;
+        return split;
     }
     let limit = u64::from(charge.limit.capacity());
     let threshold = near_threshold(charge.limit.capacity(), near_limit);
     let before = limit.saturating_sub(u64::from(outcome.remaining_before));
     let after = before + hits;
     if !is_over {
-        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.operation, Operation::Consume(_));
+        split.is_uncharged = outcome.receipt.is_none() && matches!(charge.operation, Operation::Consume(_));
         // A report can be within the limit and still end above it. [dc-9]
-        part.over = after.saturating_sub(limit);
-        part.within = hits - part.over;
-        part.near = after.min(limit).saturating_sub(threshold.max(before));
+        split.over = after.saturating_sub(limit);
+        split.within = hits - split.over;
+        split.near = after.min(limit).saturating_sub(threshold.max(before));
     } else if counted_when_over && before < limit {
-        part.over = after - limit;
-        part.near = limit - threshold.max(before);
+        split.over = after - limit;
+        split.near = limit - threshold.max(before);
     } else {
-        part.over = hits;
+        split.over = hits;
     }
-    part
+    split
 }
 
 /// How many hits of a limit are not near it, rounded down. In 32-bit floats, as in envoyproxy/ratelimit: for limits
@@ -169,9 +172,9 @@ mod tests {
     const NOW: u64 = 2_000_000_000_000_000;
 
     /// Charges one key several times, and sums the counts.
-    fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Operation]) -> Part {
+    fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Operation]) -> SplitHits {
         let mut state: Option<State> = None;
-        let mut sum = Part::default();
+        let mut sum = SplitHits::default();
         for &operation in takes {
             let charge = Charge::alone("k", limit, operation);
             let charges = [charge];
@@ -187,17 +190,17 @@ mod tests {
                 outcome: &decision.outcomes[0],
                 by: AnsweredBy::Store,
             };
-            let part = split(&charged, near_limit.parse().expect("a fraction"));
-            sum.hits += part.hits;
-            sum.over += part.over;
-            sum.near += part.near;
-            sum.within += part.within;
+            let one = split(&charged, near_limit.parse().expect("a fraction"));
+            sum.hits += one.hits;
+            sum.over += one.over;
+            sum.near += one.near;
+            sum.within += one.within;
         }
         sum
     }
 
-    fn part(hits: u64, over: u64, near: u64, within: u64) -> Part {
-        Part { hits, over, near, within, ..Part::default() }
+    fn hits(hits: u64, over: u64, near: u64, within: u64) -> SplitHits {
+        SplitHits { hits, over, near, within, ..SplitHits::default() }
     }
 
     fn per_hour(requests: u32) -> Limit {
@@ -209,19 +212,19 @@ mod tests {
     fn hits_are_split_as_the_reference_splits_them() {
         let one_by_one = [Operation::Consume(1); 13];
         let plain = counted(&per_hour(10), Mode::Independent, "0.8", &one_by_one);
-        assert_eq!(plain, part(13, 3, 2, 10));
+        assert_eq!(plain, hits(13, 3, 2, 10));
         let crossing =
             counted(&per_hour(10), Mode::Independent, "0.8", &[Operation::Consume(9), Operation::Consume(4)]);
-        assert_eq!(crossing, part(13, 3, 2, 9));
+        assert_eq!(crossing, hits(13, 3, 2, 9));
         let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Operation::Consume(15)]);
-        assert_eq!(all_at_once, part(15, 5, 2, 0));
+        assert_eq!(all_at_once, hits(15, 5, 2, 0));
         let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Operation::Consume(5), Operation::Consume(3)]);
-        assert_eq!(half, part(8, 1, 4, 5));
+        assert_eq!(half, hits(8, 1, 4, 5));
         let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Operation::Consume(7), Operation::Peek]);
-        assert_eq!(to_the_brim, part(7, 0, 4, 7));
+        assert_eq!(to_the_brim, hits(7, 0, 4, 7));
         let largest = [Operation::Consume(1), Operation::Consume(u32::MAX - 1), Operation::Consume(1)];
         let largest = counted(&Limit::per_unit(u32::MAX, Unit::Year), Mode::Independent, "0.8", &largest);
-        assert_eq!(largest, part(4_294_967_296, 1, 858_993_407, 4_294_967_295));
+        assert_eq!(largest, hits(4_294_967_296, 1, 858_993_407, 4_294_967_295));
     }
 
     #[test]
@@ -237,7 +240,7 @@ mod tests {
     fn if_a_denied_charge_takes_nothing_all_its_hits_are_over() {
         let takes = [Operation::Consume(9), Operation::Consume(4), Operation::Consume(1)];
         let atomic = counted(&per_hour(10), Mode::Atomic, "0.8", &takes);
-        assert_eq!(atomic, part(14, 4, 2, 10));
+        assert_eq!(atomic, hits(14, 4, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 10 }).unwrap();
         assert_eq!(counted(&gcra, Mode::Independent, "0.8", &takes), atomic);
     }
@@ -247,14 +250,14 @@ mod tests {
         let takes = [Operation::Report(9), Operation::Report(4), Operation::Report(2), Operation::Refund(5)];
         for mode in Mode::ALL {
             let reported = counted(&per_hour(10), mode, "0.8", &takes);
-            assert_eq!(reported, part(15, 5, 2, 10));
+            assert_eq!(reported, hits(15, 5, 2, 10));
         }
         // More than the limit in one report: what fits is within, and the rest of the limit is near.
         let at_once = counted(&per_hour(10), Mode::Atomic, "0.8", &[Operation::Report(25)]);
-        assert_eq!(at_once, part(25, 15, 2, 10));
+        assert_eq!(at_once, hits(25, 15, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 5 }).unwrap();
         let paced =
             counted(&gcra, Mode::Atomic, "0.8", &[Operation::Report(3), Operation::Report(3), Operation::Report(1)]);
-        assert_eq!(paced, part(7, 2, 1, 5));
+        assert_eq!(paced, hits(7, 2, 1, 5));
     }
 }

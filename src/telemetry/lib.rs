@@ -3,6 +3,7 @@
 pub mod alerts;
 pub mod complaint;
 mod counts;
+mod hex;
 pub mod limited;
 pub mod logging;
 pub mod mapper;

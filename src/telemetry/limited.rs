@@ -28,7 +28,6 @@ pub use self::values::{ShownDescriptor, Values};
 /// If there are more cores, some share a lane.
 pub const LANES_MAX: usize = 16;
 
-/// The denials of all cores.
 #[derive(Debug)]
 pub struct Limited {
     lanes: Box<[Lane]>,
@@ -41,12 +40,10 @@ pub struct Limited {
 struct Lane(Mutex<Recorder>);
 
 impl Limited {
-    /// No denials yet, for this many runtimes.
     pub fn new(runtimes: usize, values: Values) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }
 
-    /// How values are printed.
     pub const fn values(&self) -> Values {
         self.values
     }
@@ -139,7 +136,6 @@ mod tests {
         decision.outcomes.into_iter().next().unwrap()
     }
 
-    /// Denies a value of the rule with this number.
     fn deny(limited: &Limited, policies: &PolicySet, lane: usize, rule: usize, value: &str, now_ms: u64) {
         let rule = &policies.rules()[rule];
         let mut text = String::new();

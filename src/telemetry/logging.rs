@@ -37,7 +37,6 @@ const OWN_TARGET: &str = "weir";
 /// The most call sites that one report of dropped lines names.
 const REPORTED_MAX: usize = 20;
 
-/// The log of the process, once it is set up.
 static LOG: OnceLock<Log> = OnceLock::new();
 /// Lines that the queue or the target lost.
 static LOST: Lost = Lost { full: AtomicU64::new(0), failed: AtomicU64::new(0) };
@@ -49,7 +48,6 @@ struct Log {
     reported: [AtomicU64; 2],
 }
 
-/// The format of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people: time, level, target, message, fields. Coloured on a terminal, unless the
@@ -64,26 +62,13 @@ pub enum Format {
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The level is not a valid directive of the filter.
     #[error("log level {level:?}: {reason}")]
-    Level {
-        /// The text of the setting.
-        level: String,
-        /// The filter's reason.
-        reason: String,
-    },
-    /// The file cannot be opened.
+    Level { level: String, reason: String },
     #[error("cannot open the log file {}: {reason}", .path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The system's reason.
-        reason: io::Error,
-    },
+    File { path: PathBuf, reason: io::Error },
     /// The system cannot start a thread to write the log, or cannot duplicate the descriptor of standard error.
     #[error("cannot start the log: {0}")]
     Start(#[from] io::Error),
-    /// This process has a log already.
     #[error("the log is already set up: {0}")]
     Twice(String),
 }
@@ -277,16 +262,6 @@ mod tests {
         });
         let bytes = lines.0.lock().clone();
         String::from_utf8(bytes).unwrap()
-    }
-
-    #[test]
-    fn the_format_json_at_has_the_names_of_envoyproxy_ratelimit() {
-        let text = logged("info", Format::JsonAt, Colour::None);
-        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        assert_eq!(line["@message"], "policies loaded");
-        assert!(line["@timestamp"].as_str().unwrap().ends_with('Z'));
-        assert!(line["message"].is_null() && line["timestamp"].is_null(), "{line}");
-        assert_eq!(line["files"], 3);
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::time::Duration;
 use regex::{Regex, RegexBuilder};
 use weir_text::yaml::Fault;
 
-/// The most mappings in one file.
 pub const MAPPINGS_MAX: usize = 10_000;
 /// The largest mapping file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -20,14 +19,11 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// The default upper bounds of a histogram, in the unit of the metric: those of Prometheus' clients.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// The default quantiles of a summary.
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
-/// The default period of a summary.
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
 
-/// The kind of statistic that a mapping applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
     Counter,
@@ -36,7 +32,6 @@ pub(super) enum MetricType {
     Observer,
 }
 
-/// How times are converted to a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ObserverKind {
     /// The upper bounds, ascending.
@@ -80,12 +75,9 @@ enum Target {
     },
 }
 
-/// The metric of a statistic.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mapped {
-    /// No metric.
     Drop,
-    /// A metric with labels.
     Metric {
         name: String,
         labels: Vec<(String, String)>,
@@ -150,7 +142,6 @@ impl Mapper {
         Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
     }
 
-    /// The metric of a statistic.
     pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
         let parts: Vec<&str> = statistic.split('.').collect();
         let is_for = |mapping: &&Mapping| mapping.metric_type.is_none_or(|wanted| wanted == metric_type);
@@ -234,7 +225,6 @@ impl Target {
 }
 
 impl Default for ObserverKind {
-    /// The default of statsd_exporter.
     fn default() -> Self {
         Self::Summary(QUANTILES.to_vec(), SUMMARY_AGE)
     }
@@ -249,7 +239,6 @@ fn glob_matches(glob: &[Option<Box<str>>], parts: &[&str]) -> bool {
         && glob.iter().zip(parts).all(|(wanted, part)| wanted.as_deref().is_none_or(|wanted| wanted == *part))
 }
 
-/// Compiles a regular expression of a mapping.
 fn regex(text: &str) -> Result<Pattern, String> {
     let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
     built.map(Pattern::Regex).map_err(|error| {

@@ -58,7 +58,6 @@ use super::statistics::{Kind, Statistics};
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 
-/// Which metrics exist, and who reads them.
 #[derive(Debug)]
 pub struct Options {
     /// Hits above this part of a limit are near it.
@@ -75,9 +74,7 @@ pub struct Options {
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
-    /// How values of requests are printed for operators.
     pub values: Values,
-    /// How taps are served.
     pub tap: tap::Options,
 }
 
@@ -104,7 +101,6 @@ pub struct Metrics {
     domains: Arc<Domains>,
     /// Locked while policies load.
     loading: Mutex<()>,
-    /// Descriptors of unknown domains.
     unknown_descriptors: AtomicU64,
     /// How many observers there are.
     lanes: AtomicUsize,
@@ -236,7 +232,6 @@ impl Metrics {
         self.observer_of(Protocol::Grpc)
     }
 
-    /// An observer for one runtime whose requests use this protocol.
     pub fn observer_of(self: &Arc<Self>, protocol: Protocol) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
@@ -258,27 +253,22 @@ impl Metrics {
         }
     }
 
-    /// How many outages of stores have ended.
     pub fn outages_ended(&self) -> Arc<AtomicU64> {
         self.trouble.ended()
     }
 
-    /// The statistics with the names of envoyproxy/ratelimit.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// The denied keys.
     pub const fn limited(&self) -> &Limited {
         &self.limited
     }
 
-    /// Crossed shares of limits.
     pub fn alerts(&self) -> &Alerts {
         &self.alerts
     }
 
-    /// The taps, which receive whole requests.
     pub const fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }
@@ -299,14 +289,12 @@ impl Metrics {
         self.statsd_dropped.add(lines);
     }
 
-    /// Counts policies that were loaded.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.loads.add(1);
         self.last_load.set(since.as_secs());
     }
 
-    /// Counts policies that were refused.
     pub fn policies_refused(&self) {
         self.load_errors.add(1);
     }
@@ -323,7 +311,6 @@ impl Metrics {
         Prepared(Arc::new(families.unwrap_or_default()))
     }
 
-    /// Starts reading all metrics.
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
@@ -412,7 +399,6 @@ fn add_service(
     statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
-/// The observer of one runtime.
 struct PerRuntime {
     metrics: Arc<Metrics>,
     taps: Arc<Taps>,
@@ -518,10 +504,9 @@ impl Observer for PerRuntime {
 
 #[cfg(test)]
 mod tests {
-    use weir_engine::decision;
     use weir_engine::observer::{AnsweredBy, LimitOf};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Entry, Limit, Mode, Operation, Role, Unit};
+    use weir_engine::{Charge, Limit, Mode, Operation, Role, Unit, decision};
 
     use super::*;
 
@@ -582,24 +567,6 @@ mod tests {
         assert_eq!(lines(&metrics, "weir_hits_total"), [format!("{hits}\"user\"}} 15")]);
         let shadow = "weir_shadow_hits_total{domain=\"shop\",limit=\"f3600s\",rule=\"user\"} 11";
         assert_eq!(lines(&metrics, "weir_shadow_hits_total"), [shadow]);
-    }
-
-    #[test]
-    fn a_limit_of_the_request_is_counted_by_its_domain() {
-        let metrics = metrics();
-        let policies = policies(&["user"]);
-        let tally = metrics.observer().loaded(&policies);
-        let limit = per_hour(5);
-        let operation = Operation::Consume(2);
-        let charges = [Charge::alone("k", &limit, operation)];
-        let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
-        let limit = LimitOf::Request { domain: "shop" };
-        let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
-        let entries = [Entry { key: "user", value: "ann" }];
-        let by = AnsweredBy::Store;
-        tally.charged(&Charged { limit, entries: &entries, row: None, mode: Mode::Atomic, charge, outcome, by });
-        let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
-        assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
     }
 
     #[test]
@@ -685,14 +652,6 @@ mod tests {
         series.sort_unstable();
         series.dedup();
         assert_eq!(series.len(), count);
-    }
-
-    #[test]
-    fn series_of_single_limits_can_be_left_out() {
-        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }));
-        let _tally = metrics.observer().loaded(&policies(&["user"]));
-        let text = metrics.text();
-        assert!(!text.contains("rule=") && text.contains("domain=\"shop\""), "{text}");
     }
 
     #[test]

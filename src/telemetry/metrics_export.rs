@@ -28,14 +28,12 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// The numbers of exports by result.
 #[derive(Debug, Default)]
 struct Exports {
     taken: AtomicU64,
     failed: AtomicU64,
 }
 
-/// Exports all metrics at intervals.
 pub struct MetricsExporter {
     metrics: Arc<Metrics>,
     sender: MetricsSender,

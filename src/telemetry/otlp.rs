@@ -41,7 +41,6 @@ pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
     if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }
 
-/// The collector of a signal.
 #[derive(Debug)]
 pub struct Collector {
     /// The URL: of the server alone for gRPC, with the path for HTTP.
@@ -50,9 +49,7 @@ pub struct Collector {
     pub is_grpc: bool,
     /// Headers of each request. They can be secret.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How long one request may take.
     pub timeout: Duration,
-    /// Whether requests are compressed.
     pub gzip: bool,
     /// TLS that offers [`protocols`]. None for a URL with `http`.
     pub tls: Option<Arc<Tls>>,

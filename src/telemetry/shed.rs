@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ShedReason {
@@ -18,17 +17,14 @@ pub enum ShedReason {
     Handover,
 }
 
-/// The counts of one kind of listener.
 #[derive(Debug, Default)]
 pub struct ShedCounts([AtomicU64; ShedReason::VARIANTS.len()]);
 
 impl ShedCounts {
-    /// Counts a connection.
     pub fn add(&self, reason: ShedReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many connections were closed for this reason.
     pub fn count(&self, reason: ShedReason) -> u64 {
         self.0[reason as usize].load(Relaxed)
     }

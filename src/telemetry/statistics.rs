@@ -17,13 +17,12 @@ use weir_engine::{Entry, Rule};
 
 use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
-use super::counts::{Counts, Number, Part, Values};
+use super::counts::{Counts, Number, SplitHits, Values};
 
 /// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
 /// Replaces the entries in the name of a limit of the request, if that name does not fit.
 const REST: &str = "_other";
-/// The statistic of unknown domains.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
 
 /// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits
@@ -37,12 +36,10 @@ const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("within_limit", |values| values.within.wrapping_add(values.uncharged_within)),
 ];
 
-/// How a number changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only rises.
     Counter,
-    /// A gauge.
     Gauge,
 }
 
@@ -53,7 +50,6 @@ struct Read {
     read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-/// All statistics. One for the process.
 pub struct Statistics {
     named: Mutex<Named>,
     dynamic: Dynamic<Counts>,
@@ -135,16 +131,13 @@ impl Named {
     }
 }
 
-/// How the counters of one limit are named.
 #[derive(Debug)]
 pub(super) enum LimitName {
     /// By the policy alone.
     Fixed(String),
-    /// By the request.
     ByRequest(RequestName),
 }
 
-/// How requests name the counters of one limit.
 #[derive(Debug)]
 pub(super) struct RequestName {
     naming: Naming,
@@ -193,30 +186,28 @@ impl Statistics {
         self.named.lock().replace(live);
     }
 
-    /// Counts under the name from a request.
-    pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], part: &Part) {
+    pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], split: &SplitHits) {
         let mut name = Buffer::new();
         of.naming.write(entries, &mut name);
         if let Some(limit) = &of.limit {
             name.push(b'.');
             name.extend_from_slice(limit.as_bytes());
         }
-        self.count(&name, &of.rest, part);
+        self.count(&name, &of.rest, split);
     }
 
-    /// Counts a limit of the request.
-    pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
+    pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, split: &SplitHits) {
         if !self.by_request {
             return;
         }
         let mut name = Buffer::new();
         names::write_request_limit(domain, entries, &mut name);
-        self.count(&name, rest, part);
+        self.count(&name, rest, split);
     }
 
-    fn count(&self, name: &[u8], rest: &Counts, part: &Part) {
-        if !self.dynamic.count(name, &self.room, |counts| counts.add(part)) {
-            rest.add(part);
+    fn count(&self, name: &[u8], rest: &Counts, split: &SplitHits) {
+        if !self.dynamic.count(name, &self.room, |counts| counts.add(split)) {
+            rest.add(split);
             self.refused.fetch_add(1, Relaxed);
         }
     }
@@ -226,7 +217,6 @@ impl Statistics {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }
 
-    /// Counts descriptors of an unknown domain.
     pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
         if !self.by_request {
             return;
@@ -320,8 +310,8 @@ mod tests {
 
     use super::*;
 
-    fn hits(count: u64) -> Part {
-        Part { hits: count, ..Part::default() }
+    fn hits(count: u64) -> SplitHits {
+        SplitHits { hits: count, ..SplitHits::default() }
     }
 
     fn total_hits(statistics: &Statistics) -> BTreeMap<String, u64> {
@@ -425,16 +415,5 @@ mod tests {
         statistics.count_request_limit("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
         statistics.unknown_domain("nowhere", 1);
         assert_eq!((statistics.text(), statistics.dynamic_names(), statistics.refused()), (String::new(), 0, 0));
-    }
-
-    #[test]
-    fn the_text_has_a_line_for_each_number_in_order() {
-        let statistics = Statistics::new(2, true);
-        statistics.add("ratelimit.service.config_load_success", Kind::Counter, || 4);
-        statistics.unknown_domain("now:here", 3);
-        assert_eq!(
-            statistics.text(),
-            "ratelimit.service.config_load_success: 4\nratelimit.service.rate_limit.now_here.domain_not_found: 3\n"
-        );
     }
 }

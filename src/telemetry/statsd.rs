@@ -21,7 +21,6 @@ use self::lines::{Lines, Packet};
 use super::complaint::Complaint;
 use super::metrics::Metrics;
 
-/// The timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the server may take to read one packet.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,27 +31,19 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The bytes of a packet: with UDP what fits into an Ethernet frame, and with TCP.
 const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
 
-/// How statistics are sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// In a stream.
     Tcp,
-    /// In datagrams.
     Udp,
 }
 
-/// Where statistics go, and how.
 #[derive(Debug)]
 pub struct Options {
     /// The server, `HOST:PORT`. Names are looked up for each connection.
     pub address: String,
-    /// By TCP or UDP.
     pub transport: Transport,
-    /// The format of lines.
     pub format: Format,
-    /// How often statistics are sent.
     pub interval: Duration,
-    /// The tags of every line.
     pub tags: Vec<(String, String)>,
     /// Replaces names; the first match counts. For DogStatsD.
     pub mogrifiers: Vec<Mogrifier>,
@@ -84,7 +75,6 @@ pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Outp
     Ok(())
 }
 
-/// A connection to the server.
 enum Connection {
     Tcp(TcpStream),
     Udp(UdpSocket),
@@ -96,7 +86,6 @@ struct Sender {
     lines: Lines,
     metrics: Arc<Metrics>,
     connection: Option<Connection>,
-    /// The time of the next attempt to connect.
     retry_at: Option<Instant>,
     /// Failed attempts to connect since the last connection.
     failures: u32,

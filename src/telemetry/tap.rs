@@ -30,16 +30,13 @@ pub use self::values::{Named, TapValues};
 
 /// The most taps that can be open at the same time.
 pub const TAPS_MAX: usize = 4;
-/// The most records that wait for one tap.
 pub const RECORDS_WAITING_MAX: usize = 4_096;
-/// The most bytes of the records that wait for one tap.
 pub const BYTES_WAITING_MAX: usize = 2 << 20;
 /// The most bytes of text in a recorded request. A larger one is counted as lost.
 pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
 /// The largest sample: one in this many.
 pub const SAMPLE_MAX: u32 = 1_000_000;
 
-/// How taps are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether values of requests are printed in plain text.
@@ -54,9 +51,7 @@ impl Default for Options {
     }
 }
 
-/// All taps of the process.
 pub struct Taps {
-    /// Whether there is a tap.
     has_any: AtomicBool,
     open: ArcSwap<Vec<Arc<Tap>>>,
     /// Locked while a tap is opened or closed.
@@ -98,7 +93,6 @@ pub struct Listener {
 }
 
 impl Taps {
-    /// Starts without taps.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -114,7 +108,6 @@ impl Taps {
         }
     }
 
-    /// The receiver of requests, if there is a tap.
     pub(super) fn receiver(&self) -> Option<&dyn observer::Tap> {
         if self.has_any.load(Relaxed) { Some(self) } else { None }
     }
@@ -156,7 +149,6 @@ impl Taps {
         self.shows_values
     }
 
-    /// How many taps there are.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.open.load().len() as u64
@@ -225,7 +217,6 @@ impl Listener {
         self
     }
 
-    /// How values are printed.
     #[must_use]
     pub fn values(&self) -> &TapValues {
         if self.shows_values { &self.taps.shown } else { &self.taps.hidden }

@@ -38,14 +38,12 @@ pub struct Propagators {
     pub b3: bool,
 }
 
-/// How decisions are traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The headers that the caller's context is read from.
     pub propagators: Propagators,
     /// Which decisions are sampled.
     pub sampler: Sampler,
-    /// Whether spans have the values of descriptors.
     pub descriptor_values: bool,
 }
 
@@ -58,14 +56,10 @@ pub struct Tracer {
     spans: Arc<Spans>,
 }
 
-/// The result of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// This gRPC code.
     Grpc(i32),
-    /// This HTTP status.
     Http(u16),
-    /// The caller cancelled the request.
     Cancelled,
 }
 
@@ -125,12 +119,10 @@ impl Trace {
         self.record.lock().domain(domain);
     }
 
-    /// Ends the trace of an answer with this gRPC code.
     pub fn end_grpc(mut self: Box<Self>, code: i32) {
         self.ended = Some(Ended::Grpc(code));
     }
 
-    /// Ends the trace of an answer with this HTTP status.
     pub fn end_http(mut self: Box<Self>, status: u16) {
         self.ended = Some(Ended::Http(status));
     }
@@ -199,7 +191,6 @@ pub struct Service {
     pub namespace: Option<String>,
     /// `service.instance.id`. None: a random UUID.
     pub instance_id: Option<String>,
-    /// All other attributes.
     pub attributes: Vec<(String, String)>,
 }
 

@@ -24,7 +24,6 @@ const UNASKED: Duration = Duration::from_secs(10);
 /// How many descriptors each action decided, in the order of [`OnError::ALL`].
 type Counts = [u64; OnError::ALL.len()];
 
-/// The failures that decisions report.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     /// Whether an outage has started. While it is false, decisions write nothing.
@@ -34,7 +33,6 @@ pub(super) struct Trouble {
     counts: [AtomicU64; OnError::ALL.len()],
     /// The failure that started the outage.
     first: ArcSwapOption<Failure>,
-    /// How many outages have ended.
     ended: Arc<AtomicU64>,
 }
 
@@ -60,7 +58,6 @@ struct Outage {
     before: Counts,
 }
 
-/// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Begins { action: OnError, kind: &'static str },
@@ -80,7 +77,6 @@ impl Trouble {
         }
     }
 
-    /// A store has answered.
     pub(super) fn answered(&self) {
         if self.is_on.load(Relaxed) && !self.answered.load(Relaxed) {
             self.answered.store(true, Relaxed);

@@ -37,7 +37,6 @@ pub fn parse_instant(text: &str) -> Result<Micros, String> {
     }
 }
 
-/// An instant as text, in UTC.
 pub fn instant_text(instant: Micros) -> String {
     let micros = i64::try_from(instant).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros).map_or_else(|_| format!("{instant} us"), |instant| instant.to_string())

@@ -22,7 +22,6 @@ use super::quoted;
 /// of these characters.
 const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
 
-/// How a text is parsed, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Reads only the first document, accepts all tags but `!!binary`, and of a key that appears twice takes the last value.
@@ -33,18 +32,14 @@ pub struct Options {
     pub written_max: usize,
     /// The most values after expanding aliases, including keys.
     pub values_max: u32,
-    /// The most bytes of text from aliases.
     pub aliased_bytes_max: usize,
-    /// The deepest nesting of lists and mappings.
     pub depth_max: usize,
 }
 
 /// Why a text cannot be parsed, and where; displayed as `line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The position.
     pub position: Position,
-    /// The reason.
     pub message: String,
 }
 
@@ -61,7 +56,6 @@ impl std::error::Error for Fault {}
 pub enum Oddity {
     /// A key that the mapping already has.
     KeyTwice(String),
-    /// A second document, which is not read.
     SecondDocument,
 }
 
@@ -70,7 +64,6 @@ pub enum Oddity {
 pub struct NodeId(u32);
 
 impl NodeId {
-    /// The node at that index of a document's nodes.
     pub const fn new(index: u32) -> Self {
         Self(index)
     }
@@ -79,13 +72,10 @@ impl NodeId {
 /// A value and its position. The position of an alias is that of its anchor.
 #[derive(Debug)]
 pub struct Node<'a> {
-    /// The position of its beginning.
     pub position: Position,
-    /// The value.
     pub value: Value<'a>,
 }
 
-/// The value of a node.
 #[derive(Debug)]
 pub enum Value<'a> {
     /// A text, a number, a boolean or null.
@@ -95,7 +85,6 @@ pub enum Value<'a> {
         /// Distinguishes `5` from `"5"`.
         plain: bool,
     },
-    /// The items of a list.
     List(Vec<NodeId>),
     /// Keys are scalars; whether one appears twice is checked in a compatible reading only.
     Mapping(Vec<(NodeId, NodeId)>),
@@ -122,7 +111,6 @@ impl Node<'_> {
     }
 }
 
-/// One YAML document.
 #[derive(Debug)]
 pub struct Document<'a> {
     nodes: Vec<Node<'a>>,
@@ -170,7 +158,6 @@ impl<'a> Document<'a> {
         Ok(Self { nodes: builder.nodes, root: builder.root, oddities: builder.oddities, comments })
     }
 
-    /// A document that was not read from text.
     pub fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
         Self { nodes, root: Some(root), oddities: Vec::new(), comments: Comments::default() }
     }
@@ -217,7 +204,6 @@ impl<'a> Document<'a> {
         below.unwrap_or(0).max(node.position.line)
     }
 
-    /// The node with this id.
     pub fn node(&self, id: NodeId) -> &Node<'a> {
         &self.nodes[id.0 as usize]
     }
@@ -403,7 +389,6 @@ impl<'a> Builder<'a> {
         Ok(flat)
     }
 
-    /// Sets one entry.
     fn set(
         &mut self,
         flat: &mut Vec<(NodeId, NodeId)>,
@@ -479,7 +464,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a complete node to its parent.
     fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
         self.check_depth(self.open.len() + subtree.height, at)?;
         let Some(parent) = self.open.last_mut() else {

@@ -7,7 +7,6 @@ use super::nearest;
 /// A suggested name differs in length by at most this many bytes.
 const BYTES_OFF_MAX: usize = 3;
 
-/// The zone with this name.
 pub fn zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
 }
@@ -20,7 +19,6 @@ pub fn hint(name: &str) -> String {
     }
 }
 
-/// The form of a zone's name.
 pub const HOW: &str = ": write an IANA name such as Europe/Berlin";
 
 /// The probable zone: the zone of that city, or one with a similar name.

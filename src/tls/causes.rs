@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-/// An error and the chain of its causes, as one sentence.
 pub fn in_full(error: &(dyn Error + 'static)) -> String {
     let mut text = own_text(error);
     let mut cause = error.source();

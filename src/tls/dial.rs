@@ -21,14 +21,12 @@ use tokio_util::either::Either;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use super::Tls;
 use super::files::FileError;
-use super::tcp;
 use super::validity::ClientStream;
+use super::{Tls, tcp};
 
 /// The timeout for opening a connection, including TLS.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// The user agent of weir.
 pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// The reason of the last failed connection.

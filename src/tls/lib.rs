@@ -16,11 +16,10 @@ pub mod tcp;
 pub mod validity;
 mod verify;
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -61,13 +60,11 @@ pub struct TlsFiles {
 /// weir's own certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate, followed by its intermediates.
     pub certificate: PathBuf,
     /// Its private key: PKCS#8, SEC1 or PKCS#1, not encrypted.
     pub key: PathBuf,
 }
 
-/// TLS with the current files.
 pub struct Tls {
     files: TlsFiles,
     /// The protocols offered by ALPN; none if empty.
@@ -112,7 +109,6 @@ impl Tls {
         &self.validity
     }
 
-    /// Offers these protocols by ALPN.
     pub fn offering(self, protocols: &'static [&'static [u8]]) -> Tls {
         Tls { protocols, ..self }
     }
@@ -227,7 +223,6 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The certificate with its intermediates, and the key.
 fn chain_and_key(
     paths: &Identity,
     certificate: &[u8],

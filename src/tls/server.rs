@@ -4,12 +4,11 @@
 //!
 //! A handshake uses the current configuration. New files apply to later connections; open connections are not affected.
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{fmt, io};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -32,16 +31,13 @@ use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 /// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
 const TICKETS: usize = 1;
 
-/// The files of the TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The listener's certificate and key.
     pub identity: Identity,
     /// The accepted clients. None: every client.
     pub clients: Option<Clients>,
 }
 
-/// Which clients a listener accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// Authorities in PEM. One of them must have signed a client's certificate.
@@ -55,7 +51,6 @@ pub struct Clients {
 pub enum ClientName {
     /// A DNS name. A wildcard in the certificate covers it.
     Dns(String),
-    /// An IP address.
     Ip(IpAddr),
     /// A URI, such as a SPIFFE ID. It must be equal, byte by byte.
     Uri(String),
@@ -144,7 +139,6 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// The configuration for the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
@@ -154,17 +148,14 @@ impl ServerTls {
         &self.validity
     }
 
-    /// Counts a handshake that failed.
     pub fn handshake_failed(&self, failure: HandshakeFailure) {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many handshakes failed in this way.
     pub fn failures(&self, kind: HandshakeFailure) -> u64 {
         self.failures[kind as usize].load(Relaxed)
     }
 
-    /// The paths of the files.
     pub const fn files(&self) -> &ServerFiles {
         &self.files
     }
@@ -253,13 +244,10 @@ impl ClientCertVerifier for NamedClients {
     signatures_by!(signed);
 }
 
-/// Why a handshake with a client failed, as in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum HandshakeFailure {
-    /// The client closed the connection.
     Closed,
-    /// The client has no certificate.
     NoCertificate,
     /// The client's certificate is not accepted because of its authority, its validity or its use.
     Certificate,
@@ -276,7 +264,6 @@ pub enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// The kind of a handshake error.
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{
             BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,

@@ -27,7 +27,6 @@ const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
 /// See [`RENEWED_BEFORE`].
 const RENEWED_EVERY: Duration = Duration::from_secs(3_600);
 
-/// The owner of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Holder {
@@ -48,7 +47,6 @@ pub struct Validity {
     peers: Mutex<BTreeMap<Box<str>, Presented>>,
 }
 
-/// The certificate of one host.
 #[derive(Debug)]
 struct Presented {
     /// In seconds since 1970, from the latest handshake.

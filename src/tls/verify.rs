@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::verify_server_name;
+use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
@@ -43,11 +42,9 @@ macro_rules! signatures_by {
 }
 pub(super) use signatures_by;
 
-/// Accepts or refuses certificates.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<WebPkiServerVerifier>,
-    /// The trusted certificates.
     pub(super) trusted: Vec<CertificateDer<'static>>,
     /// Whether a certificate with any name is accepted.
     pub(super) any_name: bool,

@@ -16,7 +16,6 @@ pub const RESOURCES_MAX: usize = weir_policies::files::FILES_MAX;
 /// The longest version and the longest nonce, in bytes. Both are stored and sent back.
 pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 
-/// All resources of a type, from one response.
 #[derive(Debug, PartialEq)]
 pub(super) struct Response {
     pub(super) version_info: String,
@@ -28,16 +27,13 @@ pub(super) struct Response {
     pub(super) bytes: usize,
 }
 
-/// One resource, of any type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resource {
-    /// Its type.
     pub type_url: String,
     /// Its message, a part of the response.
     pub value: Bytes,
 }
 
-/// Encodes requests and decodes responses.
 #[derive(Default)]
 pub(super) struct DiscoveryCodec;
 

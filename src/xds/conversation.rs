@@ -25,7 +25,6 @@ use super::dial::Dialled;
 use super::proto::{DiscoveryRequest, Node, Status};
 use super::{Options, Progress, Resource, Sink, StreamEnd, TYPE_URL, Watch, shown};
 
-/// The stream of requests and responses.
 const STREAM: PathAndQuery =
     PathAndQuery::from_static("/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources");
 /// The name of this client at control planes.
@@ -54,7 +53,6 @@ struct Conversation<'a> {
     complained: Option<(String, Vec<String>)>,
 }
 
-/// Runs a stream until it ends.
 pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> StreamEnd {
     let Dialled { channel, trouble } = dialled;
     let mut client = Grpc::new(channel).max_decoding_message_size(options.message_bytes_max);
@@ -208,7 +206,6 @@ async fn send(requests: &mpsc::Sender<DiscoveryRequest>, request: DiscoveryReque
     }
 }
 
-/// The text of a NACK.
 fn reason(problems: &[String]) -> String {
     let mut text = String::new();
     for (count, problem) in problems.iter().enumerate() {

@@ -27,25 +27,20 @@ use std::time::{Duration, Instant};
 
 use weir_tls::Tls;
 
-pub use self::codec::discovery;
-pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
+pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX, discovery};
 pub use self::pause::Pauses;
 pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
 pub use self::status::{Nack, Status, Watch, shown};
 
-/// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The shortest time between two warnings in the log about the same problem of the server.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// The server, and options of the connection.
 pub struct Options {
     /// The server's name or IP.
     pub host: String,
-    /// Its port.
     pub port: u16,
-    /// TLS, if the connection uses it.
     pub tls: Option<Arc<Tls>>,
     /// The name of this client at the control plane.
     pub node_id: String,
@@ -74,30 +69,24 @@ pub fn is_within_memory(config: &[u8]) -> bool {
     scan::check([config], 32 << 20).is_ok()
 }
 
-/// The subscription to a server's policies.
 pub struct Subscription {
     options: Options,
     sink: Sink,
     watch: Arc<Watch>,
 }
 
-/// The end of a stream.
 #[derive(Debug)]
 struct StreamEnd {
-    /// The reason, in words.
     reason: String,
     /// Its progress before the end.
     got: Progress,
 }
 
-/// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// There was no connection.
     Nothing,
     /// There was a connection, but no response.
     Connection,
-    /// There was a response.
     Response,
 }
 

@@ -11,7 +11,6 @@ use weir_tls::backoff::doubled;
 /// The first pause after a failed dial. It is short, because the server may be starting.
 const DIAL_FIRST: Duration = Duration::from_millis(250);
 
-/// The bounds of the pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
     /// The longest pause after a failed dial. The first one is 250 ms, or this if it is shorter.

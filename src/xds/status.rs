@@ -9,10 +9,8 @@ use parking_lot::Mutex;
 /// The longest stored text of the server, in bytes: a version, or the reason of an error.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// The state of a subscription.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Whether there is a connection.
     pub connected: bool,
     /// The version in force. None before the first.
     pub version: Option<String>,
@@ -20,28 +18,20 @@ pub struct Status {
     pub acked_at: Option<SystemTime>,
     /// The last refused response.
     pub nack: Option<Nack>,
-    /// Whether the last response was refused.
     pub refused: bool,
     /// Why there is no connection. None while there is one, and before the first attempt.
     pub trouble: Option<String>,
-    /// Connections that were made.
     pub connections: u64,
     /// Failed connections, and streams that ended.
     pub failures: u64,
-    /// Responses that were accepted.
     pub acks: u64,
-    /// Responses that were refused.
     pub nacks: u64,
 }
 
-/// A response that was refused.
 #[derive(Clone, Debug)]
 pub struct Nack {
-    /// Its version.
     pub version: String,
-    /// The reason.
     pub reason: String,
-    /// The time.
     pub at: SystemTime,
 }
 
@@ -50,7 +40,6 @@ pub struct Nack {
 pub struct Watch(Mutex<Status>);
 
 impl Watch {
-    /// The state now.
     pub fn status(&self) -> Status {
         self.0.lock().clone()
     }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
-use weir_engine::Entry;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::observer::{Silent, Tally};
-use weir_engine::{Mode, Observer, Operation, PolicySet, Unit};
+use weir_engine::{Entry, Mode, Observer, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, ListedLimit, Modes, Options, Policies, Query};
 use weir_store::memory::Memory;
 

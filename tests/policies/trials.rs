@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use weir_engine::Entry;
 use weir_engine::observer::{Charged, Crossed, Observer, Silent, Tally};
-use weir_engine::{Mode, Operation, PolicySet};
+use weir_engine::{Entry, Mode, Operation, PolicySet};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query};
 use weir_store::memory::Memory;
 

@@ -24,8 +24,7 @@ use weir_store::redis::pipeline::{self, Options};
 use weir_store::redis::{Endpoint, Redis, RedisObserver};
 use weir_store::{Store, Undo};
 
-use crate::support::arbitrary::START_US;
-use crate::support::arbitrary::{bounds, config, fitting, limit, mode, operation, role};
+use crate::support::arbitrary::{START_US, bounds, config, fitting, limit, mode, operation, role};
 use crate::support::cluster::{Plan, RedisCluster, SLOTS};
 use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
 use crate::support::manual::{ManualClock, charge};

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::support::load::{Load, Said, Sample, summary};
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
-use crate::support::rls;
-use crate::support::seen;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{rls, seen};
 
 /// Trials of a usual run. `WEIR_LEASE_TRIALS` makes another number.
 const TRIALS: usize = 20;

@@ -10,9 +10,8 @@ use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, State,
     Term, Unit, Verdict,
 };
-use weir_store::redis::MERGE_MAX;
 use weir_store::redis::pipeline::Options;
-use weir_store::redis::{Endpoint, Redis};
+use weir_store::redis::{Endpoint, MERGE_MAX, Redis};
 use weir_store::{Before, GivenBack, Store, StoreError, Undo};
 
 use crate::buckets;

@@ -11,18 +11,16 @@ use redis::{Cmd, Value, cmd};
 use tempfile::TempDir;
 use weir_store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
 use weir_store::redis::{Endpoint, RedisObserver};
-use weir_tls::Identity;
-use weir_tls::TlsFiles;
 use weir_tls::files::FileError;
+use weir_tls::{Identity, TlsFiles};
 
 use crate::support::authority::{Authority, Issued};
-use crate::support::http;
 use crate::support::process::{PolicyDirectory, Process, Weir};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
-use crate::support::served;
 use crate::support::wait::PATIENCE;
+use crate::support::{http, served};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);

@@ -374,7 +374,7 @@ mod self_checks {
                 "src/limiter/matched.rs",
                 "use super::app;\nmod tests {\n use super::*;\n use super::super::ask;\n}\nsuper::count::X"
             ),
-            ["1:limiter::app", "3:limiter::plan", "4:limiter::ask", "6:limiter::count::X"]
+            ["1:limiter::app", "3:limiter::matched", "4:limiter::ask", "6:limiter::count::X"]
         );
         assert_eq!(
             used("src/a/b.rs", "use self::c::{self, d as e, f::*};"),

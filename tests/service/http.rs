@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::{Value, json};
-use weir_telemetry::metrics::table::PARTS;
+use weir_telemetry::metrics::table::SECTIONS;
 
 use crate::support::authority::Authority;
 use crate::support::http::{self, Answer};
@@ -602,7 +602,7 @@ type Labels = BTreeMap<String, BTreeSet<String>>;
 
 /// The page is made of the same table.
 fn documented_metrics() -> Labels {
-    let rows = PARTS.iter().flat_map(|part| part.rows).filter(|row| {
+    let rows = SECTIONS.iter().flat_map(|section| section.rows).filter(|row| {
         // With settings that have tests of their own: tests/service/xds.rs, traces.rs and operator/alerts.rs.
         let others = ["weir_xds_", "weir_traces_", "weir_metrics_", "weir_alerts_total", "weir_alert_webhook_"];
         !others.iter().any(|prefix| row.name.starts_with(prefix))

@@ -13,11 +13,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::http;
 use crate::support::process::{PolicyDirectory, Process, Weir, serve};
 use crate::support::redis::RedisServer;
-use crate::support::rls;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, rls};
 
 const POLICY: &str = "\
 domain: shop

@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 use tonic::metadata::MetadataMap;
 
 use crate::support::authority::Authority;
-use crate::support::http;
 use crate::support::otlp::{By, Collector, Does, ReceivedSpan};
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, RateLimitRequest, RateLimitResponse};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
-use crate::support::{ads, served};
+use crate::support::{ads, http, served};
 
 const POLICY: &str = "
 domain: shop

@@ -475,6 +475,8 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("deny_cache.max_keys", "1", "0"),
         ("metrics.dynamic_series", "0", "1000001"),
         ("statsd.interval", "5ms", "4ms"),
+        ("metrics.export_interval", "100ms", "99ms"),
+        ("metrics.export_interval", "1h", "3601s"),
         ("statsd.address", "localhost:8125", "localhost"),
         ("statsd.address", "[::1]:1", "::1:1"),
         ("statsd.address", "10.0.0.1:65535", "10.0.0.1:0"),

@@ -11,8 +11,7 @@ use weir_engine::{
 };
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
 use weir_store::memory::Memory;
-use weir_store::redis::pipeline;
-use weir_store::redis::{Endpoint, Redis};
+use weir_store::redis::{Endpoint, Redis, pipeline};
 use weir_store::{Before, Reply, StatesRead, Store, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;

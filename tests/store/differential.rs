@@ -14,8 +14,9 @@ use weir_engine::decision::StaleBounds;
 use weir_engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Verdict};
 use weir_store::Undo;
 
-use crate::support::arbitrary::START_US;
-use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, operation, role, step, with_terms};
+use crate::support::arbitrary::{
+    DAY_US, START_US, bounds, config, fitting, limits, mode, operation, role, step, with_terms,
+};
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
 use crate::support::vectors::{Action, Answer, Step, Vector, VectorCharge};

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use weir_engine::observer::Silent;
-use weir_engine::observer::Tally;
+use weir_engine::observer::{Silent, Tally};
 use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, Operation, PolicySet, Unit, Verdict};
 use weir_store::Store;
 use weir_store::memory::Memory;

@@ -7,10 +7,9 @@ mod page;
 mod records;
 mod results;
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::{fs, io};
 
 use tempfile::TempDir;
 use weir_cli::simulate::{SimulateArguments, SimulateError, run};

@@ -18,9 +18,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_engine::Entry;
 use weir_engine::observer::{HoldResult, Silent, Tally};
-use weir_engine::{Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
+use weir_engine::{Entry, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
 use weir_store::StoreError;
 use weir_store::memory::Memory;

@@ -9,10 +9,9 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::http;
 use super::process::end;
-use super::python;
 use super::wait::{PATIENCE, until, within};
+use super::{http, python};
 
 /// The listener that clients use, as the configuration names it.
 const INGRESS: &str = "ingress";

@@ -4,9 +4,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::http;
 use super::process::{LogLine, Weir};
-use super::served;
+use super::{http, served};
 
 /// The log line where decisions begin to go by `on_error`.
 pub const TROUBLE_BEGINS: &str = "a store does not answer: on_error applies";

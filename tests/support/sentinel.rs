@@ -127,7 +127,7 @@ impl SentinelSet {
         !states.is_empty() && states.iter().all(|state| state == "ok")
     }
 
-    /// `host:port` of each, by commas.
+    /// `host:port` of each, separated by commas.
     pub fn hosts(&self) -> String {
         let mut text = String::new();
         for sentinel in &self.sentinels {

@@ -8,9 +8,8 @@ use tonic::Code;
 
 use super::load::{Load, Said, Sample, between, summary};
 use super::process::{PolicyDirectory, Process, Weir, serve};
-use super::rls;
-use super::seen;
 use super::wait::{PATIENCE, until};
+use super::{rls, seen};
 
 /// The keys of the policy that say what becomes of them without a store, in the order in which a load asks for them.
 pub const KEYS: [&str; 4] = ["fails", "passes", "denies", "carries_on"];

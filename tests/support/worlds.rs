@@ -9,17 +9,14 @@ use parking_lot::Mutex;
 use proptest::strategy::Strategy;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
-use weir_engine::Entry;
 use weir_engine::observer::{Charged, HoldHits, HoldResult, Observer, Silent, Tally};
-use weir_engine::{Micros, Mode, Operation, PolicySet};
+use weir_engine::{Entry, Micros, Mode, Operation, PolicySet};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, Settle, ShownState};
 use weir_store::memory::Memory;
-use weir_store::redis::pipeline;
-use weir_store::redis::{Endpoint, Redis};
+use weir_store::redis::{Endpoint, Redis, pipeline};
 use weir_store::{Clock as _, Store};
 
-use super::arbitrary::START_US;
-use super::arbitrary::config;
+use super::arbitrary::{START_US, config};
 use super::manual::ManualClock;
 use super::redis::RedisServer;
 

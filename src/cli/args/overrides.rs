@@ -8,8 +8,8 @@ use weir_engine::Micros;
 use weir_policies::parse_rate;
 use weir_text::parse_instant;
 
-use super::Descriptor;
 use crate::admin::AdminServer;
+use crate::descriptor::Descriptor;
 use crate::numbers::number;
 
 /// The arguments of `weir override`.

@@ -9,7 +9,8 @@ use weir_settings::{Layer, Problems, Secret, Settings};
 use weir_text::parse_instant;
 
 use super::overrides::{DescriptorArguments, ServerArguments};
-use super::{Descriptor, settings_of};
+use super::settings_of;
+use crate::descriptor::Descriptor;
 
 /// The arguments of `weir rows`.
 #[derive(Args)]

@@ -100,7 +100,6 @@ fn of_could_not_tell(report: &Report<'_>, unknown: &CouldNotTell<'_>) -> Value {
     json!({ "domain": domain, "old": side(report.old, *old), "new": side(report.new, *new), "why": why })
 }
 
-/// The rule of one side.
 fn side(side: &Side, rule: Option<&Rule>) -> Value {
     let Some(rule) = rule else { return Value::Null };
     let place = place(side, rule);

@@ -14,7 +14,6 @@ const ROWS_MAX: usize = 100;
 const TABLES_BYTES_MAX: usize = 56_000;
 /// The longest name, value or line, in characters.
 const CHARS_MAX: usize = 120;
-/// The most lines of a rule.
 const LINES_MAX: usize = 16;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -11,7 +11,6 @@ use weir_policies::Location;
 use super::{Report, Side};
 use crate::check::{amount, limit_in_words};
 
-/// A rule that changes.
 pub(super) struct Row {
     pub(super) domain: String,
     pub(super) kind: &'static str,
@@ -21,11 +20,9 @@ pub(super) struct Row {
     pub(super) direction: &'static str,
     /// The differences: old and new.
     pub(super) lines: Vec<ChangeLine>,
-    /// Which states are kept or forgotten.
     pub(super) states: Vec<String>,
 }
 
-/// A line of a change.
 pub(super) enum ChangeLine {
     Gone(String),
     New(String),
@@ -55,7 +52,6 @@ impl Report<'_> {
         }
     }
 
-    /// A summary in one line.
     pub(super) fn summary(&self) -> String {
         let all = self.comparison;
         let unknown = match all.unknown.len() {
@@ -212,7 +208,6 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<ChangeLine>) 
     (name, change.effects.iter().flat_map(lines).collect())
 }
 
-/// The most descriptors that are shown.
 pub(super) const KEYS_SHOWN: usize = 10;
 
 /// Changed answers of a rule or descriptor: how many requests now pass, are denied, or get an error.
@@ -223,7 +218,6 @@ pub(super) struct AnswerRow {
 }
 
 impl Report<'_> {
-    /// The traffic in one line, if there is any.
     pub(super) fn traffic_summary(&self) -> Option<String> {
         let answers = self.answers?;
         let requests = counted(answers.requests, "request");
@@ -247,7 +241,6 @@ impl Report<'_> {
         Some(text)
     }
 
-    /// By rule, and by descriptor.
     pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());

@@ -14,7 +14,6 @@ use weir_policies::row_file::{RowFileError, RowReader};
 
 use crate::bar::Bar;
 
-/// The most rows of one batch.
 const BATCH: usize = 2_000;
 /// The most bytes of the lines of one batch, apart from its last line.
 const BATCH_BYTES: u64 = 1_024 * 1_024;
@@ -23,36 +22,28 @@ const LISTED_MAX: usize = 100;
 /// The interval of progress lines if standard error is no terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The file cannot be read.
     #[error("{0}")]
     File(String),
     /// The file has wrong lines, or a row was not written.
     #[error("{0}")]
     Lines(String),
-    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// The result of the row of a line.
 pub(super) enum LineEnd {
     Written,
     Same,
-    /// The row is wrong.
     Refused(String),
     /// The store did not confirm the row.
     Unconfirmed(String),
 }
 
-/// The work on the rows of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Check the rows.
     Check,
-    /// Check and write the rows.
     Write,
 }
 
@@ -65,7 +56,6 @@ impl Pass {
     }
 }
 
-/// The results of all lines of an import.
 #[derive(Default)]
 struct Counts {
     written: usize,
@@ -141,7 +131,6 @@ impl Batch {
     }
 }
 
-/// Reads the file once and sends its rows.
 fn pass<E: From<ImportError>>(
     path: &Path,
     pass: Pass,

@@ -7,7 +7,6 @@ use weir_engine::words::printable;
 use weir_lab::simulation::report::{Count, OverTime, PolicyReport, Report};
 use weir_text::instant_text;
 
-/// The columns.
 const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied";
 /// The characters that begin a formula.
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
@@ -23,7 +22,6 @@ struct Subject<'a> {
     key: Option<&'a str>,
 }
 
-/// All results.
 pub(super) fn document(report: &Report) -> String {
     let mut text = format!("{COLUMNS}\r\n");
     for policies in &report.policies {

@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::SimulateError;
 
-/// A destination for results.
 pub(super) struct Target {
-    /// The path as it was typed.
     path: PathBuf,
     place: Place,
 }
@@ -65,7 +63,6 @@ impl Inputs {
     }
 }
 
-/// Results with their targets.
 #[derive(Default)]
 pub(super) struct Results(Vec<(Target, String)>);
 
@@ -117,7 +114,6 @@ impl Results {
         result
     }
 
-    /// Removes the temporary files.
     pub(super) fn clear(&self) {
         for (target, _) in &self.0 {
             if let Place::File { beside, .. } = &target.place {
@@ -141,7 +137,6 @@ impl Results {
     }
 }
 
-/// Results for devices and pipes.
 pub(super) struct Streams(Vec<(Target, String)>);
 
 impl Streams {

@@ -14,7 +14,6 @@ const LIMITS_MAX: usize = 200;
 /// The most columns of a large plot, and of a plot in the row of a limit.
 const COLUMNS_MAX: usize = 150;
 const SMALL_COLUMNS_MAX: usize = 60;
-/// The coordinates of a plot.
 const WIDTH: u64 = 9_000;
 const HEIGHT: u64 = 1_400;
 /// The number of parts of a plot between vertical lines. Each line has its time below.
@@ -47,7 +46,6 @@ svg .frame { fill: none; stroke: var(--line); stroke-width: 1; vector-effect: no
 i.passed { background: var(--passed); } i.delayed { background: var(--delayed); } i.denied { background: var(--denied); }
 ";
 
-/// The whole page.
 pub(super) fn page(report: &Report) -> String {
     let title = format!("Simulation of {}", escaped(&report.traffic.file));
     let names: Vec<String> = names(report).iter().map(|name| escaped(name)).collect();
@@ -142,10 +140,10 @@ fn limits(report: &Report, names: &[String], page: &mut String) {
     for (policies, name) in report.policies.iter().zip(names) {
         for limit in policies.limits.iter().take(LIMITS_MAX) {
             without_plot |= limit.over_time.is_none();
-            let [requests, over, share] = counts(limit.count);
+            let [requests, over, percentage] = counts(limit.count);
             let place = escaped(limit.place.as_deref().unwrap_or_default());
             let (amount, rule) = (escaped(&amount(limit)), escaped(&limit.rule));
-            table.row(name, &[requests, over, escaped(&share), amount, rule, small_plot(limit), place]);
+            table.row(name, &[requests, over, escaped(&percentage), amount, rule, small_plot(limit), place]);
         }
         more += policies.limits.len().saturating_sub(LIMITS_MAX);
     }
@@ -176,9 +174,9 @@ fn keys(report: &Report, names: &[String], page: &mut String) {
         Table::new("Keys, those denied most first", &["n requests", "n over", "n ", "key", "limit", "rule"]);
     for (policies, name) in report.policies.iter().zip(names) {
         for key in &policies.keys {
-            let [requests, over, share] = counts(key.count);
+            let [requests, over, percentage] = counts(key.count);
             let (limit, rule) = (escaped(key.limit.as_deref().unwrap_or("-")), escaped(&key.rule));
-            table.row(name, &[requests, over, escaped(&share), escaped(&key.key), limit, rule]);
+            table.row(name, &[requests, over, escaped(&percentage), escaped(&key.key), limit, rule]);
         }
     }
     table.write(page);
@@ -227,7 +225,6 @@ fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u
     svg
 }
 
-/// Scales a part of a whole to coordinates.
 fn scale(part: u64, length: u64, whole: u64) -> u64 {
     let scaled = u128::from(part) * u128::from(length) / u128::from(whole.max(1));
     u64::try_from(scaled).unwrap_or(length)

@@ -6,7 +6,6 @@ use weir_engine::words::{counted, percent, printable};
 use weir_lab::simulation::report::{Count, LimitReport, PolicyReport, Report};
 use weir_text::spell;
 
-/// Bars of one to eight eighths.
 const BARS: [char; 8] =
     ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
 /// The longest name in a table, in characters; longer names are cut.
@@ -22,12 +21,10 @@ const COLUMNS_S: [u64; 25] = [
 const GREEN: &str = "32";
 const RED: &str = "31";
 
-/// Whether the report has colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colours {
     /// None.
     No,
-    /// Those of the terminal.
     Ansi,
 }
 
@@ -208,7 +205,7 @@ pub(super) fn totals_of(policies: &PolicyReport, none: &str) -> [String; 8] {
     ]
 }
 
-/// Requests, requests over the limit, and their share.
+/// Requests, requests over the limit, and their percentage.
 pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
     [grouped(requests), grouped(over), percent(over, requests)]
 }
@@ -278,7 +275,6 @@ fn push_line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// Columns of texts.
 struct Table {
     rows: Vec<Vec<String>>,
 }

@@ -10,7 +10,6 @@ use super::TapError;
 /// Only the owner can read the file, because it has requests of others.
 const MODE: u32 = 0o600;
 
-/// A file with that name exists.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: already exists: give another name, or --force to replace it", .0.display())]
 pub struct Exists(PathBuf);
@@ -21,7 +20,6 @@ pub(super) fn must_be_new(path: &Path) -> Result<(), Exists> {
     if path.symlink_metadata().is_ok() { Err(Exists(path.to_owned())) } else { Ok(()) }
 }
 
-/// A file of records.
 pub(super) struct RecordFile {
     file: File,
     path: PathBuf,

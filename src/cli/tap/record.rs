@@ -5,15 +5,12 @@ use serde::Deserialize;
 /// The version of the format that this program shows and writes.
 pub(super) const VERSION: u32 = 1;
 
-/// A line of a tap.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum TapLine {
-    /// The first one.
     Header(Header),
     /// A note: the domain is unknown, the tap is still open, or the reason of its end.
     Note(Note),
-    /// One request.
     Record(Record),
 }
 
@@ -24,28 +21,23 @@ impl TapLine {
     }
 }
 
-/// The header.
 #[derive(Debug, Deserialize)]
 pub(super) struct Header {
-    /// The version of the format.
     #[serde(rename = "weir_record")]
     pub(super) version: u32,
 }
 
-/// A line that is not a record.
 #[derive(Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) note: String,
     /// The domain that is probably meant.
     pub(super) nearest: Option<String>,
-    /// Why the tap ends.
     pub(super) reason: Option<String>,
     /// How many requests were lost since the last record.
     #[serde(default)]
     pub(super) lost: u64,
 }
 
-/// One request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) time: String,
@@ -57,7 +49,6 @@ pub(super) struct Record {
     pub(super) lost: u64,
 }
 
-/// One descriptor of a request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Descriptor {
     pub(super) entries: Vec<(String, String)>,
@@ -76,7 +67,6 @@ pub(super) struct Descriptor {
     pub(super) remaining: Option<u32>,
 }
 
-/// A limit that the request sent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Limit {
     pub(super) requests: u32,

@@ -12,9 +12,7 @@ use weir_engine::words::counted;
 use super::report::{KeyRow, Leases, Name, Report};
 use super::view::{Table, View};
 
-/// The lines above the tables.
 const HEAD_ROWS: u16 = 3;
-/// The lines of a table with one row.
 const TABLE_ROWS_MIN: u16 = 3;
 const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll";
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -113,7 +111,6 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
 }
 
-/// A key, and the row that counted for it.
 fn who(row: &KeyRow) -> String {
     let KeyRow { descriptor, row, .. } = row;
     if row.is_empty() { descriptor.clone() } else { format!("{descriptor} ({row})") }

@@ -3,10 +3,9 @@
 //! A thread reads the keyboard. Requests for reports do not block keys.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
-use std::thread;
 use std::time::Instant;
+use std::{io, thread};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -19,7 +18,7 @@ use weir_text::spell;
 use super::draw::draw;
 use super::report::{self, Report};
 use super::view::{Action, View};
-use super::{Question, TopError};
+use super::{TopArguments, TopError};
 use crate::admin::NoAnswer;
 
 /// The most queued events; more wait in the terminal.
@@ -54,19 +53,18 @@ impl Drop for Screen {
     }
 }
 
-/// A request in flight.
 type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 
 /// Shows reports until the user ends it.
-pub(super) async fn run(question: &Question) -> Result<(), TopError> {
+pub(super) async fn run(arguments: &TopArguments) -> Result<(), TopError> {
     // Before the terminal is initialised, so a wrong address prints a plain error.
-    let report = report::ask(&question.server, "").await?.without_rates();
-    let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
+    let report = report::ask(&arguments.server, "").await?.without_rates();
+    let mut view = View::new(arguments.server.to_string(), spell(arguments.interval), arguments.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;
     let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
     let mut screen = Some(Screen::enter().map_err(TopError::Terminal)?);
     let mut events = events();
-    let mut ticks = interval(question.interval);
+    let mut ticks = interval(arguments.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asking: Option<Asking> = None;
     let mut asked = String::new();
@@ -107,7 +105,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
                     screen = Some(Screen::enter().map_err(TopError::Terminal)?);
                 }
                 if !view.is_paused && asking.is_none() {
-                    let server = question.server.clone();
+                    let server = arguments.server.clone();
                     asked.clone_from(&view.filter);
                     let filter = asked.clone();
                     asking = Some(Box::pin(async move { report::ask(&server, &filter).await }));

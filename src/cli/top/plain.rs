@@ -8,29 +8,29 @@ use std::io::Write;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::report::{self, Leases, Report};
-use super::{Question, TopError, write_now};
+use super::{TopArguments, TopError, write_now};
 
 /// Writes a report after each interval.
-pub(super) async fn run(question: &Question, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
+pub(super) async fn run(arguments: &TopArguments, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
     // Rates need an earlier report to compare with.
-    report::ask(&question.server, "").await?;
-    let mut ticks = interval(question.interval);
+    report::ask(&arguments.server, "").await?;
+    let mut ticks = interval(arguments.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        match report::ask(&question.server, "").await {
+        match report::ask(&arguments.server, "").await {
             Ok(mut report) => {
-                question.sort.sort(&mut report.limits);
+                arguments.sort.sort(&mut report.limits);
                 write_now(&lines(&report), out)?;
             }
-            Err(error) if question.once => return Err(error.into()),
+            Err(error) if arguments.once => return Err(error.into()),
             // A failure to write errors does not matter.
             Err(error) => {
                 let _ = write_now(&format!("weir: {error}; trying again\n"), errors);
             }
         }
-        if question.once {
+        if arguments.once {
             return Ok(());
         }
     }

@@ -19,7 +19,6 @@ const CELL_CHARS_MAX: usize = 256;
 const TOP: &str = "/top?limits=64&keys=16";
 const READYZ: &str = "/readyz";
 
-/// A report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// The time of the server's clock, in milliseconds since 1970.
@@ -30,7 +29,6 @@ pub(super) struct Report {
     pub(super) store: Store,
     /// Domains, rules and problems of the policies.
     pub(super) policies: [u64; 3],
-    /// Overrides in force.
     pub(super) overrides: u64,
     pub(super) leases: Leases,
     /// The interval of the rates; 0 if there was no earlier report.
@@ -43,7 +41,6 @@ pub(super) struct Report {
     pub(super) minutes: u64,
 }
 
-/// The store of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Store {
     pub(super) name: String,
@@ -61,13 +58,10 @@ pub(super) struct Leases {
     pub(super) used: u64,
 }
 
-/// One limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LimitRow {
     pub(super) name: Name,
-    /// Requested hits.
     pub(super) hits: Rate,
-    /// Hits above the limit.
     pub(super) denied: Rate,
     /// Requests over the limit in the last minutes.
     pub(super) denials: u64,
@@ -75,7 +69,6 @@ pub(super) struct LimitRow {
     pub(super) is_shadow: bool,
 }
 
-/// One key of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyRow {
     pub(super) name: Name,
@@ -86,11 +79,9 @@ pub(super) struct KeyRow {
     pub(super) denials: [u64; 2],
     /// The time since its last denial.
     pub(super) last_ms: u64,
-    /// The limit is in shadow mode.
     pub(super) is_shadow: bool,
 }
 
-/// The name of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) domain: String,
@@ -300,7 +291,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A report with this value in its texts.
     pub(in super::super) fn sample(value: &str, interval_ms: u64) -> Report {
         let busy = |domain: &str, rule: &str, limit: &str, hits: u64, over: u64| json!({ "domain": domain, "rule": rule, "limit": limit, "hits": hits, "over_limit_hits": over });
         let top = json!({

@@ -12,7 +12,6 @@ use super::report::{KeyRow, LimitRow, Name, Report};
 
 /// The longest filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
-/// The rows of a page.
 const PAGE_ROWS: usize = 10;
 
 /// The order of the limits.
@@ -27,24 +26,20 @@ pub enum Sort {
     Name,
 }
 
-/// The table that the keyboard scrolls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
     Limits,
     Keys,
 }
 
-/// The action after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Draw again.
     Draw,
     Quit,
     /// Stop the process, as Ctrl-Z does.
     Suspend,
 }
 
-/// The state of the view.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) server: String,
@@ -70,7 +65,6 @@ impl Sort {
         }
     }
 
-    /// The word of the command line.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Denied => "denied",
@@ -79,7 +73,6 @@ impl Sort {
         }
     }
 
-    /// Sorts limits.
     pub(super) fn sort(self, limits: &mut [LimitRow]) {
         match self {
             Self::Denied => limits.sort_by_key(|row| Reverse((row.denied, row.denials, row.hits))),
@@ -107,7 +100,6 @@ impl View {
         view
     }
 
-    /// Sets a new report.
     pub(super) fn show(&mut self, report: Report) {
         self.trouble = None;
         self.report = report;
@@ -115,7 +107,6 @@ impl View {
         self.stay_inside();
     }
 
-    /// Notes a failure to get a report.
     pub(super) fn failed(&mut self, reason: String, now: Instant) {
         let since = self.trouble.take().map_or(now, |(_, since)| since);
         self.trouble = Some((reason, since));
@@ -136,7 +127,6 @@ impl View {
         [domain, rule, limit, descriptor].iter().any(|text| text.contains(&self.filter))
     }
 
-    /// Handles an event of the terminal.
     pub(super) fn event(&mut self, event: &Event) -> Action {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),

@@ -17,7 +17,6 @@ pub use super::hidden::{MayMeet, NAMED_MAX};
 use crate::simulation::traffic::{self, Traffic, TrafficError};
 use crate::simulation::world::World;
 
-/// The most requests of one comparison.
 pub const REQUESTS_MAX: u64 = 100_000_000;
 /// The most descriptors to count separately. Later ones are counted together.
 pub const KEYS_MAX: usize = 100_000;
@@ -28,13 +27,10 @@ pub const UNKNOWN_MAX: usize = 1_000;
 /// The most unknown domains to name.
 const STRANGERS_MAX: usize = 8;
 
-/// Why the answers of traffic could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswersError {
-    /// It cannot be read.
     #[error("{0}")]
     Traffic(#[from] TrafficError),
-    /// There is too much of it.
     #[error("the traffic has more than {REQUESTS_MAX} requests")]
     TooMany,
     /// Values are hidden in only a part of the record.
@@ -42,7 +38,6 @@ pub enum AnswersError {
     Mixed,
 }
 
-/// Requests whose answer changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// They passed before, and are denied now.
@@ -54,7 +49,6 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// The number of changed requests.
     pub const fn all(self) -> u64 {
         self.now_denied + self.now_passed + self.errors
     }
@@ -78,24 +72,17 @@ enum Flip {
 /// The old and the new rule of a descriptor, by path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MetRules {
-    /// The domain.
     pub domain: String,
-    /// The rule before.
     pub old: Option<String>,
-    /// The rule now.
     pub new: Option<String>,
 }
 
-/// The answers of one traffic.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// The name of the traffic.
     pub traffic: String,
-    /// The number of requests.
     pub requests: u64,
     /// The requests that a server refuses, because they have no domain or no descriptor.
     pub refused: u64,
-    /// The requests whose answer changed.
     pub changed: Changed,
     /// Changes by the rules of the descriptors that are over a limit on one side only, most changes first.
     pub rules: Vec<(MetRules, Changed)>,
@@ -105,14 +92,11 @@ pub struct Answers {
     pub other_keys: Changed,
     /// Requests that were sent to neither side, because their hidden values can meet several rules.
     pub unknown: Unknown,
-    /// Notes about the traffic.
     pub notes: Vec<String>,
 }
 
-/// Requests for which it is unknown whether their answers change.
 #[derive(Debug, Default)]
 pub struct Unknown {
-    /// The number of changed requests.
     pub requests: u64,
     /// By the first of their descriptors with several rules, most requests first.
     pub rules: Vec<(MayMeet, u64)>,

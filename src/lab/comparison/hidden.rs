@@ -26,9 +26,7 @@ const ANY_HIDDEN: &str = "~";
 /// the search took too long.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MayMeet {
-    /// The domain.
     pub domain: String,
-    /// The rule in the record, if any.
     pub recorded: Option<String>,
     /// New rules in file order, at most [`NAMED_MAX`]. `None` stands for no rule.
     pub now: Vec<Option<String>>,
@@ -251,7 +249,6 @@ impl<'p> Hidden<'p> {
         if self.steps > STEPS_MAX { Err(GivenUp) } else { Ok(()) }
     }
 
-    /// Finds the leads from a place for a hidden value.
     fn leads(&mut self, place: Place<'p>, domain: &str, key: &str) -> Result<Leads<'p>, GivenUp> {
         let named = &self.named;
         let is_possible = |lead: &Lead<'p>| match lead {
@@ -383,7 +380,6 @@ mod tests {
 
     use super::*;
 
-    /// Pseudo-random numbers.
     struct Numbers(u64);
 
     impl Numbers {

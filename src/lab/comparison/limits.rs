@@ -21,7 +21,6 @@ pub(super) struct OtherQuotas {
 enum RuleEffect {
     /// None.
     None,
-    /// Its limits deny.
     Enforced,
     /// Its limits deny together with all other quotas.
     Quota,
@@ -121,7 +120,6 @@ pub(super) fn under<'p>(rule: Option<&'p Rule>, plan: Option<&str>) -> Vec<&'p L
     }
 }
 
-/// The plans of both rules.
 pub(super) fn plans<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> BTreeSet<&'p str> {
     [old, new].into_iter().flatten().filter_map(|rule| rule.rows.as_deref()).flat_map(Plans::names).collect()
 }
@@ -190,7 +188,6 @@ fn listed(names: &[Box<str>]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Adds differences of the roles of two rules.
 fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {
     let unlimited = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.unlimited);
     if unlimited(old) != unlimited(new) {
@@ -302,7 +299,6 @@ fn of_terms(old: &Limit, new: &Limit) -> Direction {
     Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until)))
 }
 
-/// Compares the rates of hits.
 fn rate(one: &Limit, other: &Limit) -> Ordering {
     let over = |limit: &Limit, window: &Limit| u128::from(limit.requests()) * u128::from(window.window().us());
     match (of_calendar(one), of_calendar(other)) {

@@ -10,12 +10,10 @@ use weir_engine::{Matcher, Rule};
 
 use super::Side;
 
-/// An old and a new rule.
 pub(super) type Pair<'p> = (Option<&'p Rule>, Option<&'p Rule>);
 
 /// The rules of both sides, and the names of domains.
 pub(super) struct Pairs<'p> {
-    /// Each rule appears once.
     pub(super) rules: Vec<Pair<'p>>,
     /// The old names of domains by the new ones.
     pub(super) renamed: BTreeMap<&'p str, &'p str>,

@@ -16,13 +16,11 @@ use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, 
 /// The most examples of one change. The direction of a change counts the others too.
 const EXAMPLES_MAX: usize = 8;
 
-/// Changes of rules, and the number of unchanged rules.
 pub(super) struct Rows<'p> {
     pub(super) changes: Vec<RuleChange<'p>>,
     pub(super) same: usize,
 }
 
-/// The changes of all pairs of rules.
 pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<'p> {
     let mut placed = Placed::new(pairs, observed);
     let mut rows = Rows { changes: Vec::new(), same: 0 };
@@ -37,13 +35,11 @@ pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<
     rows
 }
 
-/// The change of each transition.
 struct Placed<'o, 'p> {
     transitions: &'o [Transition<'p>],
     /// Effects of descriptors on each other, by transition.
     together: BTreeMap<usize, Vec<Effect<'p>>>,
     quotas: HashMap<&'p str, OtherQuotas>,
-    /// Domains with unknown effects.
     unknown: HashSet<&'p str>,
     /// By pair: the transition between its two rules, and the other transitions of the same change.
     kept: HashMap<usize, usize>,
@@ -151,7 +147,6 @@ impl<'o, 'p> Placed<'o, 'p> {
         changes
     }
 
-    /// The change of a rule that both sides have.
     fn of_both(&mut self, number: usize, one: &'p Rule, other: &'p Rule, with: &[usize]) -> Option<RuleChange<'p>> {
         let kind = if is_renamed(one, other) { Kind::Renamed } else { Kind::Changed };
         let kept = self.kept.get(&number).copied();

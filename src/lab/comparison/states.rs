@@ -9,7 +9,6 @@ use weir_engine::{Limit, Matcher, ParameterValue, Rule, StateKind};
 
 use super::limits::{paired, plans, under};
 
-/// The fate of the states of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Used hits count under the new limit.
@@ -23,7 +22,6 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// The word for it.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -37,37 +35,29 @@ impl Fate {
 weir_engine::named! {
     /// The part of a state's key that differs.
     pub enum Cause {
-        /// The domain has another name.
         Domain = "domain",
-        /// An entry has another key.
         Key = "key",
         /// Values share a state on one side only, or under another name.
         Shared = "share_threshold",
         /// The descriptor meets no rule, or an unlimited one.
         NoRule = "no rule",
-        /// The limit was removed.
         NoLimit = "no such limit",
-        /// Another algorithm.
         Algorithm = "algorithm",
-        /// Another window or period.
         Window = "window",
         /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
         Parameter = "parameter",
-        /// Another time zone.
         TimeZone = "timezone",
         /// Another name, which is in the keys of limits with the same shape.
         Name = "name",
     }
 }
 
-/// The fate of the states of one limit.
 #[derive(Debug)]
 pub struct StateChange<'p> {
     /// The old limit of the states, or a new limit without states.
     pub limit: &'p Limit,
     /// The states are those of descriptors whose row names this plan.
     pub plan: Option<&'p str>,
-    /// What happens to them.
     pub fate: Fate,
 }
 

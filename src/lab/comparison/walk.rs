@@ -12,32 +12,25 @@ use weir_engine::descriptor::spell_pairs;
 use weir_engine::policy::{Lead, Level, Place};
 use weir_engine::{Domain, Entry, PolicySet, Rule};
 
-use super::CouldNotTell;
-use super::limits;
+use super::{CouldNotTell, limits};
 
 /// Descriptors that met one rule and meet another one.
 #[derive(Debug)]
 pub(super) struct Transition<'p> {
-    /// The rule before.
     pub(super) old: Option<&'p Rule>,
-    /// The rule now.
     pub(super) new: Option<&'p Rule>,
-    /// One such descriptor.
     pub(super) example: String,
 }
 
-/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Observed<'p> {
     /// Each pair of rules once. Pairs of equal rules are included only in domains in which rules affect each other.
     pub(super) transitions: Vec<Transition<'p>>,
-    /// Unknown effects.
     pub(super) unknown: Vec<CouldNotTell<'p>>,
 }
 
 type Places<'p> = [Option<Place<'p>>; 2];
 
-/// Walks all domains.
 pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p> {
     let works_on_others = |rule: &&Rule| rule.is_quota || !rule.replaces.is_empty();
     let whole: HashSet<&str> =
@@ -78,7 +71,6 @@ struct Walk<'w, 'p> {
     same: HashMap<(usize, usize), bool>,
     /// For pairs of levels, by address: whether they are equal.
     same_levels: HashMap<(usize, usize), bool>,
-    /// Pairs of places that were walked.
     walked: HashSet<[Option<usize>; 2]>,
     /// Pairs of rules that were found.
     known: HashSet<[Option<u32>; 2]>,
@@ -250,7 +242,6 @@ impl<'p> Walk<'_, 'p> {
         old.levels.len() == new.levels.len() && old.levels.iter().zip(&new.levels).all(&mut is_same)
     }
 
-    /// Whether one key is the same on both sides.
     fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str) -> bool {
         let (before, now) = (old.written(key), new.written(key));
         // Only the order of patterns matters.
@@ -300,7 +291,6 @@ fn has_key_patterns(places: &Places<'_>) -> bool {
     places.iter().flatten().any(|place| !place.key_patterns().is_empty())
 }
 
-/// The first rule of a place and of those below it.
 fn first_rule(place: Place<'_>) -> Option<u32> {
     let below = place.keys().flat_map(|key| place.written(key)).filter_map(|(_, child)| first_rule(child));
     place.rule().into_iter().chain(below).min()

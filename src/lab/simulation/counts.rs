@@ -50,7 +50,6 @@ struct LimitCounts {
     slots: Option<Vec<[u64; 2]>>,
 }
 
-/// Requests by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) passed: u64,
@@ -59,16 +58,13 @@ pub(super) struct Totals {
     pub(super) denied: u64,
     /// The denied requests for which no wait helps.
     pub(super) never: u64,
-    /// Requests that got an error.
     pub(super) failed: u64,
     pub(super) unknown_domain: u64,
-    /// Descriptors that met no rule.
     pub(super) unmatched: u64,
     /// States that the memory store evicted.
     pub(super) evicted: u64,
 }
 
-/// All counts.
 pub(super) struct Counted {
     pub(super) totals: Totals,
     pub(super) retry_after: Times,
@@ -168,7 +164,6 @@ impl Counts {
 }
 
 impl Inner {
-    /// Advances to the slot of an instant.
     fn advance(&mut self, now: Micros) {
         let Self { timeline, slots, limits, .. } = self;
         timeline.advance(now, |count| {

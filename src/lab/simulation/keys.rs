@@ -9,16 +9,12 @@ use serde::Serialize;
 /// The most keys that are counted separately, for each set of policies.
 pub const KEYS_MAX: usize = 200_000;
 
-/// The requests and hits of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// Requests that charged or peeked.
     pub requests: u64,
-    /// Requests over the limit.
     pub over: u64,
-    /// Requested hits.
     pub hits: u64,
-    /// Hits over the limit.
     pub hits_over: u64,
 }
 
@@ -33,7 +29,6 @@ impl Count {
     }
 }
 
-/// The keys of states.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     counts: HashMap<Box<str>, (u32, Count)>,

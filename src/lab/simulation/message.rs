@@ -4,7 +4,6 @@ use weir_policies::test_file::Descriptor;
 use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
-/// The message of a request.
 pub fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32>) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),

@@ -8,77 +8,59 @@ use weir_engine::key::{self, ParsedValue};
 use weir_engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
 use weir_policies::Location;
 use weir_rls::convert::Invalid;
-use weir_text::instant_text;
-use weir_text::spell;
+use weir_text::{instant_text, spell};
 
 use super::counts::Counted;
 pub use super::keys::Count;
 pub use super::spread::Times;
 use super::traffic::{Request, Traffic};
 
-/// The version of the JSON form.
 const VERSION: u32 = 1;
 /// Replaces the rule for limits of the request.
 const OF_REQUESTS: &str = "(request)";
 
-/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of this form, 1.
     pub weir_simulation: u32,
-    /// The traffic.
     pub traffic: TrafficReport,
-    /// The results, one for each set of policies.
     pub policies: Vec<PolicyReport>,
 }
 
-/// The traffic that was sent.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrafficReport {
-    /// The file.
     pub file: String,
-    /// The seed of its random numbers.
     pub seed: Option<u64>,
     /// When it begins. None if there is no request.
     pub start: Option<String>,
     /// The time of the last request.
     pub end: Option<String>,
-    /// How many requests.
     pub requests: u64,
     /// The requests that every server refuses, because they exceed a bound on input.
     pub refused: u64,
     /// Recorded requests by their recorded answers: passed, over a limit, error.
     pub recorded: Option<[u64; 3]>,
-    /// Notes about it, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// The results of one set of policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReport {
-    /// The name of the policies, as given.
     pub name: String,
-    /// Requests that passed.
     pub passed: u64,
     /// Admitted requests that wait for their turn (`leaky_bucket`).
     pub delayed: u64,
-    /// Requests that were denied.
     pub denied: u64,
     /// Denied requests for which no wait helps.
     pub denied_for_ever: u64,
-    /// Requests that got an error.
     pub failed: u64,
     /// Requests for a domain that the policies do not have. They passed.
     pub unknown_domain: u64,
-    /// Descriptors that met no rule.
     pub unmatched_descriptors: u64,
     /// States that the memory store evicted before their end.
     pub evicted: u64,
     /// When denied requests would have passed.
     pub retry_after: Times,
-    /// How long delayed requests wait.
     pub delay: Times,
-    /// Requests over time.
     pub over_time: OverTime,
     /// The limits with requests, in the order of the policies.
     pub limits: Vec<LimitReport>,
@@ -86,30 +68,24 @@ pub struct PolicyReport {
     pub limits_unasked: usize,
     /// Keys of limits, most denied first.
     pub keys: Vec<KeyReport>,
-    /// The number of keys that were counted separately.
     pub keys_counted: usize,
-    /// The counts of all keys beyond the maximum.
     pub other_keys: Count,
 }
 
 /// Requests over time, in slots of equal length.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverTime {
-    /// When the first slot begins.
     pub start: String,
     /// When the first slot begins, in microseconds since 1970.
     pub start_us: Micros,
     /// The length of a slot, in microseconds.
     pub slot_us: Micros,
-    /// Requests that passed, for each slot.
     pub passed: Vec<u64>,
     /// Admitted requests that were delayed.
     pub delayed: Vec<u64>,
-    /// Requests that were denied.
     pub denied: Vec<u64>,
 }
 
-/// The results of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
     /// The domain. None for limits of the request.
@@ -118,48 +94,35 @@ pub struct LimitReport {
     pub rule: String,
     /// The limit: `10 per minute`.
     pub limit: Option<String>,
-    /// Its name.
     pub name: Option<String>,
-    /// Its algorithm.
     pub algorithm: Option<&'static str>,
     /// Its role: `enforced`, `shadow` or `quota`.
     pub role: &'static str,
-    /// The place of its rule.
     pub place: Option<String>,
-    /// The counts.
     #[serde(flatten)]
     pub count: Count,
     /// Requests over time, in the slots of all requests; only for the first 64 limits that requests met.
     pub over_time: Option<LimitOverTime>,
 }
 
-/// Requests of one limit over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitOverTime {
-    /// Requests within the limit.
     pub within: Vec<u64>,
-    /// Requests over the limit.
     pub over: Vec<u64>,
 }
 
-/// The results of one key of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyReport {
     /// The descriptor, in the short form of `weir explain`. Values that share a state are shown as a wildcard or a name.
     pub key: String,
-    /// The domain.
     pub domain: Option<String>,
-    /// The path of the rule.
     pub rule: String,
-    /// The limit.
     pub limit: Option<String>,
-    /// The counts.
     #[serde(flatten)]
     pub count: Count,
 }
 
 impl Report {
-    /// All results of a simulation.
     pub fn new(traffic: TrafficReport, policies: Vec<PolicyReport>) -> Self {
         Self { weir_simulation: VERSION, traffic, policies }
     }
@@ -243,7 +206,6 @@ impl PolicyReport {
     }
 }
 
-/// The names of a limit.
 struct Named {
     domain: Option<String>,
     rule: String,

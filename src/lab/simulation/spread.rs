@@ -8,7 +8,6 @@ const PARTS_LOG2: u32 = 7;
 /// Ranges for all numbers of 64 bits.
 const RANGES: usize = (64 - PARTS_LOG2 as usize + 1) * PARTS;
 
-/// Numbers that were counted.
 #[derive(Clone, Debug)]
 pub(super) struct Spread {
     count: u64,
@@ -21,17 +20,11 @@ pub(super) struct Spread {
 /// The distribution of times, in microseconds. Percentiles are less than a hundredth too large, and never above the largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Times {
-    /// The number of times.
     pub count: u64,
-    /// Their mean, rounded down.
     pub mean_us: u64,
-    /// The median.
     pub p50_us: u64,
-    /// The 90th percentile.
     pub p90_us: u64,
-    /// The 99th percentile.
     pub p99_us: u64,
-    /// The largest.
     pub max_us: u64,
 }
 

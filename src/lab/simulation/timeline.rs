@@ -2,7 +2,6 @@
 
 use weir_engine::Micros;
 
-/// The most slots.
 pub const SLOTS_MAX: usize = 600;
 
 const MS: Micros = 1_000;
@@ -42,7 +41,6 @@ const WIDTHS: [Micros; 28] = [
     20_000 * D,
 ];
 
-/// The start and the length of slots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline {
     start: Option<Micros>,

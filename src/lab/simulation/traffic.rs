@@ -18,11 +18,10 @@ use std::sync::Arc;
 
 use weir_engine::Micros;
 use weir_limiter::Query;
-use weir_policies::GivenRows;
-use weir_policies::Problems;
 use weir_policies::files::is_test;
 use weir_policies::test_file::with_defaults;
 use weir_policies::traffic_file::{self, Origin};
+use weir_policies::{GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Invalid};
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request as View;
@@ -35,31 +34,24 @@ use self::record::Tap;
 use self::recorded::Recorded;
 pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
 
-/// One request of traffic.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// Its time, in microseconds since 1970.
     pub time: Micros,
     /// How long it lasts if it is admitted, until it settles its holds, in microseconds. None: it never settles.
     pub lasts: Option<Micros>,
-    /// Its message, as on the wire.
     pub message: RateLimitRequest,
     /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
     pub rules: Vec<Option<String>>,
-    /// Its recorded answer, if any.
     pub verdict: Option<Verdict>,
     /// The number of requests before it that the recording has lost.
     pub lost: u64,
 }
 
-/// A recorded answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request passed.
     Ok,
-    /// It was over a limit.
     Over,
-    /// It got an error.
     Error,
 }
 
@@ -68,7 +60,6 @@ impl Request {
         Self { message, ..Self::default() }
     }
 
-    /// A view of the message.
     pub fn view(&self) -> View<'_> {
         View::of(&self.message)
     }
@@ -82,27 +73,21 @@ pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Inval
     convert::query(view, bounds)
 }
 
-/// Why traffic cannot be read.
 #[derive(Debug)]
 pub enum TrafficError {
     /// The file of traffic has mistakes, one in each line of the text.
     File(Problems),
     /// A line of a record or a log cannot be used.
     Line {
-        /// The file.
         file: Arc<str>,
         /// The line, from 1.
         line: u64,
         /// The column in bytes, from 1.
         column: usize,
-        /// The mistake.
         message: String,
     },
-    /// A file cannot be read.
     Read {
-        /// The file.
         file: Arc<str>,
-        /// The reason.
         reason: String,
     },
 }
@@ -164,22 +149,18 @@ impl Traffic {
         Ok(Self { name: file.name, settings: file.settings, rows: file.rows, seed, flow })
     }
 
-    /// The name of its file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The settings that affect its decisions.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }
 
-    /// The rows of customers, if it has any.
     pub fn rows(&self) -> Option<&GivenRows> {
         self.rows.as_deref()
     }
 
-    /// The seed of its random numbers, if it has any.
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
@@ -241,7 +222,6 @@ fn name_of(path: &Path) -> Arc<str> {
     path.display().to_string().into()
 }
 
-/// The default settings.
 fn default_settings() -> Settings {
     with_defaults(&[]).unwrap_or_else(|problems| unreachable!("the defaults are valid: {problems}"))
 }

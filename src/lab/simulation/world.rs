@@ -33,7 +33,6 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A limiter with its own clock.
 pub struct World {
     clock: Arc<VirtualClock>,
     policies: Arc<Policies>,
@@ -80,7 +79,6 @@ impl World {
         Self { clock, policies, settings, observer, limiter, known, rows, in_flight, bounds, started }
     }
 
-    /// The rows of customers.
     pub fn rows(&self) -> &RowTable {
         &self.rows
     }
@@ -103,7 +101,6 @@ impl World {
         first.map(|first| (left_out, first))
     }
 
-    /// Moves the clock.
     pub fn set_now(&self, now: Micros) {
         self.clock.0.store(now, Ordering::Relaxed);
     }
@@ -135,7 +132,6 @@ impl World {
         answer
     }
 
-    /// Makes the decisions.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }

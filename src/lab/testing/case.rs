@@ -9,9 +9,8 @@ use weir_engine::descriptor::spell_entries;
 use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Query, Undecided};
-use weir_policies::Dialect;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
-use weir_policies::{GivenRows, Problems};
+use weir_policies::{Dialect, GivenRows, Problems};
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request;
@@ -29,7 +28,6 @@ use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::in_flight::InFlight;
 use crate::simulation::message::message;
 
-/// The end of a case.
 pub(super) enum CaseEnd {
     Passed,
     Failed {
@@ -38,11 +36,9 @@ pub(super) enum CaseEnd {
     },
     /// It could not be run. Contains the reason, with the place in the file of tests.
     Broken(String),
-    /// The store failed.
     StoreFailed(StoreError),
 }
 
-/// Runs a case in its own store.
 pub(super) fn run(
     runtime: &Runtime,
     redis: Option<&Endpoint>,
@@ -76,7 +72,6 @@ pub(super) fn run(
     }
 }
 
-/// Why a case cannot continue.
 enum Trouble {
     /// Its next policies or rows are not valid; the text has the place.
     NotValid(String),
@@ -263,7 +258,6 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
     load.policies.find(domain, entries).rule.map(|rule| rule.id)
 }
 
-/// The message of a caller.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
     let number = caller.to_string();

@@ -15,7 +15,6 @@ use weir_text::yaml::Position;
 use super::Difference;
 use super::coverage::Load;
 
-/// The result of a request.
 pub(super) enum RequestResult {
     /// An answer, and the id of the rule that each descriptor met.
     Answer {
@@ -26,7 +25,6 @@ pub(super) enum RequestResult {
         /// The verdict of limits on trial, if there are any.
         trial: Option<Verdict>,
     },
-    /// An error.
     Error(String),
 }
 
@@ -87,7 +85,6 @@ pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> V
     found.list
 }
 
-/// The differences of all requests of a step in total.
 pub(super) fn count(expect: &Expect, passed: u64, denied: u64) -> Vec<Difference> {
     let mut found = Differences::default();
     for (what, expected, got) in [("passed", &expect.passed, passed), ("denied", &expect.denied, denied)] {
@@ -121,7 +118,6 @@ impl Differences {
         }
     }
 
-    /// Compares the response as a whole.
     fn answer(&mut self, expect: &Expect, answer: &Answer, response: &RateLimitResponse) {
         if let Some(expected) = &expect.answer {
             let got = verdict(answer.denied);

@@ -22,7 +22,6 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Marks that a request met a rule.
     pub(super) fn met(&self, rule: u32) {
         if let Some(met) = self.met.borrow_mut().get_mut(rule as usize) {
             *met = true;
@@ -37,7 +36,6 @@ impl From<Loaded> for Load {
     }
 }
 
-/// The result of a load.
 type Loading = Result<Rc<Load>, Rc<Problems>>;
 
 /// All policies from files. Policies in the text of a test are loaded for each case.
@@ -85,44 +83,36 @@ impl Loads {
     }
 }
 
-/// The rules that tests have met.
 #[derive(Debug, Default)]
 pub struct Coverage {
     /// All rules, in the order of their places.
     pub rules: Vec<CoveredRule>,
 }
 
-/// One rule, and whether a request of a test met it.
 #[derive(Debug)]
 pub struct CoveredRule {
-    /// Its place.
     pub place: Location,
-    /// Its domain.
     pub domain: String,
-    /// Its path.
     pub path: String,
-    /// Whether a request met it.
     pub met: bool,
 }
 
 impl Coverage {
-    /// The number of rules that were met.
     pub fn met(&self) -> usize {
         self.rules.iter().filter(|rule| rule.met).count()
     }
 
-    /// The rules that no request met.
     pub fn unmet(&self) -> impl Iterator<Item = &CoveredRule> {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// The share of rules that were met, in tenths of a percent. None if there are no rules.
+    /// The part of the rules that was met, in tenths of a percent. None if there are no rules.
     pub fn tenths_of_percent(&self) -> Option<u64> {
         let (met, all) = (self.met() as u64, self.rules.len() as u64);
         (all > 0).then(|| tenths_of_percent(met, all))
     }
 
-    /// Whether at least this share of the rules was met, without rounding. False if there are no rules.
+    /// Whether at least this percentage of the rules was met, without rounding. False if there are no rules.
     pub fn reaches(&self, least: Percentage) -> bool {
         let (met, all) = (self.met() as u128, self.rules.len() as u128);
         if all == 0 {

@@ -7,7 +7,6 @@ pub mod text;
 use super::coverage::{Coverage, Percentage};
 use super::{FileReport, Outcome};
 
-/// A reason why no case was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The invalid path, option or server.
@@ -16,10 +15,8 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The coverage, and the required coverage.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered<'c> {
-    /// The coverage.
     pub coverage: &'c Coverage,
     /// The required percentage, from `--fail-under`.
     pub least: Option<Percentage>,
@@ -32,14 +29,10 @@ impl Covered<'_> {
     }
 }
 
-/// The number of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Passed cases.
     pub passed: usize,
-    /// Failed cases.
     pub failed: usize,
-    /// Skipped cases.
     pub skipped: usize,
     /// Cases that could not be run.
     pub broken: usize,
@@ -50,7 +43,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The totals of files.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a FileReport>) -> Self {
         let mut totals = Self::default();
         for file in files {

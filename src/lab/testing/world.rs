@@ -56,7 +56,6 @@ impl Tally for Trial {
     }
 }
 
-/// A limiter and its environment.
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
     redis: Option<Arc<Redis>>,
@@ -67,7 +66,6 @@ pub(super) struct World<'r> {
     rows: Vec<Arc<GivenRows>>,
 }
 
-/// Why rows were not set.
 pub(super) enum RowsNotSet {
     /// One does not fit the policies in force. Has its place and why.
     Misfit(String),
@@ -99,7 +97,6 @@ impl<'r> World<'r> {
         Ok(Self { runtime, redis, load, trials, world, rows: Vec::new() })
     }
 
-    /// Moves the clock.
     pub(super) fn set_now(&self, now: Micros) {
         self.world.set_now(now);
         if let Some(redis) = &self.redis {

@@ -15,7 +15,6 @@ pub(super) struct Words(Vec<Word>);
 struct Word {
     /// The parts between `-`, `_` and `.`, in lower case.
     parts: Vec<Box<str>>,
-    /// All parts together.
     joined: Box<str>,
 }
 

@@ -14,7 +14,6 @@ pub(super) fn looks_like_network(text: &str) -> bool {
         && Network::parse(text).map_or_else(is_meant, |_| true)
 }
 
-/// Whether the text begins or ends with a blank.
 pub(super) fn has_outer_blank(text: &str) -> bool {
     text.trim().len() < text.len()
 }
@@ -27,7 +26,6 @@ pub(super) fn looks_like_prefix(regex: &str) -> bool {
     !text.is_empty() && ends_open && (is_anchored || text.ends_with('/') || !text.contains(MARKS))
 }
 
-/// A longer value with this prefix.
 pub(super) fn longer(value: &str) -> String {
     let slash = if value.ends_with('/') { "" } else { "/" };
     format!("{value}{slash}x")
@@ -46,7 +44,6 @@ pub(super) fn looks_like_regex(text: &str) -> bool {
     is_anchored || is_any || is_choice(text) || has_class(text) || SIGNS.iter().any(|sign| text.contains(sign))
 }
 
-/// Whether the text is of the form `(one|other)`.
 fn is_choice(text: &str) -> bool {
     let inner = text.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
     inner.is_some_and(|(inner, _)| inner.contains('|'))

@@ -6,7 +6,6 @@ use weir_text::duration_units;
 
 use crate::SHORT_UNITS;
 
-/// A reference to a definition of the same schema.
 pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
@@ -35,7 +34,6 @@ pub(super) fn property(mut schema: Value, about: &str) -> Value {
     property
 }
 
-/// Adds the default of a key.
 pub(super) fn or_default(mut schema: Value, default: impl Into<Value>) -> Value {
     schema["default"] = default.into();
     schema
@@ -51,7 +49,6 @@ pub(super) fn bounded_text(min: usize, max: usize) -> Value {
     json!({ "type": ["string", "number", "boolean"], "minLength": min, "maxLength": max })
 }
 
-/// One of these words.
 pub(super) fn words(words: &[&str]) -> Value {
     json!({ "enum": words })
 }
@@ -89,7 +86,6 @@ pub(super) fn rate() -> Value {
     json!({ "type": "string", "pattern": pattern, "examples": ["10/s", "120/min", "5/90s"] })
 }
 
-/// The name of a unit, in any case.
 pub(super) fn unit() -> Value {
     let pattern = format!("^({})$", unit_pattern());
     json!({ "anyOf": [{ "enum": Unit::ALL.map(Unit::name) }, { "type": "string", "pattern": pattern }] })
@@ -102,12 +98,10 @@ fn unit_pattern() -> String {
     Unit::ALL.map(Unit::name).map(any_case).join("|")
 }
 
-/// A list.
 pub(super) fn list(items: &Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
-/// A list of `min` to `max` items.
 pub(super) fn bounded_list(items: &Value, min: usize, max: usize) -> Value {
     json!({ "type": "array", "items": items, "minItems": min, "maxItems": max })
 }

@@ -14,7 +14,6 @@ pub(super) fn schema() -> Value {
     document("Settings of weir", &root, definitions.collect())
 }
 
-/// The settings that a file of tests can have.
 pub(super) fn of_tests() -> Value {
     let of_name = |name: &str| Setting::find(name).map_or(Value::Bool(true), of_setting);
     groups(SETTING_NAMES.into_iter(), &of_name)
@@ -40,7 +39,6 @@ fn groups<'n>(names: impl Iterator<Item = &'n str>, of_name: &dyn Fn(&str) -> Va
     root
 }
 
-/// A group of settings, which may be null.
 fn group() -> Value {
     json!({ "type": ["object", "null"], "properties": Map::new(), "additionalProperties": false })
 }

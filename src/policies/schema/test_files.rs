@@ -11,7 +11,6 @@ use super::{document, mapping, settings};
 use crate::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, KINDS, STEPS_MAX, Verdict};
 use crate::{Kind, NAME_BYTES_MAX};
 
-/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {

@@ -7,7 +7,6 @@ use super::test_files::{instant, of_descriptor, of_entry, of_request, short_form
 use super::{document, mapping, settings};
 use crate::traffic_file::{Arrivals, HOURS, KEYS_MAX, KINDS, SHARE_MAX, SOURCES_MAX, TimeFormat, ZIPF_MAX};
 
-/// The schema and the description of a key.
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {

@@ -17,7 +17,6 @@ use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// The keys of a file, used by cases that omit them.
 pub(super) struct Defaults<'a> {
-    /// The directory that paths are relative to.
     directory: &'a Path,
     policies: Policies,
     domain: Option<String>,

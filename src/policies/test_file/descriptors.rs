@@ -8,9 +8,8 @@ use weir_text::yaml::{NodeId, Value};
 use super::Descriptor;
 use super::keys::{DESCRIPTOR, ENTRY};
 use crate::fields::Fields;
-use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, rate};
 
 impl FileReader<'_> {
     /// The descriptors and the hits of a request. The request's keys apply to descriptors that omit them.
@@ -124,7 +123,6 @@ impl FileReader<'_> {
         }
     }
 
-    /// The limit that the request sends.
     fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {

@@ -11,9 +11,8 @@ use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
 use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Positioned, Verdict};
 use crate::fields::{Fields, Read};
-use crate::rate;
 use crate::state::{FileReader, Reported};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, rate};
 
 /// The word for an absent header, rule or wait.
 const NONE: &str = "none";

@@ -10,7 +10,6 @@ use super::Position;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-/// The settings that a test may have.
 pub const NAMES: [&str; 22] = [
     "charging",
     "shadow_mode",
@@ -75,7 +74,6 @@ impl FileReader<'_> {
         Ok(())
     }
 
-    /// The settings with all defaults.
     pub(crate) fn loaded(&mut self, at: Position, given: &Given) -> Result<Arc<Settings>, Reported> {
         let settings = with_defaults(given).map(Arc::new);
         settings.map_err(|problems| self.report(at, problems.to_string().replace('\n', "; ")))

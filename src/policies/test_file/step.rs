@@ -18,7 +18,6 @@ pub const CALLER: &str = "<n>";
 /// The kinds of steps. A step has exactly one of these keys.
 const ACTIONS: [&str; 5] = ["ask", "wait", "at", "swap", "rows"];
 
-/// The progress of a case.
 pub(super) struct Clock {
     pub(super) now: Micros,
     /// The requests so far.

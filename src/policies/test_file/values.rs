@@ -5,17 +5,13 @@ use std::fmt;
 use weir_engine::Micros;
 use weir_text::{duration, spell};
 
-/// An expected number or range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The smallest number.
     pub min: u64,
-    /// The largest number.
     pub max: u64,
 }
 
 impl Range {
-    /// Whether the number is in the range.
     pub const fn has(&self, number: u64) -> bool {
         self.min <= number && number <= self.max
     }
@@ -50,7 +46,6 @@ impl Range {
         Ok(Self { min: exact, max: exact })
     }
 
-    /// Numbers.
     pub(super) fn of_numbers(text: &str) -> Result<Self, String> {
         Self::parse(text, |number| {
             let digits: String = number.split('_').collect();

@@ -6,11 +6,10 @@ use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{DAILY, SOURCE};
 use super::{Arrivals, DURATION_US_MAX, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
-use crate::NAME_BYTES_MAX;
 use crate::fields::{Fields, Read};
-use crate::rate;
 use crate::state::{FileReader, Reported};
 use crate::test_file::{CALLER, Range};
+use crate::{NAME_BYTES_MAX, rate};
 
 impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
@@ -79,7 +78,6 @@ impl FileReader<'_> {
         }
     }
 
-    /// The start and the end of the source.
     fn span(&mut self, fields: &Fields, duration: Micros) -> Result<(Micros, Micros), Reported> {
         let from = self.length(fields, "from")?.unwrap_or(0);
         let until = self.length(fields, "until")?.unwrap_or(duration);

@@ -6,11 +6,9 @@
 weir_engine::named! {
     /// The type of a variable's text.
     pub enum Type {
-        /// As written.
         Text = "string",
         /// A whole number of 64 bits, also in base 2, 8 and 16.
         Integer = "int",
-        /// A number with a fraction.
         Float = "float",
         /// `true`, `false` and their short forms.
         Bool = "bool",
@@ -79,7 +77,6 @@ pub(super) fn float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// A boolean.
 pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -145,7 +142,6 @@ pub(super) fn nanoseconds(text: &str) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// The leading digits, and the rest.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }

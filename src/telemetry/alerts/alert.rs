@@ -2,12 +2,12 @@
 //!
 //! Not here: what makes alerts (alerts.rs), and their form for a webhook (message.rs).
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 use weir_engine::observer::Crossed;
 use weir_engine::{Hits, Micros, Rule};
+use weir_text::instant_text;
 
+use crate::hex::hex;
 use crate::limited::Values;
 
 /// The whole of a limit, in percent.
@@ -15,14 +15,11 @@ const WHOLE: u8 = 100;
 /// The beginning of the bytes that are hashed to an id. A change of those bytes needs a new version.
 const ID_VERSION: &[u8] = b"weir alert 1";
 
-/// A key has used a share of its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// 64 hex digits, the same for the same crossing on every replica and in each delivery.
     pub id: String,
-    /// The domain of the rule.
     pub domain: Box<str>,
-    /// The path of the rule.
     pub rule: Box<str>,
     /// The name of the limit. Its id if it has none.
     pub limit: Box<str>,
@@ -30,17 +27,13 @@ pub struct Alert {
     pub role: &'static str,
     /// Keys and values. The settings determine how values are printed.
     pub entries: Vec<(String, String)>,
-    /// The entries as one text.
     pub descriptor: String,
-    /// In percent.
     pub share: u8,
     /// Hits per window.
     pub requests: Hits,
     /// The hits in the window after the decision that crossed the share.
     pub used: Hits,
-    /// When the window began.
     pub window_start: Micros,
-    /// When the window ends.
     pub window_end: Micros,
     /// When the share was crossed, by the clock of the store.
     pub at: Micros,
@@ -68,10 +61,9 @@ impl Alert {
         }
     }
 
-    /// Logs the alert.
     pub(super) fn log(&self) {
         let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
-        let (window_start, window_end) = (time(self.window_start), time(self.window_end));
+        let (window_start, window_end) = (instant_text(self.window_start), instant_text(self.window_end));
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
@@ -96,17 +88,4 @@ pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
     hash.update(crossed.window.start.to_be_bytes());
     hash.update([crossed.share]);
     hash.finalize().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
-/// An instant in RFC 3339, UTC.
-pub(super) fn time(at: Micros) -> String {
-    let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
-    at.unwrap_or_default().to_string()
 }

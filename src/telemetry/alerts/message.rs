@@ -3,10 +3,10 @@
 //! The outer form is that of Standard Webhooks: `type`, `timestamp` and `data`.
 
 use serde_json::{Value, json};
+use weir_text::instant_text;
 
-use super::alert::{Alert, time};
+use super::alert::Alert;
 
-/// The type of the event.
 const TYPE: &str = "weir.limit.share_crossed";
 
 /// The body. The same bytes for each attempt.
@@ -15,7 +15,7 @@ pub(super) fn body(alert: &Alert) -> String {
     let Alert { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = alert;
     json!({
         "type": TYPE,
-        "timestamp": time(alert.at),
+        "timestamp": instant_text(alert.at),
         "data": {
             "id": id,
             "domain": domain,
@@ -27,8 +27,8 @@ pub(super) fn body(alert: &Alert) -> String {
             "share": share,
             "used": used,
             "requests": requests,
-            "window_start": time(alert.window_start),
-            "window_end": time(alert.window_end),
+            "window_start": instant_text(alert.window_start),
+            "window_end": instant_text(alert.window_end),
         },
     })
     .to_string()

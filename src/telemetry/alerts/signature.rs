@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-/// The beginning of a secret.
 const PREFIX: &[u8] = b"whsec_";
 /// The shortest secret, decoded, in bytes.
 pub const SECRET_BYTES_MIN: usize = 24;
@@ -18,7 +17,6 @@ pub const SECRET_BYTES_MAX: usize = 64;
 /// The largest file of a secret, in bytes: far more than the longest secret.
 const FILE_BYTES_MAX: u64 = 4_096;
 
-/// Signs messages.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 

@@ -42,12 +42,10 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 /// The pause after the first failure; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The shortest time between two log lines about a webhook that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Where alerts are delivered, and how.
 #[derive(Debug)]
 pub struct Options {
     /// The URL, `http` or `https`. It can contain a secret, so only its host is logged.
@@ -56,9 +54,7 @@ pub struct Options {
     pub secret_file: PathBuf,
     /// TLS, for a URL with `https`.
     pub tls: Option<Arc<Tls>>,
-    /// How long one attempt may take.
     pub timeout: Duration,
-    /// The most attempts for one alert.
     pub attempts: u32,
     /// For how long after its first attempt an alert is sent again.
     pub retry_for: Duration,
@@ -66,18 +62,14 @@ pub struct Options {
     pub queue: usize,
 }
 
-/// The counts of alerts.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// Alerts that the webhook accepted.
     pub delivered: AtomicU64,
     /// Alerts that were given up: attempts or time were used up, too many were pausing, or weir ended.
     pub given_up: AtomicU64,
     /// Alerts that did not fit into the queue.
     pub dropped: AtomicU64,
-    /// Attempts that failed.
     pub failed: AtomicU64,
-    /// Alerts that wait or are being delivered.
     pub waiting: AtomicU64,
 }
 
@@ -192,7 +184,6 @@ async fn closed(mut is_open: watch::Receiver<()>) {
     while is_open.changed().await.is_ok() {}
 }
 
-/// An alert that is being delivered.
 #[derive(Debug)]
 struct Delivery {
     id: String,
@@ -262,7 +253,6 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends an alert once, within its timeout.
     async fn send(&self, options: &Options, mut delivery: Delivery) -> (Delivery, Result<(), String>) {
         delivery.attempts += 1;
         let result = match timeout(options.timeout, self.attempt(options, &delivery.id, &delivery.body)).await {
@@ -305,7 +295,6 @@ impl Sender {
         tracing::warn!(id, attempts, ?after, "alert given up: the webhook does not accept it");
     }
 
-    /// Sends one alert once.
     async fn attempt(&self, options: &Options, id: &str, body: &str) -> Result<(), String> {
         let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let signature = self.secret(options).await.sign(id, timestamp, body);

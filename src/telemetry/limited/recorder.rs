@@ -4,9 +4,8 @@
 use std::hash::BuildHasher as _;
 
 use hashbrown::DefaultHashBuilder;
-use weir_engine::key;
 use weir_engine::observer::{Charged, LimitOf};
-use weir_engine::{Limit, Role};
+use weir_engine::{Limit, Role, key};
 
 use super::sketch::Sketch;
 
@@ -16,7 +15,6 @@ pub const MINUTES_MAX: usize = 5;
 pub const LIMITS_MAX: usize = 64;
 /// The length of a step of a history, in milliseconds.
 pub const STEP_MS: u64 = 5_000;
-/// The steps of a minute.
 pub const STEPS: usize = 12;
 /// The rule and the limit of limits that came with a request.
 const OVERRIDE: &str = "(request)";
@@ -26,7 +24,6 @@ const KEY_BYTES_MAX: usize = key::VERSION.len() + key::TAG_BYTES_MAX + 2;
 const MINUTE_MS: u64 = 60_000;
 const _: () = assert!(STEP_MS * STEPS as u64 == MINUTE_MS, "steps fill a minute");
 
-/// The limit that was over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Whose {
     pub(super) domain: String,
@@ -47,7 +44,6 @@ impl Whose {
     }
 }
 
-/// Domain, rule and limit as text.
 pub(super) fn names<'a>(charged: &Charged<'a>) -> [&'a str; 3] {
     match charged.limit {
         LimitOf::Rule(rule, at) => [&rule.domain, &rule.path, rule.limits.get(at).map_or("", label)],
@@ -60,7 +56,6 @@ fn label(limit: &Limit) -> &str {
     limit.name.as_deref().unwrap_or(limit.id())
 }
 
-/// The denials of one limit in one minute.
 #[derive(Clone, Debug)]
 pub(super) struct Denials {
     pub(super) whose: Whose,
@@ -72,7 +67,6 @@ pub(super) struct Denials {
     pub(super) keys: Sketch,
 }
 
-/// One minute of one core.
 #[derive(Debug, Default)]
 struct Minute {
     /// The number of the minute since the Unix epoch.
@@ -84,7 +78,6 @@ struct Minute {
     left_out: u64,
 }
 
-/// The denials of one core.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     hasher: DefaultHashBuilder,
@@ -92,7 +85,6 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Adds a denial.
     pub(super) fn add(&mut self, charged: &Charged<'_>, now_ms: u64) {
         let text = tag(charged.charge.key);
         let hash = self.hasher.hash_one(text);

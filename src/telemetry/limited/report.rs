@@ -11,9 +11,7 @@ use weir_engine::{Role, RowContent};
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
 
-/// The most keys of one limit in a report.
 pub const REPORTED_KEYS_MAX: usize = 128;
-/// The most limits of a report.
 pub const REPORTED_LIMITS_MAX: usize = 256;
 
 /// The denied keys of the last minutes.
@@ -29,10 +27,8 @@ pub struct Report {
     pub left_out: u64,
 }
 
-/// The denials by one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitReport {
-    /// The domain.
     pub domain: String,
     /// The path of the rule; `(request)` for limits in requests.
     pub rule: String,
@@ -48,14 +44,11 @@ pub struct LimitReport {
     pub keys: Vec<KeyReport>,
 }
 
-/// The denials of one key by one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
     /// The tag of the key, see [`weir_engine::key`].
     pub key: String,
-    /// The lower bound of its denials.
     pub at_least: u64,
-    /// The upper bound of its denials.
     pub at_most: u64,
     /// Its first stored denial, in milliseconds since the Unix epoch.
     pub first_ms: u64,
@@ -65,17 +58,16 @@ pub struct KeyReport {
     pub row: Option<Arc<RowContent>>,
 }
 
-/// Makes a report.
 #[derive(Debug)]
 pub(super) struct Maker {
     now_ms: u64,
     minutes: usize,
-    limits: BTreeMap<Whose, Parts>,
+    limits: BTreeMap<Whose, LimitSums>,
     left_out: u64,
 }
 
 #[derive(Debug)]
-struct Parts {
+struct LimitSums {
     role: Role,
     denials: u64,
     history: Vec<u64>,
@@ -97,23 +89,23 @@ impl Maker {
 
     pub(super) fn add(&mut self, number: u64, denials: Denials) {
         let steps = self.steps();
-        let parts = self.limits.entry(denials.whose).or_insert_with(|| Parts {
+        let sums = self.limits.entry(denials.whose).or_insert_with(|| LimitSums {
             role: denials.role,
             denials: 0,
             history: vec![0; steps],
             sketches: Vec::new(),
         });
-        parts.role = denials.role;
-        parts.denials += denials.count;
+        sums.role = denials.role;
+        sums.denials += denials.count;
         let first = number * STEPS as u64;
         let oldest = (self.now_ms / STEP_MS + 1).saturating_sub(steps as u64);
         for (step, count) in (first..).zip(denials.steps) {
             let at = step.checked_sub(oldest).and_then(|at| usize::try_from(at).ok());
-            if let Some(sum) = at.and_then(|at| parts.history.get_mut(at)) {
+            if let Some(sum) = at.and_then(|at| sums.history.get_mut(at)) {
                 *sum += u64::from(count);
             }
         }
-        parts.sketches.push(denials.keys);
+        sums.sketches.push(denials.keys);
     }
 
     pub(super) fn left_out(&mut self, denials: u64) {
@@ -121,7 +113,7 @@ impl Maker {
     }
 
     pub(super) fn report(self) -> Report {
-        let mut limits: Vec<LimitReport> = self.limits.into_iter().map(|(whose, parts)| parts.report(whose)).collect();
+        let mut limits: Vec<LimitReport> = self.limits.into_iter().map(|(whose, sums)| sums.report(whose)).collect();
         limits.sort_by_key(|limit| std::cmp::Reverse(limit.denials));
         let dropped = limits.split_off(limits.len().min(REPORTED_LIMITS_MAX));
         let left_out = self.left_out + dropped.iter().map(|limit| limit.denials).sum::<u64>();
@@ -133,7 +125,7 @@ impl Maker {
     }
 }
 
-impl Parts {
+impl LimitSums {
     fn report(self, whose: Whose) -> LimitReport {
         let Whose { domain, rule, limit } = whose;
         let keys = keys(&self.sketches);

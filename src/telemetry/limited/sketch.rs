@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use weir_engine::RowContent;
 
-/// The most keys of one sketch.
 pub const KEYS_MAX: usize = 32;
 
-/// A key of a sketch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) key: String,
@@ -78,7 +76,6 @@ impl Sketch {
         if self.len < KEYS_MAX { 0 } else { self.counts[self.least()] }
     }
 
-    /// All keys of the sketch.
     pub(super) fn keys(&self) -> &[Counted] {
         &self.keys[..self.len]
     }

@@ -1,29 +1,25 @@
 //! How values of descriptors are printed for operators: in plain text, as a hash, or hidden.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::key::{self, ParsedValue};
+
+use crate::hex::hex;
 
 /// Bytes of SHA-256 in the hash of a value.
 const HASH_BYTES: usize = 8;
 
 weir_engine::named! {
-    /// How values of requests are printed.
     #[derive(Default)]
     pub enum Values {
-        /// In plain text.
         #[default]
         Shown = "shown",
         /// The first 16 hex digits of their SHA-256.
         Hashed = "hashed",
-        /// Hidden.
         Hidden = "hidden",
     }
 }
 
-/// A descriptor for printing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
     /// Keys and values. [`Values`] determines how a value is printed. A wildcard or name of a shared state is always
@@ -50,13 +46,7 @@ impl Values {
     fn value(self, value: String) -> String {
         match self {
             Self::Shown => value,
-            Self::Hashed => {
-                let mut hex = String::new();
-                for byte in &Sha256::digest(value.as_bytes())[..HASH_BYTES] {
-                    let _ = write!(hex, "{byte:02x}");
-                }
-                hex
-            }
+            Self::Hashed => hex(&Sha256::digest(value.as_bytes())[..HASH_BYTES]),
             Self::Hidden => "*".to_owned(),
         }
     }

@@ -13,7 +13,6 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The most lines of one call site in one period.
 pub const LINES_MAX: u64 = 100;
 /// The length of a period. The first begins with the process.
 pub const PERIOD: Duration = Duration::from_secs(10);

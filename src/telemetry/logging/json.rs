@@ -13,7 +13,6 @@ use weir_engine::words::is_plain;
 /// backslash before it, so the first match is the name.
 const NAMES: [(&str, &str); 2] = [("{\"timestamp\":", "{\"@timestamp\":"), (",\"message\":", ",\"@message\":")];
 
-/// The names of time and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// `timestamp` and `message`.
@@ -22,7 +21,6 @@ pub(super) enum Names {
     At,
 }
 
-/// Escapes each line and passes it to another writer.
 #[derive(Clone, Debug)]
 pub(super) struct JsonLines<W>(pub(super) W, pub(super) Names);
 

@@ -31,9 +31,7 @@ const CUT: &[u8] = b"... (cut)\n";
 /// Lines that did not reach the target, since the start of the process.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
-    /// The queue was full.
     pub(super) full: AtomicU64,
-    /// The target refused the line.
     pub(super) failed: AtomicU64,
 }
 
@@ -44,13 +42,13 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
 }
 
-/// An item of the queue.
 enum Item {
-    /// A line with its end.
     Line(Box<[u8]>),
     /// A panic of another thread. The hook does not format an event, because that can panic too.
-    Panic { thread: Box<str>, text: Box<str> },
-    /// An order to open the file again.
+    Panic {
+        thread: Box<str>,
+        text: Box<str>,
+    },
     Reopen,
 }
 
@@ -68,7 +66,6 @@ struct Shared {
     lost: &'static Lost,
     /// The bytes of the items in the queue or being written.
     bytes: AtomicUsize,
-    /// The number of those items.
     items: AtomicUsize,
     /// Whether to open the file again. Set even if the item did not fit into the queue.
     reopen: AtomicBool,
@@ -77,7 +74,6 @@ struct Shared {
     emptied: Condvar,
 }
 
-/// Where lines go.
 pub(super) struct Target {
     file: File,
     /// The path to open again. None for standard error.
@@ -93,7 +89,6 @@ impl Target {
         Ok(Self { file, path: None, is_torn: false })
     }
 
-    /// A file, which is created or appended to.
     pub(super) fn file(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open(path)?, path: Some(path.to_owned()), is_torn: false })
     }

@@ -27,14 +27,12 @@ const YAML: Options = Options {
 /// The most bounds of a histogram, and quantiles of a summary.
 const NUMBERS_MAX: usize = 200;
 
-/// A value of the file.
 #[derive(Clone, Copy)]
 struct Node<'d> {
     document: &'d Document<'d>,
     id: NodeId,
 }
 
-/// The defaults of all mappings.
 struct Defaults {
     is_regex: bool,
     is_histogram: bool,
@@ -297,7 +295,6 @@ impl<'d> Node<'d> {
         number.ok_or_else(|| self.error(format!("{} is not a number", quoted(text))))
     }
 
-    /// One of these words.
     fn word(self, key: &str, words: &[&str]) -> Result<Option<&'d str>, Fault> {
         let Some(node) = self.get(key)? else { return Ok(None) };
         let text = node.text()?;

@@ -13,10 +13,8 @@ use super::labels::Labels;
 use super::listed::{Listed, ListedFamily};
 use super::table::ALERTS;
 
-/// A share of a limit.
 type Share = (Arc<Labels>, u8);
 
-/// The counters of all shares in force.
 pub(super) type AlertCounts = Listed<Share, Arc<AtomicU64>>;
 
 /// The counters of one limit, each with its share. Empty for most limits.
@@ -33,7 +31,6 @@ impl AlertLoad {
         Self { before: counts.entries(), counts: BTreeMap::new() }
     }
 
-    /// The counters of one limit.
     pub(super) fn of(&mut self, labels: &Arc<Labels>, shares: &Shares) -> LimitAlerts {
         shares.iter().map(|share| (share, self.of_share((labels.clone(), share)))).collect()
     }
@@ -50,14 +47,12 @@ impl AlertLoad {
     }
 }
 
-/// Counts a crossing.
 pub(super) fn count(alerts: &LimitAlerts, share: u8) {
     if let Some((_, count)) = alerts.iter().find(|(of, _)| *of == share) {
         count.fetch_add(1, Relaxed);
     }
 }
 
-/// Shows the counters of all shares.
 pub(super) fn alerts_of_limits(counts: Arc<AlertCounts>) -> impl Source {
     ListedFamily::new(ALERTS, counts, |entry: Option<(&Share, &Arc<AtomicU64>)>, to: &mut dyn Visitor| {
         let Some(((labels, share), count)) = entry else { return };

@@ -27,9 +27,7 @@ pub const BUSIEST_MAX: usize = 64;
 pub struct Busiest {
     /// The time between them, in milliseconds; 0 if there was no earlier read.
     pub interval_ms: u64,
-    /// Requests that passed.
     pub ok: u64,
-    /// Requests over a limit.
     pub over_limit: u64,
     /// Requests that failed because a store failed.
     pub store_failed: u64,
@@ -45,18 +43,13 @@ impl Busiest {
     }
 }
 
-/// The events of one limit between two reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyLimit {
-    /// The domain.
     pub domain: Arc<str>,
-    /// The path of the rule.
     pub rule: Box<str>,
     /// The name of the limit, or its id.
     pub limit: Box<str>,
-    /// Requested hits.
     pub hits: u64,
-    /// Hits above the limit.
     pub over: u64,
 }
 

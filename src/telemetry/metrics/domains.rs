@@ -18,7 +18,6 @@ pub(super) const UNKNOWN: &str = "(unknown)";
 /// If there are more runtimes, some share lanes. A domain uses 64 bytes for each lane.
 const LANES_MAX: usize = 16;
 
-/// The counters of one domain that one runtime writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Lane {
@@ -28,7 +27,6 @@ struct Lane {
     unmatched: AtomicU64,
 }
 
-/// The counters of one domain.
 #[derive(Debug)]
 pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
@@ -66,7 +64,6 @@ impl DomainCounts {
     }
 }
 
-/// The counters of all domains of the policies in force, by their names.
 #[derive(Debug)]
 pub(super) struct Domains {
     named: Arc<Listed<Arc<str>, Arc<DomainCounts>>>,
@@ -74,7 +71,6 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// No domain yet, for this many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
         Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
@@ -109,11 +105,9 @@ pub(super) struct Unknown {
     pub(super) invalid: u64,
     pub(super) no_policies: u64,
     pub(super) unknown_domain: u64,
-    /// The descriptors of requests that name an unknown domain.
     pub(super) descriptors: u64,
 }
 
-/// Shows the requests of all domains by result.
 pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
     let Unknown { invalid, no_policies, unknown_domain, .. } = unknown;
     let unknown = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
@@ -132,7 +126,6 @@ pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl S
     ListedFamily::new(REQUESTS_TOTAL, domains.named.clone(), show)
 }
 
-/// Shows the descriptors that met no rule.
 pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
     // A policy may have the name that represents unknown domains. Each series is shown once.
     let mut is_taken = false;

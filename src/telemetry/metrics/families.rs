@@ -15,9 +15,7 @@ use super::table::Row;
 pub struct Family<'a> {
     /// The name. A counter's ends with `_total`.
     pub name: &'a str,
-    /// What it counts.
     pub help: &'a str,
-    /// How its numbers change.
     pub kind: FamilyKind,
 }
 
@@ -27,27 +25,19 @@ impl From<&'static Row> for Family<'static> {
     }
 }
 
-/// The value of one series.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// A whole number.
     Count(u64),
-    /// Any number.
     Number(f64),
-    /// Observations by bounds.
     Histogram(&'a Histogram),
-    /// Quantiles.
     Summary(&'a Summary),
 }
 
-/// Observations by bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// In the order of their bounds; the last one has none.
     pub buckets: Vec<Bucket>,
-    /// How many observations there were.
     pub count: u64,
-    /// Their sum.
     pub sum: f64,
 }
 
@@ -65,28 +55,21 @@ pub struct Bucket {
 /// One observation that is part of a recorded trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exemplar {
-    /// The trace and the span.
     pub ids: TraceIds,
-    /// What was observed.
     pub value: f64,
-    /// The time of the observation.
     pub at: SystemTime,
 }
 
-/// Quantiles of recent observations.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Each quantile, from 0 to 1, and its value.
     pub quantiles: Vec<(f64, f64)>,
-    /// How many observations there were.
     pub count: u64,
-    /// Their sum.
     pub sum: f64,
 }
 
 /// Receives all families, each followed by its series.
 pub trait Visitor {
-    /// Begins a family.
     fn family(&mut self, family: Family<'_>);
     /// Adds a series to the current family. Labels are in alphabetical order.
     fn series(&mut self, labels: &[(&str, &str)], value: Value<'_>);

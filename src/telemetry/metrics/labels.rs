@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// Domain, rule and limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Labels {
     pub(super) domain: Arc<str>,

@@ -18,7 +18,6 @@ pub const BUCKETS_US: [u64; 15] =
 /// How many of the latest times each runtime stores for StatsD.
 const TIMES_KEPT: usize = 1024;
 
-/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// ShouldRateLimit.
@@ -27,7 +26,6 @@ pub enum Protocol {
     Http,
 }
 
-/// Latencies of all runtimes.
 pub(super) struct Latencies {
     /// The upper bounds, in nanoseconds, ascending: [`BUCKETS_US`], and those of mapped metrics.
     bounds_ns: Arc<[u64]>,
@@ -37,7 +35,6 @@ pub(super) struct Latencies {
     exemplars: Mutex<[Option<Exemplar>; BUCKETS_US.len() + 1]>,
 }
 
-/// The measurements of one runtime.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Recorder {
@@ -56,7 +53,6 @@ pub(super) struct Recorder {
 #[derive(Debug)]
 struct Times {
     kept: Box<[AtomicU32]>,
-    /// How many times were recorded.
     count: AtomicU64,
 }
 
@@ -70,12 +66,10 @@ pub(super) struct Distribution {
     bounds_ns: Arc<[u64]>,
     /// One for each bound, and one for larger times.
     buckets: Vec<u64>,
-    /// The sum of all times.
     pub(super) sum_ns: u64,
 }
 
 impl Distribution {
-    /// The number of times.
     pub(super) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -86,7 +80,6 @@ impl Distribution {
         self.buckets[..buckets].iter().sum()
     }
 
-    /// The difference to an earlier distribution.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then));
         Self {
@@ -184,7 +177,6 @@ impl Latencies {
         self.exemplars.lock()[bucket] = Some(exemplar);
     }
 
-    /// How many requests could not be read.
     pub(super) fn unreadable(&self) -> u64 {
         self.recorders.lock().iter().map(|recorder| recorder.unreadable.load(Relaxed)).sum()
     }
@@ -196,7 +188,6 @@ impl Latencies {
         of_protocol.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
-    /// The times of the requests with these protocols.
     pub(super) fn distribution(&self, protocols: &[Protocol]) -> Distribution {
         let mut buckets = vec![0; self.bounds_ns.len() + 1];
         let mut sum_ns = 0_u64;

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use super::families::{Source, Visitor};
 use super::table::row;
 
-/// How many entries one step reads.
 const BATCH: usize = 64;
 
 /// Entries in the order of their keys.
@@ -25,7 +24,6 @@ struct Current<K, V> {
     entries: Arc<[(K, V)]>,
 }
 
-/// The position of a reader.
 #[derive(Debug)]
 pub(super) struct Cursor<K> {
     generation: u64,
@@ -46,7 +44,6 @@ impl<K, V> Default for Listed<K, V> {
 }
 
 impl<K: Ord + Clone, V> Listed<K, V> {
-    /// The current entries.
     pub(super) fn entries(&self) -> Arc<[(K, V)]> {
         self.current.lock().entries.clone()
     }
@@ -83,7 +80,6 @@ impl<K: Ord + Clone, V> Listed<K, V> {
     }
 }
 
-/// Shows one metric of all entries.
 pub(super) struct ListedFamily<K, V, S> {
     name: &'static str,
     list: Arc<Listed<K, V>>,

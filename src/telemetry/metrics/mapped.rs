@@ -31,7 +31,6 @@ const HELP: &str = "A statistic of envoyproxy/ratelimit, under the name that it 
 
 type Labels = Vec<(String, String)>;
 
-/// Makes the metrics.
 pub(super) struct MappedStatistics {
     mapper: Mapper,
     statistics: Arc<Statistics>,
@@ -41,7 +40,6 @@ pub(super) struct MappedStatistics {
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
-/// How many series one step shows.
 const BATCH: usize = 64;
 
 /// The metrics of one name, while they are summed.
@@ -80,7 +78,6 @@ impl MappedValue {
     }
 }
 
-/// Shows the families.
 pub(super) struct ReadMapped {
     families: Arc<MappedFamilies>,
     /// The index of the family, and of its next series.
@@ -138,7 +135,6 @@ fn nanoseconds(bound: f64, scale: f64) -> u64 {
     (bound / scale * 1_000_000.0).round() as u64
 }
 
-/// A time in the unit of its metric.
 #[expect(clippy::float_arithmetic, reason = "scales are floats in mapping files")]
 fn scaled(nanoseconds: u64, scale: f64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64() * 1_000.0 * scale
@@ -206,7 +202,6 @@ impl MappedStatistics {
         mapped
     }
 
-    /// The response times, if there are any.
     fn times(&self, now: Instant) -> Option<MappedFamily> {
         let times = self.requests.distribution(&[Protocol::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =

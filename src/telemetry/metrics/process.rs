@@ -12,7 +12,6 @@ use super::table::row;
 /// Ticks in a second, as in /proc: part of Linux' interface, for any kernel clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The texts of /proc about this process.
 #[derive(Debug, Default)]
 struct Texts {
     stat: String,
@@ -22,7 +21,6 @@ struct Texts {
     open_files: Option<usize>,
 }
 
-/// The numbers of this process, read once.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     was_shown: bool,

@@ -36,24 +36,20 @@ impl RedisMetrics {
         self.opened.of(address);
     }
 
-    /// Removes the series of this server.
     pub fn server_gone(&self, address: &str) {
         self.open.remove(address);
         self.opened.remove(address);
     }
 
-    /// Counts a runtime whose circuit has opened.
     pub fn circuit_opened(&self, address: &str) {
         self.open.of(address).add(1);
         self.opened.of(address).add(1);
     }
 
-    /// Counts a runtime whose circuit is no longer open.
     pub fn circuit_not_open(&self, address: &str) {
         self.open.of(address).take_one();
     }
 
-    /// Counts a connection that could not be made.
     pub fn dial_failed(&self, kind: &str) {
         self.dial_errors.of(kind).add(1);
     }

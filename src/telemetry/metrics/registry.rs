@@ -39,13 +39,11 @@ impl Number {
 /// Reads a number that may be stored elsewhere.
 type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// The series of one metric, by the values of its labels.
 struct Family {
     row: &'static Row,
     series: BTreeMap<Vec<String>, Read>,
 }
 
-/// All of these metrics, by their names.
 #[derive(Default)]
 pub(super) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
 
@@ -73,7 +71,6 @@ impl Registry {
         number
     }
 
-    /// Removes a series, if it exists.
     fn remove(&self, name: &str, value: &str) {
         if let Some(family) = self.0.lock().get_mut(name) {
             family.series.retain(|values, _| *values != [value]);
@@ -104,7 +101,6 @@ impl Numbers {
         self.known.write().entry(value.into()).or_insert_with(new).clone()
     }
 
-    /// Removes the number for this value.
     pub(super) fn remove(&self, value: &str) {
         let mut known = self.known.write();
         if known.remove(value).is_some() {
@@ -113,7 +109,6 @@ impl Numbers {
     }
 }
 
-/// Shows all metrics of the registry, one after the other.
 pub(super) struct Registered {
     registry: Arc<Registry>,
     /// The name of the last metric shown. Empty before the first.

@@ -23,7 +23,6 @@ use crate::statistics::{LimitName, RequestName, Statistics};
 /// The labels `rule` and `limit` of limits of the request.
 const OVERRIDE: &str = "(request)";
 
-/// The metrics of a limit, and the number for each.
 const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_hits_total", |values| values.hits),
     ("weir_within_limit_hits_total", |values| values.within),
@@ -46,7 +45,6 @@ impl Labelled {
     }
 }
 
-/// The counters of all limits in force.
 pub(super) struct Rules {
     counts: Arc<Listed<Arc<Labels>, Labelled>>,
     alert_counts: Arc<AlertCounts>,
@@ -59,7 +57,6 @@ impl Rules {
         Self { counts: Arc::default(), alert_counts: Arc::default(), statistics, alerts }
     }
 
-    /// The counters of all shares.
     pub(super) fn alert_counts(&self) -> Arc<AlertCounts> {
         self.alert_counts.clone()
     }
@@ -134,7 +131,6 @@ impl Rules {
     }
 }
 
-/// The counters of one limit.
 struct LimitTally {
     counts: Arc<Counts>,
     alerts: LimitAlerts,
@@ -142,7 +138,6 @@ struct LimitTally {
     by_request: Option<RequestName>,
 }
 
-/// The counters of limits of the request, for one domain.
 struct Override {
     counts: Arc<Counts>,
     /// The counters for requests whose name did not fit.
@@ -183,30 +178,29 @@ impl Tally for RuleTally {
     }
 
     fn charged(&self, charged: &Charged<'_>) {
-        let part = split(charged, self.near_limit);
-        if part.hits == 0 {
+        let split = split(charged, self.near_limit);
+        if split.hits == 0 {
             return;
         }
         match charged.limit {
             LimitOf::Rule(rule, limit) => {
                 let Some(tally) = self.of_limit(rule, limit) else { return };
-                tally.counts.add(&part);
+                tally.counts.add(&split);
                 if let Some(name) = &tally.by_request {
-                    self.statistics.count_by_request(name, charged.entries, &part);
+                    self.statistics.count_by_request(name, charged.entries, &split);
                 }
             }
             LimitOf::Request { domain } => {
                 let Some(tally) = self.overrides.get(domain) else {
                     return;
                 };
-                tally.counts.add(&part);
-                self.statistics.count_request_limit(domain, charged.entries, &tally.rest, &part);
+                tally.counts.add(&split);
+                self.statistics.count_request_limit(domain, charged.entries, &tally.rest, &split);
             }
         }
     }
 }
 
-/// Shows the counters of all limits, one metric after the other.
 pub(super) fn hits_of_limits(rules: &Rules) -> impl Iterator<Item = Box<dyn Source>> + use<> {
     let list = rules.counts.clone();
     RULE_METRICS.into_iter().map(move |(name, number)| {

@@ -11,31 +11,23 @@ use std::fmt::Write as _;
 use self::callers::CALLERS;
 
 weir_engine::named! {
-    /// How the numbers of a family change.
     pub enum FamilyKind {
         /// They only rise, starting at 0 when weir starts.
         Counter = "counter",
-        /// They rise and fall.
         Gauge = "gauge",
         /// Counts of observations at or below bounds.
         Histogram = "histogram",
-        /// Quantiles of recent observations.
         Summary = "summary",
     }
 }
 
-/// One metric.
 #[derive(Debug)]
 pub struct Row {
-    /// Its name.
     pub name: &'static str,
-    /// How its numbers change.
     pub kind: FamilyKind,
     /// Its labels, in alphabetical order.
     pub labels: &'static [&'static str],
-    /// The unit.
     pub unit: &'static str,
-    /// What it counts, for readers of /metrics.
     pub help: &'static str,
     /// More for docs/metrics.md: values of labels, and when to look at it.
     pub more: &'static str,
@@ -63,22 +55,18 @@ impl Row {
     }
 }
 
-/// Metrics that belong together.
 #[derive(Debug)]
-pub struct Part {
-    /// The heading.
+pub struct Section {
     pub title: &'static str,
     /// When these metrics exist.
     pub about: &'static str,
-    /// The metrics.
     pub rows: &'static [Row],
 }
 
-/// All metrics.
-pub const PARTS: [Part; 14] = [
+pub const SECTIONS: [Section; 14] = [
     REQUESTS,
     LIMITS,
-    ALERTS_PART,
+    ALERTS_SECTION,
     STORES,
     REDIS,
     MEMORY,
@@ -92,18 +80,13 @@ pub const PARTS: [Part; 14] = [
     PROCESS,
 ];
 
-/// Those of requests.
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
-/// Descriptors that met no rule.
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
-/// Crossed shares of limits.
 pub const ALERTS: &str = "weir_alerts_total";
-/// Times of decisions.
 pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
-/// Times of calls to a store.
 pub const STORE_DURATION: &str = "weir_store_duration_seconds";
 
-const REQUESTS: Part = Part {
+const REQUESTS: Section = Section {
     title: "Requests",
     about: "The label `domain` has the domains of the policies in force. `(unknown)` stands for all others.",
     rows: &[
@@ -124,7 +107,7 @@ const REQUESTS: Part = Part {
     ],
 };
 
-const LIMITS: Part = Part {
+const LIMITS: Section = Section {
     title: "Limits",
     about: "One series for each limit of the policies in force. `rule` is the path of the rule (`plan=free|path`), `limit` the \
             name of the limit, or its id where it has none. A `|`, `=` or `\\` of a key, and a `|` or `\\` of a value, has a \
@@ -148,7 +131,7 @@ const LIMITS: Part = Part {
     ],
 };
 
-const ALERTS_PART: Part = Part {
+const ALERTS_SECTION: Section = Section {
     title: "Alerts",
     about: "Of limits with [`alert_at`](policies.md#alerts). The metrics of the webhook are there if `alerts.webhook_url` is set.",
     rows: &[
@@ -172,7 +155,7 @@ const ALERTS_PART: Part = Part {
     ],
 };
 
-const STORES: Part = Part {
+const STORES: Section = Section {
     title: "Stores",
     about: "With `store: memory` the histogram is empty, and `weir_store_errors_total` has the kind `too_heavy` alone.",
     rows: &[
@@ -229,7 +212,7 @@ const STORES: Part = Part {
     ],
 };
 
-const REDIS: Part = Part {
+const REDIS: Section = Section {
     title: "Redis",
     about: "With `store: redis` only. The label `address` comes from the settings or from the map of a cluster. A node that has \
             left its cluster is not shown any more.",
@@ -261,7 +244,7 @@ const REDIS: Part = Part {
     ],
 };
 
-const MEMORY: Part = Part {
+const MEMORY: Section = Section {
     title: "Memory store",
     about: "With `store: redis` it is the store of `on_error: local`.",
     rows: &[
@@ -275,7 +258,7 @@ const MEMORY: Part = Part {
     ],
 };
 
-const POLICIES: Part = Part {
+const POLICIES: Section = Section {
     title: "Policies",
     about: "With `policies.source: xds` a load is a response of the control plane.",
     rows: &[
@@ -299,7 +282,7 @@ const POLICIES: Part = Part {
     ],
 };
 
-const XDS: Part = Part {
+const XDS: Section = Section {
     title: "Control plane",
     about: "With `policies.source: xds` only.",
     rows: &[
@@ -320,7 +303,7 @@ const XDS: Part = Part {
     ],
 };
 
-const STATISTICS: Part = Part {
+const STATISTICS: Section = Section {
     title: "Statistics and log",
     about: "The [statistics](telemetry.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
     rows: &[
@@ -340,7 +323,7 @@ const STATISTICS: Part = Part {
     ],
 };
 
-const METRICS_EXPORT: Part = Part {
+const METRICS_EXPORT: Section = Section {
     title: "Metrics by OTLP",
     about: "With `metrics.exporter: otlp` only. Decisions do not wait for a collector.",
     rows: &[counter("weir_metrics_exports_total", &["result"], "exports")
@@ -351,7 +334,7 @@ const METRICS_EXPORT: Part = Part {
         )],
 };
 
-const TRACES: Part = Part {
+const TRACES: Section = Section {
     title: "Traces",
     about: "With `tracing.exporter: otlp` only. Decisions do not wait for a collector.",
     rows: &[
@@ -364,7 +347,7 @@ const TRACES: Part = Part {
     ],
 };
 
-const TAPS: Part = Part {
+const TAPS: Section = Section {
     title: "Taps",
     about: "A [tap](admin.md#weir-tap) shows live requests to an operator.",
     rows: &[
@@ -379,7 +362,7 @@ const TAPS: Part = Part {
     ],
 };
 
-const PROCESS: Part = Part {
+const PROCESS: Section = Section {
     title: "Process",
     about: "Those that begin with `process_` have the names that all clients of Prometheus use. They are there on Linux, also with \
             `metrics.weir_names: off`.",
@@ -401,22 +384,21 @@ const PROCESS: Part = Part {
     ],
 };
 
-/// The metric with this name.
 #[must_use]
 pub fn row(name: &str) -> Option<&'static Row> {
-    const ALL: &[Part] = &PARTS;
-    ALL.iter().flat_map(|part| part.rows).find(|row| row.name == name)
+    const ALL: &[Section] = &SECTIONS;
+    ALL.iter().flat_map(|section| section.rows).find(|row| row.name == name)
 }
 
 /// docs/metrics.md.
 #[must_use]
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
-    for part in &PARTS {
+    for section in &SECTIONS {
         // Writing to a string cannot fail.
-        let _ = writeln!(page, "\n## {}\n\n{}\n", part.title, part.about);
+        let _ = writeln!(page, "\n## {}\n\n{}\n", section.title, section.about);
         page.push_str("| metric | type | labels | unit | meaning |\n| --- | --- | --- | --- | --- |\n");
-        for Row { name, kind, labels, unit, help, more } in part.rows {
+        for Row { name, kind, labels, unit, help, more } in section.rows {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
             let space = if more.is_empty() { "" } else { " " };
             let (kind, labels) = (kind.name(), labels.join(", "));
@@ -457,7 +439,7 @@ mod tests {
     #[test]
     fn each_row_keeps_the_conventions_of_prometheus() {
         let mut names = Vec::new();
-        for row in PARTS.iter().flat_map(|part| part.rows) {
+        for row in SECTIONS.iter().flat_map(|section| section.rows) {
             let Row { name, kind, labels, unit, help, .. } = row;
             assert_eq!(name.ends_with("_total"), *kind == FamilyKind::Counter, "{name}");
             assert!(name.starts_with("weir_") || name.starts_with("process_"), "{name}");

@@ -11,7 +11,6 @@ use weir_engine::observer::TraceIds;
 
 use super::families::{Exemplar, Family, FamilyKind, Value, Visitor};
 
-/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus' text format 0.0.4.
@@ -78,7 +77,6 @@ pub struct TextWriter {
 }
 
 impl TextWriter {
-    /// Starts empty.
     pub fn new(format: Format) -> Self {
         Self { format, name: String::new(), kind: FamilyKind::Gauge, text: String::new() }
     }
@@ -100,7 +98,6 @@ impl TextWriter {
         std::mem::replace(&mut self.text, String::with_capacity(room))
     }
 
-    /// Writes the end mark.
     pub fn end(&mut self) {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");

@@ -31,7 +31,6 @@ impl Room {
         self.taken.fetch_update(Relaxed, Relaxed, |taken| (taken < self.max).then_some(taken + 1)).is_ok()
     }
 
-    /// The number of names.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }

@@ -11,24 +11,19 @@ pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// A name on the request path. Its capacity is enough for most names, so it rarely allocates.
 pub(super) type Buffer = SmallVec<[u8; 256]>;
 
-/// Makes the names of the counters of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     domain: Box<str>,
     levels: Box<[Level]>,
 }
 
-/// One part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
-    /// Key and value of the policy.
     Policy(Box<str>),
-    /// The entry of the request.
     Request,
 }
 
 impl Naming {
-    /// The naming of a rule.
     pub(super) fn of(rule: &Rule) -> Self {
         let detailed = rule.levels.last().is_some_and(|level| level.detailed_metric);
         let levels = rule.levels.iter().map(|level| {
@@ -46,12 +41,10 @@ impl Naming {
         Self { domain: rule.domain.clone(), levels: levels.collect() }
     }
 
-    /// Whether the name depends on the request.
     pub(super) fn is_by_request(&self) -> bool {
         self.levels.contains(&Level::Request)
     }
 
-    /// Writes the name for a request's counters.
     pub(super) fn write(&self, entries: &[Entry<'_>], name: &mut Buffer) {
         name.extend_from_slice(self.domain.as_bytes());
         for (i, level) in self.levels.iter().enumerate() {
@@ -80,7 +73,6 @@ pub(super) fn of_rule(rule: &Rule) -> String {
     cleaned(name)
 }
 
-/// Writes the name of the counters of a limit of the request.
 pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
     name.extend_from_slice(domain.as_bytes());
     for entry in entries {

@@ -10,7 +10,6 @@ use regex::Regex;
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
 use crate::statistics::Kind;
 
-/// The format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `name:1|c`, with tags in the name as `.__key=value`.
@@ -30,7 +29,6 @@ pub struct Mogrifier {
     pub tags: Vec<(String, String)>,
 }
 
-/// Lines that are sent to the server in one piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) text: String,

@@ -2,13 +2,11 @@
 
 use weir_engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
 
-/// The words for a verdict, in filters and records.
 pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];
 
 /// The conditions of a tap. An unset part matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Its domain.
     pub domain: Option<String>,
     /// The path of a rule that one of its descriptors matched.
     pub rule: Option<String>,
@@ -37,7 +35,6 @@ impl Filter {
     }
 }
 
-/// The word for the result of a request.
 pub(super) const fn word(result: DecisionResult) -> &'static str {
     match result {
         DecisionResult::Ok | DecisionResult::UnknownDomain => "ok",

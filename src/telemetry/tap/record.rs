@@ -12,14 +12,12 @@ use weir_engine::{Hits, Micros, Operation, Unit};
 use super::filter::word;
 use super::values::{Named, TapValues};
 
-/// The version of the format, in the header.
 const VERSION: u32 = 1;
 /// The approximate bytes of a record without its texts.
 const RECORD_BYTES: usize = 128;
 /// The approximate bytes of an entry without its texts.
 const ENTRY_BYTES: usize = 32;
 
-/// A copy of one request and its answer.
 pub struct Record {
     time: Micros,
     domain: Box<str>,
@@ -37,7 +35,6 @@ struct Descriptor {
     is: AnsweredDescriptor,
 }
 
-/// The approximate bytes of a record of this request.
 pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
     let of_descriptor = |at: usize| {
         let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
@@ -112,7 +109,6 @@ impl Record {
     }
 }
 
-/// The first line of a tap that starts now.
 #[must_use]
 pub fn header(sample: u32, values: &TapValues) -> Vec<u8> {
     let mut line = Vec::new();

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -11,12 +10,11 @@ use ring::rand::SystemRandom;
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, PolicySet};
 
-/// Bytes in the hash of a hidden value.
+use crate::hex::hex;
+
 const HASH_BYTES: usize = 6;
-/// The first character of a hidden value.
 const HIDDEN: char = '~';
 
-/// How values are printed.
 pub struct TapValues {
     /// The key for hashes of values, random in each process. None if values are printed in plain text.
     key: Option<hmac::Key>,
@@ -32,7 +30,6 @@ impl TapValues {
         self.key.is_none()
     }
 
-    /// The word for it in answers.
     pub const fn name(&self) -> &'static str {
         if self.is_shown() { "shown" } else { "hidden" }
     }
@@ -44,15 +41,10 @@ impl TapValues {
             return Cow::Borrowed(value);
         }
         let hash = hmac::sign(secret, value.as_bytes());
-        let mut shown = String::from(HIDDEN);
-        for byte in &hash.as_ref()[..HASH_BYTES] {
-            let _ = write!(shown, "{byte:02x}");
-        }
-        Cow::Owned(shown)
+        Cow::Owned(format!("{HIDDEN}{}", hex(&hash.as_ref()[..HASH_BYTES])))
     }
 }
 
-/// A random key.
 fn random_key() -> hmac::Key {
     match hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()) {
         Ok(key) => key,

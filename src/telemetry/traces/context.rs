@@ -11,7 +11,6 @@ use super::Propagators;
 /// The longest `tracestate` that is kept. A longer one is dropped, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// The trace of a request by its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
     /// The caller's span, the parent of weir's.

@@ -22,11 +22,9 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Why spans were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Dropped {
-    /// The queue was full.
     QueueFull,
     /// The collector did not accept their batch.
     ExportFailed,
@@ -34,20 +32,16 @@ pub enum Dropped {
     Shutdown,
 }
 
-/// How spans are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Batches {
     /// The most waiting spans.
     pub queue: usize,
-    /// The most spans of one batch.
     pub batch_max: usize,
     /// How long spans wait for a full batch.
     pub delay: Duration,
-    /// The timeout of one batch.
     pub export_timeout: Duration,
 }
 
-/// The sending side of the queue.
 #[derive(Debug)]
 pub struct Spans {
     sender: SyncSender<Box<SpanData>>,
@@ -105,7 +99,6 @@ impl Spans {
         self.exported.load(Relaxed)
     }
 
-    /// How many spans were dropped for this reason.
     pub fn dropped(&self, why: Dropped) -> u64 {
         self.dropped[why as usize].load(Relaxed)
     }

@@ -16,7 +16,6 @@ use crate::metrics::Protocol;
 
 /// The longest attribute text from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
-/// The most members of a list.
 const LIST_MAX: usize = 64;
 /// The most store calls of one decision that have a span.
 const CALLS_MAX: usize = 32;
@@ -285,7 +284,6 @@ fn push(list: &mut Vec<StringValue>, text: impl FnOnce() -> StringValue) {
     }
 }
 
-/// The beginning of a text.
 fn bounded(text: &str) -> StringValue {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

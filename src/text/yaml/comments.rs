@@ -9,7 +9,6 @@ pub(super) struct Quote {
     pub(super) marks: usize,
 }
 
-/// The lines with comments, in order.
 #[derive(Debug, Default)]
 pub(super) struct Comments(Vec<CommentLine>);
 
@@ -41,7 +40,6 @@ impl Comments {
     }
 }
 
-/// Scans a text from start to end.
 struct Finder<'q> {
     /// The quotes that have not begun yet.
     quotes: &'q [Quote],

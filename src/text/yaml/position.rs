@@ -7,14 +7,11 @@ use saphyr_parser::Marker;
 /// A line and a column, both counted from 1; columns in characters. Displayed as `line:column`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line.
     pub line: u32,
-    /// The column.
     pub column: u32,
 }
 
 impl Position {
-    /// The start of a text.
     pub const START: Self = Self { line: 1, column: 1 };
 
     /// The parser counts lines from 1 and columns from 0.

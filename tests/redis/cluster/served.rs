@@ -6,11 +6,10 @@ use std::sync::Mutex;
 use std::thread;
 
 use crate::support::cluster::{Plan, RedisCluster};
-use crate::support::http;
 use crate::support::process::{LogLine, PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
-use crate::support::seen;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, seen};
 
 /// Every algorithm, five hits each, so that requests of several users are often denied by one of them; and what carries
 /// on without a node.

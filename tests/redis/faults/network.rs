@@ -10,12 +10,11 @@ use tonic::Code;
 use crate::support::load::{Load, Said, between, permille};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
-use crate::support::rls;
-use crate::support::seen;
 use crate::support::shop::{
     AMPLE, HOT, PATIENT, PER_SECOND, Shop, assert_as_configured, assert_charged_once, count, is_by_redis,
 };
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{rls, seen};
 
 /// How much longer than before an answer takes on the slow line: five deadlines of the default.
 const SLOW: Duration = Duration::from_millis(50);

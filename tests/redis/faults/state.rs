@@ -8,18 +8,17 @@ use std::time::{Duration, Instant};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use tonic::Code;
 
-use crate::support::http;
 use crate::support::load::{Load, Said, Sample, summary};
 use crate::support::process::POLICIES_LOADED;
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, RateLimitRequest};
-use crate::support::seen;
 use crate::support::shop::{
     AMPLE, HOT, KEYS, LIMIT, PATIENT, PER_SECOND, Shop, assert_as_configured, assert_charged_once, count,
     is_as_configured, is_by_redis,
 };
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, seen};
 
 /// How often scripts are flushed under load.
 const FLUSHES: usize = 20;

@@ -15,12 +15,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::started::{Environment, Ratelimit, Runtime};
-use crate::support::http;
 use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED};
 use crate::support::redis::RedisServer;
-use crate::support::rls;
 use crate::support::statsd::Lines;
 use crate::support::wait::{PATIENCE, within};
+use crate::support::{http, rls};
 
 /// The files to play.
 const GROUPS: [&str; 5] = ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"];

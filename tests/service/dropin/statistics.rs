@@ -7,12 +7,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::http;
 use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir};
 use crate::support::redis::RedisServer;
-use crate::support::rls;
-use crate::support::statsd;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, rls, statsd};
 
 const POLICY: &str = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
 

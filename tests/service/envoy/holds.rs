@@ -14,14 +14,13 @@ use serde_json::Value;
 
 use super::rolling_restart::address_of_our_own;
 use crate::support::envoy::Envoy;
-use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir, end};
-use crate::support::python;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served::metric;
 use crate::support::tools::repository;
 use crate::support::wait::{PATIENCE, pace, until};
+use crate::support::{http, python};
 
 const EXAMPLE: &str = include_str!("../../../examples/holds/ai.yaml");
 /// What the example holds for each request, and what its user has in a minute and in a month.

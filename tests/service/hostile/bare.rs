@@ -6,10 +6,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 
-use crate::support::http;
-use crate::support::listening;
 use crate::support::process::{end, serve};
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, listening};
 
 /// A loopback address for each listener tells them apart.
 const HOSTS: [(&str, &str); 3] = [("--grpc", "127.0.0.1:0"), ("--http", "127.0.0.2:0"), ("--admin", "127.0.0.3:0")];

@@ -7,12 +7,11 @@ use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, HistogramDataPoint, Metric, number_data_point};
 use serde_json::{Value, json};
 
-use crate::support::http;
 use crate::support::otlp::{By, Collector, Does, SeenMetrics, attributes};
 use crate::support::process::{PolicyDirectory, Weir};
-use crate::support::rls;
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, rls};
 
 const POLICY: &str = "
 domain: shop

@@ -9,10 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::http;
-use crate::support::listening;
 use crate::support::process::end;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, listening};
 
 /// How long a Prometheus may take to start on a machine that has other work.
 const START: Duration = Duration::from_secs(60);

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::http;
 use crate::support::rls::{self, Client};
 use crate::support::served::Served;
-use crate::support::tools;
 use crate::support::wait::{PATIENCE, until};
+use crate::support::{http, tools};
 
 const POLICY: &str = "\
 domain: shop

@@ -1,7 +1,6 @@
 //! Results: the same for the same seed, adding up, and written whole or not at all.
 
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 use serde_json::Value;
 use weir_cli::simulate::{SimulateArguments, SimulateError, run};

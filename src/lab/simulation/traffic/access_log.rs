@@ -17,7 +17,6 @@ use crate::simulation::message::message;
 /// Envoy's text for a missing value.
 const ABSENT: &str = "-";
 
-/// The reader of a log.
 pub(super) struct Log {
     /// The required members, and their values in the current line.
     members: Vec<String>,
@@ -33,7 +32,6 @@ pub(super) struct Log {
     without_hits: u64,
 }
 
-/// The source of hits.
 enum Hits {
     Same(Option<u32>),
     Field(Field),
@@ -45,7 +43,6 @@ struct Descriptor {
     entries: Vec<(Vec<Piece>, Vec<Piece>)>,
 }
 
-/// A part of a text.
 enum Piece {
     Text(String),
     Field(Field),
@@ -223,7 +220,6 @@ impl Field {
         Self { name: name.to_owned(), whole, nested }
     }
 
-    /// Its value in the current line.
     fn text(&self, values: &[Option<Value>]) -> Result<Option<String>, String> {
         let nested = || {
             let (outermost, way) = self.nested.as_ref()?;

@@ -17,7 +17,6 @@ const MINUTES: usize = HOURS * 60;
 /// The full rate, in hundredths of a percent.
 const FULL: u64 = 10_000;
 
-/// The times at which one source sends.
 #[derive(Debug)]
 pub(super) struct Times {
     random: Random,
@@ -36,7 +35,7 @@ pub(super) struct Times {
     from: Nanos,
     /// The source's end, since its start.
     end: Nanos,
-    share: Share,
+    pace: Pace,
 }
 
 impl Times {
@@ -53,7 +52,7 @@ impl Times {
             now: 0,
             from,
             end: (source.until - source.from) * NANOS,
-            share: Share {
+            pace: Pace {
                 daily: source.daily.map(minutes),
                 phases: source.phases.map(|(on, off)| (on * NANOS, off * NANOS)),
                 since_midnight: start * NANOS + from,
@@ -98,20 +97,20 @@ impl Times {
     fn advance(&mut self, due: Nanos) {
         let mut missing = due - self.own;
         self.own = due;
-        if self.share.is_full() {
+        if self.pace.is_full() {
             self.now = self.now.saturating_add(missing);
             return;
         }
         while self.now < self.end {
-            let (share, until) = self.share.at(self.now);
-            let most = u128::from(until - self.now) * u128::from(share) / u128::from(FULL);
+            let (pace, until) = self.pace.at(self.now);
+            let most = u128::from(until - self.now) * u128::from(pace) / u128::from(FULL);
             match Nanos::try_from(most) {
                 Ok(most) if most <= missing => {
                     missing -= most;
                     self.now = until;
                 }
                 _ => {
-                    let passed = u128::from(missing) * u128::from(FULL) / u128::from(share);
+                    let passed = u128::from(missing) * u128::from(FULL) / u128::from(pace);
                     self.now += Nanos::try_from(passed).unwrap_or(Nanos::MAX).min(until - self.now);
                     return;
                 }
@@ -120,9 +119,9 @@ impl Times {
     }
 }
 
-/// The share of its rate at which a source sends.
+/// The part of its full rate at which a source sends.
 #[derive(Debug)]
-struct Share {
+struct Pace {
     /// For each minute of the day.
     daily: Option<Box<[u32; MINUTES]>>,
     phases: Option<(Nanos, Nanos)>,
@@ -130,32 +129,32 @@ struct Share {
     since_midnight: Nanos,
 }
 
-impl Share {
+impl Pace {
     fn is_full(&self) -> bool {
         self.daily.is_none() && self.phases.is_none()
     }
 
-    /// The share at an instant since the source's start, and when it changes.
+    /// The pace at an instant since the source's start, and when it changes.
     fn at(&self, now: Nanos) -> (u64, Nanos) {
-        let (mut share, mut until) = (FULL, Nanos::MAX);
+        let (mut pace, mut until) = (FULL, Nanos::MAX);
         if let Some((on, off)) = self.phases {
             let phase = now % (on + off);
             if phase < on {
                 until = now - phase + on;
             } else {
-                (share, until) = (0, now - phase + on + off);
+                (pace, until) = (0, now - phase + on + off);
             }
         }
-        if let (Some(daily), true) = (&self.daily, share > 0) {
+        if let (Some(daily), true) = (&self.daily, pace > 0) {
             let minute = (self.since_midnight + now) / MINUTE;
-            share = u64::from(daily[usize::try_from(minute).unwrap_or(0) % MINUTES]);
+            pace = u64::from(daily[usize::try_from(minute).unwrap_or(0) % MINUTES]);
             until = until.min((minute + 1) * MINUTE - self.since_midnight);
         }
-        (share, until)
+        (pace, until)
     }
 }
 
-/// The shares of all minutes, interpolated linearly between the hours.
+/// The paces of all minutes of a day, interpolated linearly between the hours.
 fn minutes(hours: [u32; HOURS]) -> Box<[u32; MINUTES]> {
     Box::new(std::array::from_fn(|minute| {
         let (hour, past) = (minute / 60, u32::try_from(minute % 60).unwrap_or(0));

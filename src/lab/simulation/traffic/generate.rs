@@ -15,7 +15,6 @@ use crate::simulation::message::message;
 
 const NANOS: u64 = 1_000;
 
-/// All requests of some sources.
 pub(super) struct Generator {
     start: Micros,
     sources: Vec<Sending>,
@@ -24,11 +23,9 @@ pub(super) struct Generator {
     expected: u64,
 }
 
-/// A source that sends.
 struct Sending {
     times: Times,
     random: Random,
-    /// The durations of requests.
     lengths: Random,
     lasts: Option<(Micros, Micros)>,
     keys: u32,
@@ -42,7 +39,6 @@ struct NumberedText {
     descriptor: usize,
     entry: usize,
     part: KeyOrValue,
-    /// The texts around the numbers.
     pieces: Vec<String>,
 }
 

@@ -17,7 +17,6 @@ pub(super) struct Lines {
     line: Vec<u8>,
     number: u64,
     read: u64,
-    /// The size of a regular file.
     size: Option<u64>,
 }
 
@@ -67,12 +66,10 @@ impl Lines {
         self.number
     }
 
-    /// The bytes that were read, and the size.
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         self.size.map(|size| (self.read, size))
     }
 
-    /// A problem of the current line.
     pub(super) fn error(&self, column: usize, message: String) -> TrafficError {
         self.error_at(self.number, column, message)
     }

@@ -12,22 +12,18 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
 /// Terms of the series of the logarithm; the next one would be below the last bit.
 const LN_TERMS: u32 = 12;
-/// Terms of the series of the exponential.
 const EXP_TERMS: u32 = 14;
 /// Below it, the exponential is 0.
 const EXP_MIN: f64 = -700.0;
 
-/// A generator.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// One of the streams of a seed.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed.wrapping_add(GOLDEN)) ^ mix(stream.wrapping_mul(GOLDEN).wrapping_add(1)))
     }
 
-    /// 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
@@ -99,7 +95,6 @@ impl Zipf {
         Self { columns: columns.into() }
     }
 
-    /// A random number.
     #[expect(clippy::cast_possible_truncation, reason = "the low half, and the number of a column")]
     pub(super) fn pick(&self, random: &mut Random) -> u32 {
         let bits = random.bits();
@@ -109,7 +104,6 @@ impl Zipf {
     }
 }
 
-/// The natural logarithm of a positive number.
 fn ln(x: f64) -> f64 {
     const SQRT_2: f64 = std::f64::consts::SQRT_2;
     let bits = x.to_bits();

@@ -16,15 +16,12 @@ use super::recorded::LineReader;
 use super::{Request, Verdict};
 use crate::simulation::message::limit;
 
-/// The version of the format.
 const VERSION: u64 = 1;
-/// The message for a file that is not a record.
 const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
                          traffic (*.traffic.yaml) with access_log";
 /// The path of the whole line. Problems of a member have its path before the message.
 const WHOLE: &str = ".";
 
-/// The reader of a record.
 #[derive(Default)]
 pub(super) struct Tap {
     /// The number of the current line; the header is the first.
@@ -36,7 +33,6 @@ pub(super) struct Tap {
     lost: u64,
 }
 
-/// A header or a request.
 #[derive(Deserialize)]
 struct RecordLine<'a> {
     weir_record: Option<u64>,
@@ -76,7 +72,6 @@ struct Limit {
     unit: Unit,
 }
 
-/// The units of limits in requests.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Unit {

@@ -21,7 +21,6 @@ pub const WAITING_MAX: usize = 16_384;
 /// The most bytes of memory for the requests that wait.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// A reader of lines.
 pub(super) trait LineReader: Send {
     /// Reads a line. None if it has no request. The error is the column and the message.
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)>;
@@ -36,7 +35,6 @@ pub(super) trait LineReader: Send {
         None
     }
 
-    /// Notes for the results.
     fn notes(&self) -> Vec<String>;
 }
 

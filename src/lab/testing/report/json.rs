@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::{Covered, Problem, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
-/// The whole report.
 pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
     let totals = Totals::of(files);
     let mut document = json!({

@@ -8,8 +8,6 @@ use weir_text::yaml::Position;
 use super::{Covered, Totals};
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
-/// Writes the results of one file, and the places of failed cases.
-///
 /// # Errors
 /// As the writer.
 pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
@@ -96,8 +94,6 @@ pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
     text
 }
 
-/// Writes the rules that no test met.
-///
 /// # Errors
 /// As the writer.
 pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! The metrics of callers and their connections. Not here: all other metrics (table.rs).
 
-use super::{Part, counter, gauge};
+use super::{Section, counter, gauge};
 
-pub(super) const CALLERS: Part = Part {
+pub(super) const CALLERS: Section = Section {
     title: "Callers",
     about: "Those that begin with `weir_tls` are there with `listen.tls` only.",
     rows: &[
