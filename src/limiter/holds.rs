@@ -72,10 +72,12 @@ pub(super) struct Settling {
 }
 
 impl Stores {
-    /// Returns the charges that the caller of an admitted request settles later. Charges past the bound stay charged.
-    /// [hd-4]
+    /// Returns the charges that the caller of an admitted request settles later. Charges past the bound, and those of
+    /// different keys with one number, stay charged. [hd-4]
     pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
         let mut holds = Vec::new();
+        let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
+        let mut ambiguous = Vec::new();
         let (mut opened, mut held) = (0, 0);
         for (charge, origin, outcome) in decided.iter() {
             let (true, Operation::Consume(_), Some(receipt)) = (charge.limit.hold, charge.operation, outcome.receipt)
@@ -93,8 +95,17 @@ impl Stores {
                 } else {
                     self.held_in(self.store_of(charge.limit, origin.is_single))
                 };
-                holds.push(HeldCharge { key: key::number(charge.key), store, receipt });
+                let number = key::number(charge.key);
+                let mut others = holds.iter().zip(&keys);
+                if others.any(|(hold: &HeldCharge, key)| hold.key == number && *key != charge.key) {
+                    ambiguous.push(number);
+                }
+                keys.push(charge.key);
+                holds.push(HeldCharge { key: number, store, receipt });
             }
+        }
+        if !ambiguous.is_empty() {
+            holds.retain(|hold| !ambiguous.contains(&hold.key));
         }
         if opened > 0 {
             self.count_holds(trace, HoldResult::Opened, opened);

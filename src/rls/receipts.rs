@@ -6,8 +6,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use pbjson_types::value::Kind;
-use prost::encoding::{decode_varint, encode_varint};
-use prost::{encode_length_delimiter, length_delimiter_len};
+use prost::encoding::{decode_varint, encoded_len_varint};
 use weir_engine::{Hits, Receipt};
 use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 
@@ -36,8 +35,10 @@ const FIELD: &str = "receipt";
 const OWNER: &str = "weir.";
 
 pub fn text(holds: &[HeldCharge]) -> String {
-    let mut text = String::from(VERSION);
-    BASE64_URL_SAFE_NO_PAD.encode_string(charge_bytes(holds), &mut text);
+    let bytes = charge_bytes(holds);
+    let mut text = String::with_capacity(VERSION.len() + (bytes.len() * 4).div_ceil(3));
+    text.push_str(VERSION);
+    BASE64_URL_SAFE_NO_PAD.encode_string(bytes, &mut text);
     text
 }
 
@@ -54,10 +55,19 @@ fn charge_bytes(holds: &[HeldCharge]) -> Vec<u8> {
             }
         }
         for number in [receipt.hits.into(), receipt.at, receipt.mark] {
-            encode_varint(number, &mut bytes);
+            put_varint(number, &mut bytes);
         }
     }
     bytes
+}
+
+/// Unlike that of prost it makes no call for each byte.
+fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
 }
 
 /// Reads the output of [`text`]. None if the text is not a receipt of this version.
@@ -159,7 +169,7 @@ pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     }
     let text = text(holds);
     // Each is the length of a message, from the inside out. A field has one byte before its length.
-    let field = |length: usize| 1 + length_delimiter_len(length) + length;
+    let field = |length: usize| 1 + encoded_len_varint(length as u64) + length;
     let value = field(text.len());
     let entry = field(FIELD.len()) + field(value);
     let ours = field(entry);
@@ -171,7 +181,7 @@ pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     let head = |out: &mut Vec<u8>, number: u8, length: usize| {
         const LENGTH_DELIMITED: u8 = 2;
         out.push(number << 3 | LENGTH_DELIMITED);
-        let _ = encode_length_delimiter(length, out);
+        put_varint(length as u64, out);
     };
     // RateLimitResponse.dynamic_metadata, Struct.fields, the key and the value of an entry.
     head(&mut out, 6, metadata);
@@ -212,11 +222,15 @@ pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use smallvec::smallvec;
     use weir_engine::Entry;
 
     use super::super::request::Descriptor;
     use super::*;
+
+    /// A renamed one, in place of `weir.receipt`.
+    const KEY: &str = "hold";
 
     fn hold(key: u64, store: HeldIn, hits: Hits) -> HeldCharge {
         HeldCharge { key, store, receipt: Receipt { hits, at: 1_700_000_000_000_000, mark: 472_222 } }
@@ -267,7 +281,7 @@ mod tests {
 
     fn request<'a>(values: &[&'a str]) -> Request<'a> {
         let descriptor = |value: &&'a str| Descriptor {
-            entries: smallvec![Entry { key: "user", value: "ann" }, Entry { key: ENTRY, value }],
+            entries: smallvec![Entry { key: "user", value: "ann" }, Entry { key: KEY, value }],
             ..Descriptor::default()
         };
         let mut descriptors: smallvec::SmallVec<_> = values.iter().map(descriptor).collect();
@@ -285,7 +299,11 @@ mod tests {
             (vec![&*receipt, &receipt], Some(Settle { descriptors: 0b110, holds })),
         ] {
             let mut request = request(&values);
-            assert_eq!(take(&mut request).unwrap().map(|settle| *settle), expected);
+            let sent = request.clone();
+            assert_eq!(take(&mut request, KEY, |_| false), Ok(None));
+            assert_eq!(take(&mut request, "weir.receipt", |_| true), Ok(None));
+            assert_eq!(request, sent, "an entry like any other");
+            assert_eq!(take(&mut request, KEY, |domain| domain == "shop").unwrap().map(|settle| *settle), expected);
             assert!(request.descriptors.iter().flat_map(|one| &one.entries).all(|entry| entry.key == "user"));
         }
     }
@@ -293,7 +311,7 @@ mod tests {
     #[test]
     fn a_bad_receipt_is_refused_by_its_place_and_without_its_text() {
         let (one, other) = (text(&[hold(7, HeldIn::Shared, 1)]), text(&[hold(8, HeldIn::Shared, 1)]));
-        let told = |request: &mut Request<'_>| take(request).unwrap_err().to_string();
+        let told = |request: &mut Request<'_>| take(request, KEY, |_| true).unwrap_err().to_string();
         let place = "descriptors[1].entries[1].value";
         assert_eq!(
             told(&mut request(&["secret"])),
@@ -304,7 +322,7 @@ mod tests {
             "descriptors[2].entries[1].value: another receipt than that of an earlier descriptor"
         );
         let mut twice = request(&[&one]);
-        twice.descriptors[1].entries.push(Entry { key: ENTRY, value: &one });
+        twice.descriptors[1].entries.push(Entry { key: KEY, value: &one });
         assert_eq!(told(&mut twice), format!("{place}: another entry of the descriptor is a receipt too"));
         let mut negative = request(&[&one]);
         negative.descriptors[1].is_negative_hits = true;
@@ -315,15 +333,23 @@ mod tests {
     #[test]
     fn answers_have_the_receipt_beside_what_they_have() {
         let holds = [hold(7, HeldIn::Shared, 100)];
-        let mut response = RateLimitResponse::default();
-        add_to_metadata(&mut response, "shop", &holds);
-        add_to_metadata(&mut response, "other", &holds);
-        add_to_metadata(&mut response, "none", &[]);
-        assert_eq!(of_response(&response, "shop"), Some(&*text(&holds)));
-        assert_eq!(of_response(&response, "none"), None);
-        let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
-        let receipt = serde_json::json!({ "receipt": text(&holds) });
-        assert_eq!(metadata, serde_json::json!({ "weir.shop": receipt, "weir.other": receipt }));
+        assert!(metadata_field("none", &[]).is_empty());
+        // Every length takes one byte, and then two.
+        let long = "d".repeat(256);
+        for (domain, holds) in [("shop", &holds[..]), (&long, &[hold(7, HeldIn::Shared, 100); HOLDS_MAX])] {
+            // The response has metadata of its own, and more fields.
+            let own = ("weir".to_owned(), Kind::NumberValue(7.0).into());
+            let own = pbjson_types::Struct { fields: [own].into_iter().collect() };
+            let response = RateLimitResponse { dynamic_metadata: Some(own), ..RateLimitResponse::default() };
+            let field = metadata_field(domain, holds);
+            assert_eq!(field.len(), field.capacity());
+            let response = RateLimitResponse::decode(&*[response.encode_to_vec(), field].concat()).unwrap();
+            assert_eq!(of_response(&response, domain), Some(&*text(holds)));
+            assert_eq!(of_response(&response, "none"), None);
+            let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
+            let receipt = serde_json::json!({ "receipt": text(holds) });
+            assert_eq!(metadata, serde_json::json!({ "weir": 7.0, format!("weir.{domain}"): receipt }));
+        }
         let mut body = b"{\"overallCode\":\"OK\"}".to_vec();
         add_to_json(&mut body, &[]);
         add_to_json(&mut body, &holds);

@@ -123,6 +123,9 @@ fn the_defaults_are_those_of_the_design() {
             remaining_header: "RateLimit-Remaining",
             reset_header: "RateLimit-Reset",
         },
+        holds: Holds {
+            receipt_key: "weir.receipt",
+        },
         near_limit_ratio: 0.8,
         memory: Memory {
             max_keys: 1000000,
