@@ -75,7 +75,7 @@ impl Stores {
     /// Returns the charges that the caller of an admitted request settles later. Charges past the bound, and those of
     /// different keys with one number, stay charged. [hd-4]
     pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
-        let mut holds = Vec::new();
+        let mut holds: Vec<HeldCharge> = Vec::new();
         let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
         let mut ambiguous = Vec::new();
         let (mut opened, mut held) = (0, 0);
@@ -97,7 +97,7 @@ impl Stores {
                 };
                 let number = key::number(charge.key);
                 let mut others = holds.iter().zip(&keys);
-                if others.any(|(hold: &HeldCharge, key)| hold.key == number && *key != charge.key) {
+                if others.any(|(hold, key)| hold.key == number && *key != charge.key) {
                     ambiguous.push(number);
                 }
                 keys.push(charge.key);

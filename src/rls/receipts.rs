@@ -36,22 +36,34 @@ const OWNER: &str = "weir.";
 
 pub fn text(holds: &[HeldCharge]) -> String {
     let bytes = charge_bytes(holds);
-    let mut text = String::with_capacity(VERSION.len() + (bytes.len() * 4).div_ceil(3));
-    text.push_str(VERSION);
-    BASE64_URL_SAFE_NO_PAD.encode_string(bytes, &mut text);
-    text
+    let mut text = Vec::with_capacity(text_len(&bytes));
+    put_text(&bytes, &mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// The length of the text of these charges.
+const fn text_len(bytes: &[u8]) -> usize {
+    VERSION.len() + (bytes.len() * 4).div_ceil(3)
+}
+
+fn put_text(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(VERSION.as_bytes());
+    let start = out.len();
+    out.resize(start + text_len(bytes) - VERSION.len(), 0);
+    // It has the length of the text.
+    let _ = BASE64_URL_SAFE_NO_PAD.encode_slice(bytes, &mut out[start..]);
 }
 
 fn charge_bytes(holds: &[HeldCharge]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
     for HeldCharge { key, store, receipt } in holds {
-        bytes.extend(key.to_be_bytes());
+        bytes.extend_from_slice(&key.to_be_bytes());
         match store {
             HeldIn::Shared => bytes.push(SHARED),
             HeldIn::PerSecond => bytes.push(PER_SECOND),
             HeldIn::Process(process) => {
                 bytes.push(PROCESS);
-                bytes.extend(process.to_be_bytes());
+                bytes.extend_from_slice(&process.to_be_bytes());
             }
         }
         for number in [receipt.hits.into(), receipt.at, receipt.mark] {
@@ -167,10 +179,11 @@ pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     if holds.is_empty() {
         return Vec::new();
     }
-    let text = text(holds);
+    let bytes = charge_bytes(holds);
+    let text_len = text_len(&bytes);
     // Each is the length of a message, from the inside out. A field has one byte before its length.
     let field = |length: usize| 1 + encoded_len_varint(length as u64) + length;
-    let value = field(text.len());
+    let value = field(text_len);
     let entry = field(FIELD.len()) + field(value);
     let ours = field(entry);
     let owner_value = field(ours);
@@ -197,8 +210,8 @@ pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     out.extend_from_slice(FIELD.as_bytes());
     head(&mut out, 2, value);
     // Value.string_value.
-    head(&mut out, 3, text.len());
-    out.extend_from_slice(text.as_bytes());
+    head(&mut out, 3, text_len);
+    put_text(&bytes, &mut out);
     out
 }
 
