@@ -115,7 +115,7 @@ fn main() -> ExitCode {
             writeln!(stdout(), "{:#}", arguments.of.document()).map_err(|error| format!("cannot write: {error}"))
         }
         Command::Diff(arguments) => {
-            return match diff::run(&arguments.diff(), &mut stdout()) {
+            return match diff::run(&arguments, &mut stdout()) {
                 Ok(Outcome::Same) => ExitCode::SUCCESS,
                 Ok(Outcome::Differs) => ExitCode::from(FAILED),
                 Ok(Outcome::Unknown) => ExitCode::from(UNKNOWN),

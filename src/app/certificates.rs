@@ -1,7 +1,5 @@
 //! The TLS of the gRPC listener: its files are read at the start and again at runtime. Also the expiry of certificates,
 //! for each use of TLS.
-//!
-//! Not here: the content of the files (tls/server.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,6 +1,4 @@
 //! Metrics from the settings: which are shown, the numbers of other parts, and where they are sent.
-//!
-//! Not here: the numbers (telemetry, and the parts that store them).
 
 use std::sync::{Arc, Weak};
 

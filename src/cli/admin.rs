@@ -1,6 +1,4 @@
 //! A client of a running server's admin listener. An answer has bounds of time and size, or is read line by line.
-//!
-//! Not here: the meaning of answers (top, served.rs).
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};

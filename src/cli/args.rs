@@ -16,7 +16,6 @@ use weir_app::COMMIT;
 use weir_engine::descriptor::parse_entries;
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
-use weir_policies::Dialect;
 use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
@@ -26,7 +25,8 @@ use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
 use super::descriptor::Descriptor;
-use super::diff::{self, Diff, FailOn};
+use super::dialect::DialectArguments;
+use super::diff::Diff;
 use super::numbers::number;
 use super::simulate::SimulateArguments;
 use super::tap::TapArguments;
@@ -94,7 +94,7 @@ pub enum Command {
     /// needed. The exit code is 0 if nothing changes, 1 if something does, and 2 if policies are not valid. With --fail-on it is 1 only
     /// for changes of these kinds.
     #[command(after_help = "Example:\n  weir diff examples/quickstart examples/quickstart --format markdown")]
-    Diff(DiffArguments),
+    Diff(Diff),
     /// Run tests of policies
     ///
     /// Tests are files named *.test.yaml, beside the policies or elsewhere: requests, times and expected answers. No server is
@@ -253,24 +253,6 @@ impl CheckArguments {
     }
 }
 
-/// The dialect of policy files, for commands that load no settings.
-#[derive(Args, Debug)]
-pub struct DialectArguments {
-    /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
-    #[arg(long)]
-    compatible: bool,
-    /// Join files of one domain, as with policies.merge_domains
-    #[arg(long)]
-    merge_domains: bool,
-}
-
-impl DialectArguments {
-    /// The dialect that the flags select.
-    pub const fn dialect(&self) -> Dialect {
-        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
-    }
-}
-
 /// The arguments of `weir ask`.
 #[derive(Args, Debug)]
 pub struct AskArguments {
@@ -322,37 +304,6 @@ pub struct ExplainArguments {
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
-}
-
-/// The arguments of `weir diff`.
-#[derive(Args)]
-pub struct DiffArguments {
-    /// The policies before: a directory, or one file
-    #[arg(value_name = "OLD")]
-    old: PathBuf,
-    /// The policies now: a directory, or one file
-    #[arg(value_name = "NEW")]
-    new: PathBuf,
-    /// How the report is written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::DiffFormat::Text)]
-    format: diff::DiffFormat,
-    /// Send this through both, and report whose answers change: a file of traffic, or a record of weir tap
-    #[arg(long, value_name = "FILE")]
-    traffic: Option<PathBuf>,
-    /// Exit with 1 only for these changes, and with 3 if weir cannot determine them; may be repeated
-    #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
-    fail_on: Vec<FailOn>,
-    /// How the files are read.
-    #[command(flatten)]
-    dialect: DialectArguments,
-}
-
-impl DiffArguments {
-    /// The comparison that the arguments describe.
-    pub fn diff(self) -> Diff {
-        let Self { old, new, format, traffic, fail_on, dialect } = self;
-        Diff { old, new, dialect: dialect.dialect(), traffic, format, fail_on }
-    }
 }
 
 /// The arguments of `weir test`.

@@ -1,6 +1,4 @@
 //! `weir check`: validates policies and prints them.
-//!
-//! Not here: parsing of arguments (args.rs), and what is valid (package policies).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! `ratelimit_client` and `ratelimit_config_check`: the tools of envoyproxy/ratelimit, with their flags and exit codes.
-//!
-//! Not here: what they do (ask.rs, check.rs).
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! `weir diff`: compares two sets of policies.
 //!
-//! Not here: parsing of arguments (args.rs), and the comparison (lab).
+//! Not here: the comparison (lab).
 
 mod json;
 mod markdown;
@@ -18,17 +18,29 @@ use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
 use weir_policies::{Dialect, Location, Problems, load};
 
+use super::dialect::DialectArguments;
+
+/// The arguments of `weir diff`.
+#[derive(clap::Args)]
 pub struct Diff {
-    /// The policies before: a directory, or one file.
+    /// The policies before: a directory, or one file
+    #[arg(value_name = "OLD")]
     pub old: PathBuf,
+    /// The policies now: a directory, or one file
+    #[arg(value_name = "NEW")]
     pub new: PathBuf,
-    /// The dialect of both. The settings of the traffic can change it.
-    pub dialect: Dialect,
-    /// The requests for both: a file of traffic, or a record of `weir tap`.
-    pub traffic: Option<PathBuf>,
+    /// How the report is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
-    /// The kinds of changes that count. Empty: all kinds.
+    /// Send this through both, and report whose answers change: a file of traffic, or a record of weir tap
+    #[arg(long, value_name = "FILE")]
+    pub traffic: Option<PathBuf>,
+    /// Exit with 1 only for these changes, and with 3 if weir cannot determine them; may be repeated
+    #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
     pub fail_on: Vec<FailOn>,
+    /// The dialect of both. The settings of the traffic can change it.
+    #[command(flatten)]
+    pub dialect: DialectArguments,
 }
 
 /// The form of the report.

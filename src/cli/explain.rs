@@ -1,7 +1,6 @@
 //! `weir explain`: which rule each descriptor of a request meets, why, and the key of its state.
 //!
 //! The engine matches the entries. The outline of the files has only the places, and the keys that would have matched.
-//! Not here: parsing of arguments (args.rs), and the usage of a limit.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -7,6 +7,7 @@ mod bar;
 pub mod check;
 pub mod client;
 pub mod descriptor;
+pub mod dialect;
 pub mod diff;
 pub mod explain;
 pub mod lua;

@@ -1,6 +1,4 @@
 //! The overrides of a running server, from its admin listener.
-//!
-//! Not here: their uses (overrides.rs, explain.rs).
 
 use std::fmt::Write as _;
 use std::io;

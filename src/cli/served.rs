@@ -1,6 +1,4 @@
 //! The policies in force on a running server, read in the same dialect as there.
-//!
-//! Not here: showing them (check.rs, explain.rs).
 
 use std::io;
 use std::time::Duration;

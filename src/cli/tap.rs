@@ -1,6 +1,4 @@
 //! `weir tap`: shows or records the requests that a running server decides.
-//!
-//! Not here: the server's side (telemetry/tap.rs).
 
 mod file;
 mod record;

@@ -1,6 +1,4 @@
 //! The token that a command sends to a server with `admin.token_file`.
-//!
-//! Not here: which requests need one (http/token.rs).
 
 use std::fs::File;
 use std::io::Read as _;

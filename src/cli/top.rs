@@ -1,6 +1,4 @@
 //! `weir top`: the busiest limits, the limits that deny most, and whom they deny, as a live table or as lines.
-//!
-//! Not here: counting (telemetry).
 
 mod draw;
 mod live;

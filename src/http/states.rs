@@ -1,6 +1,4 @@
 //! `/states`: the stored states of one rule, page by page.
-//!
-//! Not here: the search for them (limiter, store).
 
 use std::sync::Arc;
 

@@ -1,6 +1,4 @@
 //! Long answers, sent in pieces: a slow reader costs one piece and not a copy of the whole.
-//!
-//! Not here: the content of the answers (telemetry, admin.rs).
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};

@@ -1,6 +1,4 @@
 //! The short form of a limit: `10/s`, `240/h`, `5/90s`.
-//!
-//! Not here: the other keys of a limit (limit.rs).
 
 use weir_engine::{Unit, Window};
 use weir_text::{duration, nearest, quoted};

@@ -1,6 +1,4 @@
 //! The meaning of an unquoted scalar in YAML 1.1, the version that envoyproxy/ratelimit reads.
-//!
-//! Not here: the type of each key (fields.rs).
 
 use weir_text::boolean;
 

@@ -1,6 +1,4 @@
 //! Reads one file of tests or traffic: its text, and its problems sorted by place.
-//!
-//! Not here: the content of such a file (test_file.rs, traffic_file.rs).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,4 @@
 //! When a limit applies: `from` and `until`.
-//!
-//! Not here: its effect on decisions (the engine).
 
 use jiff::Timestamp;
 use weir_engine::{Micros, Term};

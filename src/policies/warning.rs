@@ -1,6 +1,4 @@
 //! Warnings about probable mistakes in valid policies.
-//!
-//! Not here: problems, which make the loader refuse policies (lib.rs).
 
 use std::fmt;
 use std::sync::Arc;

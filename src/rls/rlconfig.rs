@@ -1,6 +1,4 @@
 //! The policies in force as envoyproxy/ratelimit prints them on `/rlconfig`.
-//!
-//! Not here: serving the page.
 
 use std::fmt::Write as _;
 

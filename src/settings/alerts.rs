@@ -1,6 +1,4 @@
 //! Where alerts are sent, and contradictions between these settings.
-//!
-//! Not here: how they are sent (telemetry/alerts.rs), and which limits have alerts (policies).
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -75,7 +75,6 @@ pub enum Kind {
     Headers,
     /// One word of printable characters.
     Name {
-        /// The longest allowed value.
         bytes_max: usize,
     },
     HeaderName,
@@ -84,9 +83,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
     Integer {
-        /// The smallest allowed value.
         min: u64,
-        /// The largest allowed value.
         max: u64,
         unit: &'static str,
     },
@@ -94,9 +91,7 @@ pub enum Kind {
     Fraction,
     /// A number with its unit, such as `10ms` or `1m30s`.
     Duration {
-        /// The shortest allowed value.
         min: Duration,
-        /// The longest allowed value.
         max: Duration,
     },
     /// Pairs of texts, `key:value,key:value`.
@@ -105,11 +100,9 @@ pub enum Kind {
     Mogrifiers,
     /// Printable characters at the beginning of Redis keys.
     KeyPrefix {
-        /// The longest allowed value.
         bytes_max: usize,
     },
     UrlPath {
-        /// The longest allowed value.
         bytes_max: usize,
     },
     /// The URL of a collector, `http` or `https`.

@@ -1,6 +1,4 @@
 //! The settings of StatsD.
-//!
-//! Not here: how they are sent (telemetry).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,4 @@
 //! The settings of taps on live requests.
-//!
-//! Not here: taps (telemetry/tap.rs).
 
 use std::time::Duration;
 

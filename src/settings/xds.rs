@@ -1,6 +1,4 @@
 //! The settings of the control plane that sends policies, and contradictions between them.
-//!
-//! Not here: the client of xDS (src/xds).
 
 use std::path::PathBuf;
 use std::time::Duration;

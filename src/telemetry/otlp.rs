@@ -3,7 +3,6 @@
 //! For spans, the exporter of `opentelemetry-otlp` encodes, compresses and retries. This file provides its connections
 //! and headers: TLS as in the rest of weir (ring, files that are read at each dial), and only the headers of the
 //! settings. Metrics are sent without that exporter, because it accepts only numbers of the crate's own instruments.
-//! Not here: what is sent (traces.rs, metrics_export.rs).
 
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,5 @@
 //! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false; and the
 //! probable correction of a misspelled word.
-//!
-//! Not here: files, and what their keys mean (policies, settings).
 
 mod boolean;
 mod duration;

@@ -1,6 +1,4 @@
 //! Pauses before the next attempt. They double, and have jitter, so that runtimes and replicas do not retry at the same time.
-//!
-//! Not here: what counts as a failure, and the shortest and longest pause.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};

@@ -1,6 +1,4 @@
 //! Files that are read at each dial, because they may be replaced while weir runs: passwords, certificates and keys.
-//!
-//! Not here: the content of the files (lib.rs, store/redis/dial/endpoint.rs).
 
 use std::fs::File;
 use std::io::Read;

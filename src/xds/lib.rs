@@ -9,8 +9,6 @@
 //!
 //! Each response has all resources. The sink applies all of them, or none. Without a connection, the last policies stay
 //! in force.
-//!
-//! Not here: the meaning of policies (policies), and how they are applied (app).
 
 mod codec;
 mod conversation;

@@ -1,7 +1,5 @@
 //! The pause before the next attempt. It grows with each failure and has a random part, so that replicas do not retry
 //! at the same time.
-//!
-//! Not here: what counts as a failure (lib.rs).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;

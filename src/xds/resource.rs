@@ -4,8 +4,6 @@
 //! A control plane sends every field, including defaults. A default is the same as no key, except for
 //! `requests_per_unit: 0`, which denies everything. Keys without a field in the messages are in the metadata of a
 //! descriptor under [`OWN_METADATA`], as in the rate limit of a policy file.
-//!
-//! Not here: the meaning of keys (policies).
 
 use prost::Message as _;
 use prost_types::value::Kind;

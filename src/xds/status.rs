@@ -1,6 +1,4 @@
 //! The state of the subscription, for `/readyz`, metrics and logs.
-//!
-//! Not here: showing it (app).
 
 use std::time::SystemTime;
 

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use weir_cli::dialect::DialectArguments;
 use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome, run};
 use weir_lab::comparison::{Comparison, Direction, Kind, compare};
-use weir_policies::{Dialect, Loaded, parse};
+use weir_policies::{Loaded, parse};
 
 fn loaded(text: &str) -> Loaded {
     parse(&[("p", text)]).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
@@ -302,7 +303,7 @@ fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcom
         fs::write(&path, text).unwrap();
         path
     });
-    let (dialect, traffic) = (Dialect::default(), None);
+    let (dialect, traffic) = (DialectArguments::default(), None);
     let diff = Diff { old, new, dialect, traffic, format, fail_on: fail_on.to_vec() };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out).unwrap();
@@ -620,7 +621,7 @@ fn policies_that_are_wrong_are_told() {
     let diff = Diff {
         old: "examples/quickstart".into(),
         new: "no such directory".into(),
-        dialect: Dialect::default(),
+        dialect: DialectArguments::default(),
         traffic: None,
         format: DiffFormat::Text,
         fail_on: Vec::new(),
@@ -641,7 +642,7 @@ fn the_first_policies_are_compared_with_nothing() {
     }
     fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
     let ran = |old: &std::path::Path, new: &std::path::Path| {
-        let (dialect, format) = (Dialect::default(), DiffFormat::Text);
+        let (dialect, format) = (DialectArguments::default(), DiffFormat::Text);
         let diff = Diff { old: old.into(), new: new.into(), dialect, traffic: None, format, fail_on: Vec::new() };
         let mut out = Vec::new();
         run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use weir_cli::dialect::DialectArguments;
 use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome as Compared, run};
 use weir_lab::comparison::{Comparison, Fate, compare};
 use weir_lab::testing::{Outcome, Runner, Strictness};
@@ -363,8 +364,14 @@ fn with_traffic(
         fs::write(&path, text).expect("a file");
         path
     });
-    let diff =
-        Diff { old, new, dialect: Dialect::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
+    let diff = Diff {
+        old,
+        new,
+        dialect: DialectArguments::default(),
+        traffic: Some(traffic),
+        format,
+        fail_on: fail_on.to_vec(),
+    };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out)?;
     Ok((outcome, String::from_utf8(out).expect("text")))
@@ -566,7 +573,8 @@ fn answers_decide_the_exit() {
     }
     let (old, new) = ("old".into(), "new".into());
     let fail_on = vec![FailOn::Answers];
-    let diff = Diff { old, new, dialect: Dialect::default(), traffic: None, format: DiffFormat::Text, fail_on };
+    let diff =
+        Diff { old, new, dialect: DialectArguments::default(), traffic: None, format: DiffFormat::Text, fail_on };
     assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
 }
 

@@ -1,6 +1,4 @@
 //! The state of the view: the report, its order, the scroll positions, and the effects of keys.
-//!
-//! Not here: drawing (draw.rs).
 
 use std::cmp::Reverse;
 use std::time::Instant;

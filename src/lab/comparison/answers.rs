@@ -1,6 +1,4 @@
 //! Changed answers: the same traffic through the old and the new policies, each with an empty store.
-//!
-//! Not here: traffic, and the limiter with its clock (simulation).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

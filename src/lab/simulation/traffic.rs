@@ -2,7 +2,6 @@
 //!
 //! A request is borrowed from its traffic until the next one, so files of any size are read in bounded memory. In traffic/:
 //! sources (generate.rs, arrivals.rs, random.rs), and recorded requests (recorded.rs, with lines.rs, record.rs, access_log.rs).
-//! Not here: decisions.
 
 mod access_log;
 mod arrivals;

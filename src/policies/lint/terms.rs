@@ -1,6 +1,4 @@
 //! Finds a gap between the terms of a rule's limits.
-//!
-//! Not here: limits whose term has ended (term.rs).
 
 use weir_engine::{Micros, Rule, Term};
 use weir_text::instant_text;

@@ -1,6 +1,4 @@
 //! Times, and failures by result. Each runtime writes its own numbers, and readers sum them.
-//!
-//! Not here: what is measured (metrics.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

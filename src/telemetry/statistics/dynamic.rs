@@ -1,6 +1,4 @@
 //! Counters whose names come from requests. Their number is bounded, and a lookup rarely waits for other cores.
-//!
-//! Not here: the names (names.rs).
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
