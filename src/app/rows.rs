@@ -90,7 +90,9 @@ impl RowFiles {
                 let found = match files(&directory) {
                     Ok(found) => found,
                     // A file of policies has no rows beside it, and `policies.allow_empty` needs no directory.
-                    Err(error) if before.is_none() && matches!(error.kind(), NotADirectory | NotFound) => BTreeMap::new(),
+                    Err(error) if before.is_none() && matches!(error.kind(), NotADirectory | NotFound) => {
+                        BTreeMap::new()
+                    }
                     Err(_) => return (before, None),
                 };
                 let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
