@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufReader, ErrorKind};
+use std::io::ErrorKind::{NotADirectory, NotFound};
+use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +87,14 @@ impl RowFiles {
             let now = self.table.policies();
             let are_same = Arc::ptr_eq(&now, &std::mem::replace(&mut policies, now.clone()));
             let (found, are_good) = on_own_thread(move || {
-                let Some(found) = files(&directory) else { return (before, None) };
+                let found = match files(&directory) {
+                    Ok(found) => found,
+                    // A file of policies has no rows beside it, and `policies.allow_empty` needs no directory.
+                    Err(error) if before.is_none() && matches!(error.kind(), NotADirectory | NotFound) => {
+                        BTreeMap::new()
+                    }
+                    Err(_) => return (before, None),
+                };
                 let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
                 // A start without files needs no line in the log.
                 let has_none = before.is_none() && found.is_empty();
@@ -105,13 +113,12 @@ impl RowFiles {
     }
 }
 
-/// The files of rows in a directory; None if it cannot be read now, which the watch over the policies logs.
-fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
-    let entries = match fs::read_dir(directory) {
-        // The policies are a single file, without a directory for files of rows.
-        Err(error) if error.kind() == ErrorKind::NotADirectory => return Some(BTreeMap::new()),
-        entries => entries.ok()?,
-    };
+/// The files of rows in a directory.
+///
+/// # Errors
+/// When it cannot be read now, which the watch over the policies logs.
+fn files(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+    let entries = fs::read_dir(directory)?;
     let is_rows = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')
@@ -122,7 +129,7 @@ fn files(directory: &Path) -> Option<BTreeMap<PathBuf, Stamp>> {
         let metadata = fs::metadata(&path).ok().filter(|metadata| metadata.is_file() && is_rows(&path))?;
         Some((path, (metadata.ctime(), metadata.ctime_nsec(), metadata.len())))
     });
-    Some(found.take(FILES_MAX).collect())
+    Ok(found.take(FILES_MAX).collect())
 }
 
 /// Puts the rows of these files in force, or logs why not. Returns whether they are.

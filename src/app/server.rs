@@ -233,6 +233,7 @@ impl Server {
             json: JsonOptions {
                 bounds: configured::bounds(&settings.limits),
                 extras: configured::extras(&settings.response),
+                receipt_key: settings.holds.receipt_key.clone(),
                 request_bytes: settings.limits.request_bytes,
                 tracer,
             },
@@ -254,13 +255,14 @@ impl Server {
     }
 
     fn grpc_options(&self, tls: Option<Arc<ServerTls>>, tracer: Option<Arc<Tracer>>) -> weir_grpc::Options {
-        let Settings { grpc, listen, limits, response, runtime, .. } = &self.settings;
+        let Settings { grpc, holds, limits, listen, response, runtime, .. } = &self.settings;
         let (age, grace) = (listen.max_connection_age, listen.max_connection_age_grace);
         weir_grpc::Options {
             cores: runtime.cores(),
             request_bytes: limits.request_bytes,
             bounds: configured::bounds(limits),
             extras: configured::extras(response),
+            receipt_key: holds.receipt_key.clone(),
             memory: weir_grpc::MemoryBounds {
                 streams: grpc.max_streams,
                 receive_timeout: grpc.receive_timeout,

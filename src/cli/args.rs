@@ -270,8 +270,10 @@ pub struct AskArguments {
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
     /// Settle the holds of an earlier request: the receipt that its answer printed
-    #[arg(long, value_name = "RECEIPT", requires = "hits")]
-    pub settle: Option<String>,
+    ///
+    /// The key of its entry is weir.receipt, or the one before the =, if the server has another holds.receipt_key
+    #[arg(long, value_name = "[KEY=]RECEIPT", requires = "hits")]
+    pub settle: Option<ask::ReturnedReceipt>,
     /// Print the response as JSON
     #[arg(long)]
     pub json: bool,

@@ -19,6 +19,7 @@ use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use weir_rls::{json, receipts};
+use weir_settings::RECEIPT_KEY;
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
@@ -44,8 +45,30 @@ pub struct Question {
     pub descriptors: Vec<Vec<(String, String)>>,
     /// The hits of each descriptor; with a receipt, the hits that were used.
     pub hits: u32,
-    /// The receipt of an earlier answer, or `none`, if the request settles it.
-    pub receipt: Option<String>,
+    /// The receipt of an earlier answer, if the request settles it.
+    pub receipt: Option<ReturnedReceipt>,
+}
+
+/// The entry that returns a receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReturnedReceipt {
+    /// Its key: the server's `holds.receipt_key`.
+    key: String,
+    /// The receipt of an earlier answer, or `none`.
+    receipt: String,
+}
+
+impl FromStr for ReturnedReceipt {
+    type Err = String;
+
+    /// No receipt has a `=`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, receipt) = text.split_once('=').unwrap_or((RECEIPT_KEY, text));
+        if key.is_empty() || receipt.is_empty() {
+            return Err("not a receipt, or a key, = and a receipt".to_owned());
+        }
+        Ok(Self { key: key.to_owned(), receipt: receipt.to_owned() })
+    }
 }
 
 /// How the answer is printed.
@@ -200,7 +223,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
         let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));
         AskError::Connect(question.address.clone(), reason)
     })?;
-    let receipt = question.receipt.iter().map(|receipt| (receipts::ENTRY, &**receipt));
+    let receipt = question.receipt.iter().map(|returned| (&*returned.key, &*returned.receipt));
     let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
         entries: entries
             .iter()

@@ -99,12 +99,12 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
-/// The number of a key in a receipt: the first 64 bits of its SHA-256. So no caller can choose a value whose number
-/// equals that of another caller's key. The operator's prefix is not part of a key. [hd-4]
+/// The number of a key in a receipt: its FNV-1a hash of 64 bits. The operator's prefix is not part of a key. A
+/// caller can choose values so that two keys have one number, so a settle compares the keys of its request. [hd-4] [hd-5]
 pub fn number(key: &str) -> u64 {
-    let mut first = [0; 8];
-    first.copy_from_slice(&Sha256::digest(key.as_bytes())[..8]);
-    u64::from_be_bytes(first)
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    key.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 /// The value of an entry in a key.

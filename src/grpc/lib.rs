@@ -93,6 +93,8 @@ pub struct Options {
     pub request_bytes: usize,
     pub bounds: Bounds,
     pub extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub receipt_key: String,
     pub memory: MemoryBounds,
     /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
@@ -156,6 +158,7 @@ where
                     limiter: limiter(core),
                     bounds: options.bounds,
                     extras: options.extras,
+                    receipt_key: options.receipt_key,
                     request_bytes: options.request_bytes,
                     receive_timeout: options.memory.receive_timeout,
                     tracer: options.tracer,

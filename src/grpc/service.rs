@@ -18,7 +18,6 @@ use tonic_health::server::HealthService;
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
-use weir_rls::proto::RateLimitResponse;
 use weir_rls::request::Request;
 use weir_rls::{lenient, receipts};
 use weir_telemetry::metrics::Protocol;
@@ -59,6 +58,8 @@ pub(super) struct RateLimits {
     pub(super) limiter: Arc<Limiter>,
     pub(super) bounds: Bounds,
     pub(super) extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub(super) receipt_key: String,
     /// The largest request, in bytes.
     pub(super) request_bytes: usize,
     /// How long a request may take to arrive after its headers.
@@ -73,8 +74,8 @@ pub(super) struct Connected {
     pub(super) peer: Arc<Peer>,
 }
 
-/// An answer, and what happens to its holds if HTTP/2 does not send it.
-type Answered = (RateLimitResponse, Untaken);
+/// The framed message of an answer, and what happens to its holds if HTTP/2 does not send it.
+type Answered = (Bytes, Untaken);
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
 
 impl hyper::service::Service<http::Request<Incoming>> for Connected {
@@ -226,10 +227,8 @@ impl RateLimits {
 
     /// What the request settles. Only requests of a domain with holds can settle.
     fn settle(&self, request: &mut Request<'_>, started: Instant) -> Result<Option<Box<Settle>>, Status> {
-        if !self.limiter.has_holds(request.domain) {
-            return Ok(None);
-        }
-        receipts::take(request).map_err(|invalid| self.refused(invalid, started))
+        let taken = receipts::take(request, &self.receipt_key, |domain| self.limiter.has_holds(domain));
+        taken.map_err(|invalid| self.refused(invalid, started))
     }
 
     fn query<'q>(
@@ -257,11 +256,11 @@ impl RateLimits {
         match decided {
             Ok(mut answer) => {
                 let holds = std::mem::take(&mut answer.holds);
-                let mut response = convert::response(request, answer, &self.extras);
-                receipts::add_to_metadata(&mut response, request.domain, &holds);
+                let response = convert::response(request, answer, &self.extras);
+                let framed = unary::framed(&response, &receipts::metadata_field(request.domain, &holds))?;
                 let untaken =
                     if holds.is_empty() { Untaken::default() } else { self.release_untaken(message(), holds) };
-                Ok((response, untaken))
+                Ok((framed, untaken))
             }
             Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
         }
@@ -284,7 +283,7 @@ impl RateLimits {
         let mut texts = Vec::new();
         // Both were read without an error before.
         let Ok(mut request) = lenient::decode(message, &mut texts) else { return };
-        let _ = receipts::take(&mut request);
+        let _ = receipts::take(&mut request, &self.receipt_key, |_| true);
         let Ok(query) = convert::query(&request, &self.bounds) else { return };
         self.limiter.release(query, holds).await;
     }

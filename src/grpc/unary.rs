@@ -215,24 +215,28 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
-/// The response with a message, or the error status. It counts to `reservation` until it has been sent.
-pub(super) fn response(
-    result: Result<(impl Message, Untaken), Status>,
-    reservation: Reservation,
-) -> http::Response<Sent> {
-    let (message, untaken) = match result {
-        Ok(answered) => answered,
-        Err(status) => return refused(status),
-    };
-    let length = message.encoded_len();
-    let Ok(head) = u32::try_from(length) else {
-        return refused(Status::internal("an answer of 4 GiB"));
-    };
+/// Encodes a message, and appends encoded fields of it.
+///
+/// # Errors
+/// When the message is too large.
+pub(super) fn framed(message: &impl Message, fields: &[u8]) -> Result<Bytes, Status> {
+    let length = message.encoded_len() + fields.len();
+    let head = u32::try_from(length).map_err(|_| Status::internal("an answer of 4 GiB"))?;
     let mut framed = Vec::with_capacity(HEAD_BYTES + length);
     framed.push(0);
     framed.extend(head.to_be_bytes());
     message.encode_raw(&mut framed);
-    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), reservation), untaken));
+    framed.extend_from_slice(fields);
+    Ok(framed.into())
+}
+
+/// The response with a framed message, or the error status. It counts to `reservation` until it has been sent.
+pub(super) fn response(result: Result<(Bytes, Untaken), Status>, reservation: Reservation) -> http::Response<Sent> {
+    let (framed, untaken) = match result {
+        Ok(answered) => answered,
+        Err(status) => return refused(status),
+    };
+    let mut response = http::Response::new(Sent::Message(Piece::new(framed, reservation), untaken));
     response.headers_mut().insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
     response
 }
@@ -408,7 +412,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_a_message_and_a_status() {
         let message = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
-        let mut body = response(Ok((message, Untaken::default())), reservation()).into_body();
+        let framed_message = super::framed(&message, &[]).unwrap();
+        let mut body = response(Ok((framed_message, Untaken::default())), reservation()).into_body();
         let mut next = async || poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         let piece = next().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(prost::bytes::Buf::chunk(&piece), framed("shop"));

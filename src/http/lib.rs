@@ -82,6 +82,8 @@ pub struct Site {
 pub struct JsonOptions {
     pub bounds: Bounds,
     pub extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub receipt_key: String,
     /// The largest body in bytes.
     pub request_bytes: usize,
     /// Starts the traces of decisions, if they are traced.

@@ -235,8 +235,8 @@ async fn answer(
     };
     let mut request = parsed.view();
     let finish = finish.filter(|_| site.limiter.has_holds(request.domain));
-    let settle = match finish.as_ref().map(|_| receipts::take(&mut request)).transpose() {
-        Ok(settle) => settle.flatten(),
+    let settle = match receipts::take(&mut request, &site.json.receipt_key, |_| finish.is_some()) {
+        Ok(settle) => settle,
         Err(invalid) => return refused(&invalid),
     };
     if let Some(finish) = finish {
@@ -315,7 +315,7 @@ fn release_untaken(site: Arc<Site>, parsed: JsonRequest, holds: Vec<HeldCharge>)
         runtime.spawn(async move {
             let mut request = parsed.view();
             // Both were read without an error before.
-            let _ = receipts::take(&mut request);
+            let _ = receipts::take(&mut request, &site.json.receipt_key, |_| true);
             let Ok(query) = convert::query(&request, &site.json.bounds) else { return };
             site.limiter.release(query, holds).await;
         });

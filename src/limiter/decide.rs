@@ -99,8 +99,7 @@ impl Limiter {
         let mut charges = matched.charges(query);
         let settling = match &query.settle {
             None => None,
-            // A box, because few requests settle.
-            Some(settle) => Some(Box::pin(self.stores.begin_settle(request, query, settle, &mut charges)).await),
+            Some(settle) => Some(self.stores.begin_settle(request, query, settle, &mut charges).await),
         };
         let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
         // The limits of a settle need the store anyway, for the settle itself.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use weir_engine::observer::{HoldHits, HoldResult, Trace};
 use weir_engine::{Charge, Hits, Operation, Receipt, key};
 use weir_store::{GivenBack, Store, Undo};
@@ -59,22 +60,24 @@ impl Settle {
 #[derive(Default)]
 pub(super) struct Settling {
     /// The hits to give back in the call of the decision.
-    pub(super) given_back: Vec<GivenBack>,
+    pub(super) given_back: SmallVec<[GivenBack; 1]>,
     /// The hits to give back in the memory of this process. They were charged there while the store gave no answer.
-    from_local: Vec<GivenBack>,
+    from_local: SmallVec<[GivenBack; 1]>,
     /// Holds whose hits were all used.
     settled: u64,
     /// Holds whose requests used more than was held. The decision charges the excess, once for each key.
     excesses: u64,
-    /// Holds whose key is not in the request, or whose state is in another process.
+    /// Holds whose key is not in the request or not certain, or whose state is in another process.
     lost: u64,
 }
 
 impl Stores {
-    /// Returns the charges that the caller of an admitted request settles later. Charges past the bound stay charged.
-    /// [hd-4]
+    /// Returns the charges that the caller of an admitted request settles later. Charges past the bound, and those of
+    /// different keys with one number, stay charged. [hd-4]
     pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
-        let mut holds = Vec::new();
+        let mut holds: Vec<HeldCharge> = Vec::new();
+        let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
+        let mut ambiguous = Vec::new();
         let (mut opened, mut held) = (0, 0);
         for (charge, origin, outcome) in decided.iter() {
             let (true, Operation::Consume(_), Some(receipt)) = (charge.limit.hold, charge.operation, outcome.receipt)
@@ -82,14 +85,27 @@ impl Stores {
                 continue;
             };
             (opened, held) = (opened + 1, held + u64::from(receipt.hits));
+            if holds.is_empty() {
+                // Most requests open one hold.
+                holds.reserve_exact(1);
+            }
             if holds.len() < HOLDS_MAX {
                 let store = if origin.is_local {
                     HeldIn::Process(self.options.process)
                 } else {
                     self.held_in(self.store_of(charge.limit, origin.is_single))
                 };
-                holds.push(HeldCharge { key: key::number(charge.key), store, receipt });
+                let number = key::number(charge.key);
+                let mut others = holds.iter().zip(&keys);
+                if others.any(|(hold, key)| hold.key == number && *key != charge.key) {
+                    ambiguous.push(number);
+                }
+                keys.push(charge.key);
+                holds.push(HeldCharge { key: number, store, receipt });
             }
+        }
+        if !ambiguous.is_empty() {
+            holds.retain(|hold| !ambiguous.contains(&hold.key));
         }
         if opened > 0 {
             self.count_holds(trace, HoldResult::Opened, opened);
@@ -127,7 +143,7 @@ impl Stores {
         charges: &mut [Charge<'_>],
     ) -> Settling {
         let mut settling = Settling::default();
-        let mut keyed: Vec<(u64, usize)> = charges
+        let mut keyed: SmallVec<[(u64, usize); 4]> = charges
             .iter()
             .enumerate()
             .filter(|(_, charge)| charge.limit.hold && settle.has(usize::from(charge.group)))
@@ -137,6 +153,10 @@ impl Stores {
         let mut named = 0;
         for of_key in keyed.chunk_by(|(one, _), (other, _)| one == other) {
             let (number, first) = of_key[0];
+            if of_key.iter().any(|&(_, at)| charges[at].key != charges[first].key) {
+                // The receipt does not say which of these keys it charged.
+                continue;
+            }
             let used = of_key.iter().map(|&(_, at)| hits_of(query, &charges[at]));
             let mut left = used.fold(0, Hits::saturating_add);
             let now = self.store_of(charges[first].limit, request.matched.origins[first].is_single);
@@ -185,7 +205,10 @@ impl Stores {
             if settle.holds.is_empty() {
                 self.count_holds(request.trace, HoldResult::Reported, 1);
             }
-            self.give_back_local(request, &settling, charges).await;
+            if !settling.from_local.is_empty() {
+                // A box, because few settles wait for this.
+                Box::pin(self.give_back_local(request, &settling, charges)).await;
+            }
         }
         settling
     }

@@ -5,9 +5,8 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use pbjson_types::Struct;
 use pbjson_types::value::Kind;
-use prost::encoding::{decode_varint, encode_varint};
+use prost::encoding::{decode_varint, encoded_len_varint};
 use weir_engine::{Hits, Receipt};
 use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
 
@@ -15,9 +14,7 @@ use super::convert::{Invalid, Problem};
 use super::proto::RateLimitResponse;
 use super::request::Request;
 
-/// The key of the entry that returns a receipt, in domains with holds.
-pub const ENTRY: &str = "weir.receipt";
-/// The value of that entry if the caller has no receipt.
+/// The value of the entry that returns a receipt if the caller has no receipt.
 pub const NONE: &str = "none";
 /// The beginning of a text. Another format of the rest gets another version.
 const VERSION: &str = "1.";
@@ -32,25 +29,57 @@ const SHARED: u8 = 0;
 const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
 
+/// The key of the only field of a receipt's metadata.
+const FIELD: &str = "receipt";
+/// The first part of the key of a receipt's metadata. The domain follows.
+const OWNER: &str = "weir.";
+
 pub fn text(holds: &[HeldCharge]) -> String {
+    let bytes = charge_bytes(holds);
+    let mut text = Vec::with_capacity(text_len(&bytes));
+    put_text(&bytes, &mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// The length of the text of these charges.
+const fn text_len(bytes: &[u8]) -> usize {
+    VERSION.len() + (bytes.len() * 4).div_ceil(3)
+}
+
+fn put_text(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(VERSION.as_bytes());
+    let start = out.len();
+    out.resize(start + text_len(bytes) - VERSION.len(), 0);
+    // It has the length of the text.
+    let _ = BASE64_URL_SAFE_NO_PAD.encode_slice(bytes, &mut out[start..]);
+}
+
+fn charge_bytes(holds: &[HeldCharge]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
     for HeldCharge { key, store, receipt } in holds {
-        bytes.extend(key.to_be_bytes());
+        bytes.extend_from_slice(&key.to_be_bytes());
         match store {
             HeldIn::Shared => bytes.push(SHARED),
             HeldIn::PerSecond => bytes.push(PER_SECOND),
             HeldIn::Process(process) => {
                 bytes.push(PROCESS);
-                bytes.extend(process.to_be_bytes());
+                bytes.extend_from_slice(&process.to_be_bytes());
             }
         }
         for number in [receipt.hits.into(), receipt.at, receipt.mark] {
-            encode_varint(number, &mut bytes);
+            put_varint(number, &mut bytes);
         }
     }
-    let mut text = String::from(VERSION);
-    BASE64_URL_SAFE_NO_PAD.encode_string(bytes, &mut text);
-    text
+    bytes
+}
+
+/// Unlike that of prost it makes no call for each byte.
+fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
 }
 
 /// Reads the output of [`text`]. None if the text is not a receipt of this version.
@@ -60,7 +89,8 @@ pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
     }
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix(VERSION)?).ok()?;
     let mut rest = &bytes[..];
-    let mut holds = Vec::new();
+    // Most receipts have one charge.
+    let mut holds = Vec::with_capacity(1 + bytes.len() / (2 * CHARGE_BYTES_MAX));
     while !rest.is_empty() {
         if holds.len() == HOLDS_MAX {
             return None;
@@ -93,16 +123,24 @@ fn fixed(rest: &mut &[u8]) -> Option<u64> {
 }
 
 /// Removes the entries with receipts from a request, so that no rule, key or log sees them. Returns what they settle.
-/// [hd-5]
+/// `has_holds` returns whether a domain has holds. In other domains such an entry is like any other. [hd-5]
 ///
 /// # Errors
 /// When an entry is not a receipt, when it differs from another receipt of the request, or when its descriptor
 /// gives hits back.
-pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
+pub fn take(
+    request: &mut Request<'_>,
+    receipt_key: &str,
+    has_holds: impl FnOnce(&str) -> bool,
+) -> Result<Option<Box<Settle>>, Invalid> {
+    // Few requests settle.
+    if !has_receipt(request, receipt_key) || !has_holds(request.domain) {
+        return Ok(None);
+    }
     let mut first = None;
     let mut settle = Settle::default();
     for (i, descriptor) in request.descriptors.iter_mut().enumerate() {
-        let Some(j) = descriptor.entries.iter().position(|entry| entry.key == ENTRY) else { continue };
+        let Some(j) = descriptor.entries.iter().position(|entry| entry.key == receipt_key) else { continue };
         let value = descriptor.entries.remove(j).value;
         let refused = |reason| {
             Err(Invalid { field: format!("descriptors[{i}].entries[{j}].value"), problem: Problem::Receipt(reason) })
@@ -116,7 +154,7 @@ pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
             Some(first) if first == value => {}
             Some(_) => return refused("another receipt than that of an earlier descriptor"),
         }
-        if descriptor.entries.iter().any(|entry| entry.key == ENTRY) {
+        if descriptor.entries.iter().any(|entry| entry.key == receipt_key) {
             return refused("another entry of the descriptor is a receipt too");
         }
         if descriptor.is_negative_hits {
@@ -128,21 +166,59 @@ pub fn take(request: &mut Request<'_>) -> Result<Option<Box<Settle>>, Invalid> {
     Ok(first.map(|_| Box::new(settle)))
 }
 
-/// Adds a receipt to the dynamic metadata of a response: `{"weir.<domain>": {"receipt": ".."}}`. The domain in the key
-/// keeps filters of other domains on one route separate.
-pub fn add_to_metadata(response: &mut RateLimitResponse, domain: &str, holds: &[HeldCharge]) {
+fn has_receipt(request: &Request<'_>, receipt_key: &str) -> bool {
+    request.descriptors.iter().flat_map(|descriptor| &descriptor.entries).any(|entry| entry.key == receipt_key)
+}
+
+/// The dynamic metadata of a response with a receipt, `{"weir.<domain>": {"receipt": ".."}}`, as an encoded field. Empty
+/// without holds. After the fields of a response it adds to the response's own metadata: decoders merge both. The
+/// domain in the key keeps filters of other domains on one route separate.
+///
+/// The generated types would take two maps and four texts, which cost more than the charge itself.
+pub fn metadata_field(domain: &str, holds: &[HeldCharge]) -> Vec<u8> {
     if holds.is_empty() {
-        return;
+        return Vec::new();
     }
-    let receipt = ("receipt".to_owned(), Kind::StringValue(text(holds)).into());
-    let ours = Kind::StructValue(Struct { fields: [receipt].into_iter().collect() });
-    response.dynamic_metadata.get_or_insert_default().fields.insert(format!("weir.{domain}"), ours.into());
+    let bytes = charge_bytes(holds);
+    let text_len = text_len(&bytes);
+    // Each is the length of a message, from the inside out. A field has one byte before its length.
+    let field = |length: usize| 1 + encoded_len_varint(length as u64) + length;
+    let value = field(text_len);
+    let entry = field(FIELD.len()) + field(value);
+    let ours = field(entry);
+    let owner_value = field(ours);
+    let owner = OWNER.len() + domain.len();
+    let owner_entry = field(owner) + field(owner_value);
+    let metadata = field(owner_entry);
+    let mut out = Vec::with_capacity(field(metadata));
+    let head = |out: &mut Vec<u8>, number: u8, length: usize| {
+        const LENGTH_DELIMITED: u8 = 2;
+        out.push(number << 3 | LENGTH_DELIMITED);
+        put_varint(length as u64, out);
+    };
+    // RateLimitResponse.dynamic_metadata, Struct.fields, the key and the value of an entry.
+    head(&mut out, 6, metadata);
+    head(&mut out, 1, owner_entry);
+    head(&mut out, 1, owner);
+    out.extend_from_slice(OWNER.as_bytes());
+    out.extend_from_slice(domain.as_bytes());
+    head(&mut out, 2, owner_value);
+    // Value.struct_value, Struct.fields, the key and the value of an entry.
+    head(&mut out, 5, ours);
+    head(&mut out, 1, entry);
+    head(&mut out, 1, FIELD.len());
+    out.extend_from_slice(FIELD.as_bytes());
+    head(&mut out, 2, value);
+    // Value.string_value.
+    head(&mut out, 3, text_len);
+    put_text(&bytes, &mut out);
+    out
 }
 
 pub fn of_response<'r>(response: &'r RateLimitResponse, domain: &str) -> Option<&'r str> {
-    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("weir.{domain}"))?;
+    let ours = response.dynamic_metadata.as_ref()?.fields.get(&format!("{OWNER}{domain}"))?;
     let Some(Kind::StructValue(ours)) = &ours.kind else { return None };
-    match &ours.fields.get("receipt")?.kind {
+    match &ours.fields.get(FIELD)?.kind {
         Some(Kind::StringValue(receipt)) => Some(receipt),
         _ => None,
     }
@@ -159,11 +235,15 @@ pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use smallvec::smallvec;
     use weir_engine::Entry;
 
     use super::super::request::Descriptor;
     use super::*;
+
+    /// A renamed one, in place of `weir.receipt`.
+    const KEY: &str = "hold";
 
     fn hold(key: u64, store: HeldIn, hits: Hits) -> HeldCharge {
         HeldCharge { key, store, receipt: Receipt { hits, at: 1_700_000_000_000_000, mark: 472_222 } }
@@ -214,7 +294,7 @@ mod tests {
 
     fn request<'a>(values: &[&'a str]) -> Request<'a> {
         let descriptor = |value: &&'a str| Descriptor {
-            entries: smallvec![Entry { key: "user", value: "ann" }, Entry { key: ENTRY, value }],
+            entries: smallvec![Entry { key: "user", value: "ann" }, Entry { key: KEY, value }],
             ..Descriptor::default()
         };
         let mut descriptors: smallvec::SmallVec<_> = values.iter().map(descriptor).collect();
@@ -232,7 +312,11 @@ mod tests {
             (vec![&*receipt, &receipt], Some(Settle { descriptors: 0b110, holds })),
         ] {
             let mut request = request(&values);
-            assert_eq!(take(&mut request).unwrap().map(|settle| *settle), expected);
+            let sent = request.clone();
+            assert_eq!(take(&mut request, KEY, |_| false), Ok(None));
+            assert_eq!(take(&mut request, "weir.receipt", |_| true), Ok(None));
+            assert_eq!(request, sent, "an entry like any other");
+            assert_eq!(take(&mut request, KEY, |domain| domain == "shop").unwrap().map(|settle| *settle), expected);
             assert!(request.descriptors.iter().flat_map(|one| &one.entries).all(|entry| entry.key == "user"));
         }
     }
@@ -240,7 +324,7 @@ mod tests {
     #[test]
     fn a_bad_receipt_is_refused_by_its_place_and_without_its_text() {
         let (one, other) = (text(&[hold(7, HeldIn::Shared, 1)]), text(&[hold(8, HeldIn::Shared, 1)]));
-        let told = |request: &mut Request<'_>| take(request).unwrap_err().to_string();
+        let told = |request: &mut Request<'_>| take(request, KEY, |_| true).unwrap_err().to_string();
         let place = "descriptors[1].entries[1].value";
         assert_eq!(
             told(&mut request(&["secret"])),
@@ -251,7 +335,7 @@ mod tests {
             "descriptors[2].entries[1].value: another receipt than that of an earlier descriptor"
         );
         let mut twice = request(&[&one]);
-        twice.descriptors[1].entries.push(Entry { key: ENTRY, value: &one });
+        twice.descriptors[1].entries.push(Entry { key: KEY, value: &one });
         assert_eq!(told(&mut twice), format!("{place}: another entry of the descriptor is a receipt too"));
         let mut negative = request(&[&one]);
         negative.descriptors[1].is_negative_hits = true;
@@ -262,15 +346,23 @@ mod tests {
     #[test]
     fn answers_have_the_receipt_beside_what_they_have() {
         let holds = [hold(7, HeldIn::Shared, 100)];
-        let mut response = RateLimitResponse::default();
-        add_to_metadata(&mut response, "shop", &holds);
-        add_to_metadata(&mut response, "other", &holds);
-        add_to_metadata(&mut response, "none", &[]);
-        assert_eq!(of_response(&response, "shop"), Some(&*text(&holds)));
-        assert_eq!(of_response(&response, "none"), None);
-        let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
-        let receipt = serde_json::json!({ "receipt": text(&holds) });
-        assert_eq!(metadata, serde_json::json!({ "weir.shop": receipt, "weir.other": receipt }));
+        assert!(metadata_field("none", &[]).is_empty());
+        // Every length takes one byte, and then two.
+        let long = "d".repeat(256);
+        for (domain, holds) in [("shop", &holds[..]), (&long, &[hold(7, HeldIn::Shared, 100); HOLDS_MAX])] {
+            // The response has metadata of its own, and more fields.
+            let own = ("weir".to_owned(), Kind::NumberValue(7.0).into());
+            let own = pbjson_types::Struct { fields: [own].into_iter().collect() };
+            let response = RateLimitResponse { dynamic_metadata: Some(own), ..RateLimitResponse::default() };
+            let field = metadata_field(domain, holds);
+            assert_eq!(field.len(), field.capacity());
+            let response = RateLimitResponse::decode(&*[response.encode_to_vec(), field].concat()).unwrap();
+            assert_eq!(of_response(&response, domain), Some(&*text(holds)));
+            assert_eq!(of_response(&response, "none"), None);
+            let metadata = serde_json::to_value(response.dynamic_metadata.unwrap()).unwrap();
+            let receipt = serde_json::json!({ "receipt": text(holds) });
+            assert_eq!(metadata, serde_json::json!({ "weir": 7.0, format!("weir.{domain}"): receipt }));
+        }
         let mut body = b"{\"overallCode\":\"OK\"}".to_vec();
         add_to_json(&mut body, &[]);
         add_to_json(&mut body, &holds);

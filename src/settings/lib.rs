@@ -96,6 +96,8 @@ settings! {
         quota_mode: bool = "quota_mode", Kind::Switch, Is("off");
         /// Parts of responses besides the statuses.
         response: Response;
+        /// Holds.
+        holds: Holds;
         /// the part of a limit above which hits are counted as near it
         near_limit_ratio: Fraction = "near_limit_ratio", Kind::Fraction, Is("0.8");
         /// The memory store.
@@ -254,6 +256,17 @@ settings! {
         reset_header: String = "response.reset_header", Kind::HeaderName, Is("RateLimit-Reset");
     }
 }
+
+settings! {
+    /// Holds.
+    pub struct Holds {
+        /// the key of the entry that returns a receipt, in domains with holds; no rule there meets it
+        receipt_key: String = "holds.receipt_key", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is(RECEIPT_KEY);
+    }
+}
+
+/// The default key of the entry that returns a receipt.
+pub const RECEIPT_KEY: &str = "weir.receipt";
 
 /// The names of the headers of `response.ietf_headers`.
 const IETF_HEADERS: [&str; 3] = ["Retry-After", "RateLimit", "RateLimit-Policy"];

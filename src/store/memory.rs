@@ -87,8 +87,8 @@ impl Memory {
 
     fn decide_now(&self, given_back: &[GivenBack], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         // Most decisions have one charge.
-        if let ([], [charge]) = (given_back, charges) {
-            return self.decide_one(charge, mode);
+        if let [charge] = charges {
+            return self.decide_one(given_back, charge, mode);
         }
         let (places, firsts) = decision::key_indices(charges);
         let hashes: SmallVec<[u32; 4]> =
@@ -98,7 +98,12 @@ impl Memory {
         let now = self.clock.now();
 
         if !given_back.is_empty() {
-            self.give_back(&mut locked, given_back, charges, now)?;
+            check_windows(given_back, charges, now)?;
+            for back in given_back {
+                let undo = undo_of(back, charges);
+                let hash = self.hash(undo.key);
+                self.take_back(shard(&mut locked, self.shard_of(hash)), hash, &undo, now);
+            }
         }
         let key = |place: usize| charges[usize::from(firsts[place])].key;
         let found: SmallVec<[Option<usize>; 4]> = hashes
@@ -144,11 +149,17 @@ impl Memory {
     }
 
     /// As `decide_now`, for one charge, without the lists.
-    fn decide_one(&self, charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
+    fn decide_one(&self, given_back: &[GivenBack], charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
         let hash = self.hash(charge.key);
         let mut shard = self.shards[self.shard_of(hash)].lock();
         // Read under the lock, as above.
         let now = self.clock.now();
+        if !given_back.is_empty() {
+            check_windows(given_back, slice::from_ref(charge), now)?;
+            for back in given_back {
+                self.take_back(&mut shard, hash, &undo_of(back, slice::from_ref(charge)), now);
+            }
+        }
         let found = shard.find(charge.key, hash);
         let state = found.and_then(|at| shard.live_at(at, now));
         let (decision, effects) = match decision::decide(slice::from_ref(charge), &[0], |_| state, mode, now) {
@@ -191,47 +202,23 @@ impl Memory {
         Scanned { keys, next: (!is_last).then_some(next) }
     }
 
-    /// Gives hits back to keys of a decision.
-    ///
-    /// # Errors
-    /// When no window of a calendar holds the clock, and nothing was given back.
-    fn give_back(
-        &self,
-        locked: &mut Locked<'_>,
-        given_back: &[GivenBack],
-        charges: &[Charge<'_>],
-        now: Micros,
-    ) -> Result<(), StoreError> {
-        let charge_of = |back: &GivenBack| &charges[usize::from(back.charge)];
-        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
-        if applying.chain(given_back.iter().map(charge_of)).any(|charge| has_no_window(charge.bounds, now)) {
-            return Err(StoreError::StaleBounds { now });
-        }
-        for back in given_back {
-            let &Charge { key, limit, bounds, .. } = charge_of(back);
-            self.take_back(locked, &Undo { key, limit, receipt: back.receipt, bounds }, now);
-        }
-        Ok(())
-    }
-
     /// Takes one charge back.
     ///
     /// # Errors
     /// When no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
-        let mut locked = self.lock(&[self.hash(undo.key)]);
+        let hash = self.hash(undo.key);
+        let mut shard = self.shards[self.shard_of(hash)].lock();
         let now = self.clock.now();
         if has_no_window(undo.bounds, now) {
             return Err(StoreError::StaleBounds { now });
         }
-        self.take_back(&mut locked, undo, now);
+        self.take_back(&mut shard, hash, undo, now);
         Ok(())
     }
 
     /// Takes one charge back, whose window of a calendar holds now. Entries can have other numbers afterwards.
-    fn take_back(&self, locked: &mut Locked<'_>, undo: &Undo<'_>, now: Micros) {
-        let hash = self.hash(undo.key);
-        let shard = shard(locked, self.shard_of(hash));
+    fn take_back(&self, shard: &mut Shard, hash: u32, undo: &Undo<'_>, now: Micros) {
         let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else { return };
         let owner = shard.entries[at].owner;
         let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, bounds: undo.bounds };
@@ -239,6 +226,25 @@ impl Memory {
             undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
         });
     }
+}
+
+/// The undo of hits that a decision over these charges gives back.
+fn undo_of<'a>(back: &GivenBack, charges: &[Charge<'a>]) -> Undo<'a> {
+    let Charge { key, limit, bounds, .. } = charges[usize::from(back.charge)];
+    Undo { key, limit, receipt: back.receipt, bounds }
+}
+
+/// Checks the calendar windows of a decision that gives hits back, before anything changes.
+///
+/// # Errors
+/// When no window of a calendar holds the clock.
+fn check_windows(given_back: &[GivenBack], charges: &[Charge<'_>], now: Micros) -> Result<(), StoreError> {
+    let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
+    let backs = given_back.iter().map(|back| &charges[usize::from(back.charge)]);
+    if applying.chain(backs).any(|charge| has_no_window(charge.bounds, now)) {
+        return Err(StoreError::StaleBounds { now });
+    }
+    Ok(())
 }
 
 /// Whether these are boundaries of a calendar of which no window holds now. [cl-3]

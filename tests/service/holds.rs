@@ -114,6 +114,41 @@ fn a_bad_receipt_is_refused_by_its_place_and_means_nothing_without_holds() {
     );
 }
 
+#[test]
+fn a_setting_renames_the_entry_that_returns_a_receipt() {
+    const KEY: &str = "gateway.receipt";
+    let served = Served::start(POLICY, &[&format!("holds.receipt_key={KEY}")]);
+    let mut client = Client::connect(served.at.grpc);
+    let returned = |key: &str, receipt: &str| {
+        let mut request = rls::request("shop", &[("user", "ann"), (key, receipt)]);
+        request.descriptors[0].hits_addend = Some(UInt64Value { value: 0 });
+        request
+    };
+    let open = |client: &mut Client| receipt_of(&client.ask(ann(100, None)).unwrap()).expect("a receipt");
+    let receipt = open(&mut client);
+    let other = client.ask(returned("weir.receipt", &receipt)).unwrap();
+    assert_eq!(other.statuses[0].current_limit, None, "an entry like any other, which no rule meets");
+    assert_eq!(remaining(&client.ask(returned(KEY, &receipt)).unwrap()), 1_000_000);
+    let refused = client.ask(returned(KEY, "x")).unwrap_err();
+    assert!(refused.message().starts_with("descriptors[0].entries[1].value: "), "{refused}");
+    // By HTTP.
+    let receipt = open(&mut client);
+    let entries = json!([{"key": "user", "value": "ann"}, {"key": KEY, "value": receipt}]);
+    let body = json!({"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
+    let answer = http::post_json(served.at.http, "/json", &body.to_string()).expect("an answer");
+    assert!(answer.body.contains(r#""limitRemaining":1000000"#), "{}", answer.body);
+    // From the command line, which takes the key from its argument.
+    let receipt = open(&mut client);
+    let server = served.at.grpc.to_string();
+    let mut command = Command::new(binary());
+    command.args(["ask", &server, "shop", "user=ann", "--hits", "7", "--settle", &format!("{KEY}={receipt}")]);
+    let output = command.output().expect("weir runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("999993 of 1000000 per year left"), "{text}");
+    let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}"));
+    assert_eq!([count("opened"), count("settled"), count("lost").or(Some(0))], [Some(3), Some(3), Some(0)]);
+}
+
 /// Every answer that a caller has read keeps its hit; of the others those that HTTP/2 had not taken are released. [hd-9]
 #[test]
 fn what_callers_opened_that_went_away_is_released() {

@@ -54,14 +54,6 @@ fn sigterm_takes_weir_out_of_service_first() {
     assert_refused(weir.grpc);
 }
 
-/// A single file of policies has no directory with files of rows, and the server does not wait for any.
-#[test]
-fn a_server_with_one_file_of_policies_becomes_ready() {
-    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let weir = Weir::start(&policies.path().join("shop.yaml"), &["--store", "memory"]);
-    assert_eq!(health(weir.grpc, SERVICE), ServingStatus::Serving);
-}
-
 /// The lines of a start in the log, with `_` for what differs from start to start.
 fn shape(log: &str) -> Vec<String> {
     let varies = Regex::new(r"^\S+Z |took=\S+|commit \w+|[\d.]+:\d+|^  (?:cores|policies) .*").expect("a pattern");

@@ -109,6 +109,7 @@ impl Live {
             request_bytes: settings.limits.request_bytes,
             bounds: configured::bounds(&settings.limits),
             extras,
+            receipt_key: settings.holds.receipt_key.clone(),
             memory: MemoryBounds {
                 streams: settings.grpc.max_streams,
                 receive_timeout: Duration::from_secs(10),

@@ -123,6 +123,9 @@ fn the_defaults_are_those_of_the_design() {
             remaining_header: "RateLimit-Remaining",
             reset_header: "RateLimit-Reset",
         },
+        holds: Holds {
+            receipt_key: "weir.receipt",
+        },
         near_limit_ratio: 0.8,
         memory: Memory {
             max_keys: 1000000,
@@ -470,6 +473,8 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("quota_mode", "true", "tRUE"),
         ("response.limit_header", "X-Limit", "X Limit"),
         ("response.reset_header", "x-reset_2", "x:reset"),
+        ("holds.receipt_key", "gateway.receipt", "gateway receipt"),
+        ("holds.receipt_key", "r", ""),
         ("deny_cache.max_age", "0s", "1m1us"),
         ("deny_cache.max_keys", "10000000", "10000001"),
         ("deny_cache.max_keys", "1", "0"),

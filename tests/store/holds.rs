@@ -107,6 +107,33 @@ fn what_no_longer_counts_is_not_given_back_to_a_later_window() {
     });
 }
 
+/// FNV-1a gives both keys one number. Their receipts could give the hits of one key back to the other. [hd-4] [hd-6]
+#[test]
+fn nothing_goes_to_a_key_that_has_the_number_of_another_one() {
+    const ONE: &str = "xcPegKwU-rO";
+    const OTHER: &str = "LFpYVvBC0aM";
+    on_both(|worlds| {
+        let world = worlds.with(&policy(WINDOWS[0]), Mode::Atomic);
+        let ask = |users: &[(&str, u32)], settle| {
+            let operation = |hits| if hits == 0 { Operation::Peek } else { Operation::Consume(hits) };
+            let asked: Vec<_> = users.iter().map(|&(user, hits)| ("user", user, operation(hits))).collect();
+            let answer = world.ask_for(&asked, settle);
+            (answer.statuses.iter().map(|status| status.remaining).collect::<Vec<_>>(), answer.holds)
+        };
+        assert_eq!(ask(&[(ONE, 6), (OTHER, 4)], None), (vec![4, 6], vec![]), "no receipt for both");
+        assert_eq!(world.holds.get(), ([2, 0, 0, 2], [10, 0, 0]));
+        let (_, holds) = ask(&[(ONE, 2)], None);
+        assert_eq!(holds.len(), 1);
+        let both = Settle { descriptors: 0b11, holds: holds.clone() };
+        assert_eq!(ask(&[(ONE, 0), (OTHER, 0)], Some(both)), (vec![2, 6], vec![]), "for which of them is not certain");
+        assert_eq!(ask(&[(ONE, 0)], Some(first(&holds))), (vec![4], vec![]));
+        assert_eq!(world.holds.get(), ([3, 1, 0, 3], [12, 2, 0]));
+        // One key in two descriptors is not ambiguous.
+        let (_, holds) = ask(&[(ONE, 1), (ONE, 1)], None);
+        assert_eq!(holds.len(), 2);
+    });
+}
+
 #[test]
 fn post_paid_limits_beside_a_hold_wait_for_the_settle() {
     let text = "domain: shop

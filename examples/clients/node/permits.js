@@ -1,4 +1,5 @@
-// Runs jobs, at most two of a user at a time: a guard takes a permit, and gives it back when its job ends or fails.
+// Runs jobs, at most two of a user at a time, and answers whose cost is known at their end: a guard takes a permit, or an estimate
+// of tokens, and settles it when its work ends or fails.
 //
 //     node permits.js [ADDRESS [USER]]
 "use strict";
@@ -19,12 +20,13 @@ const definition = loader.loadSync("envoy/service/ratelimit/v3/rls.proto", {
 });
 const { RateLimitService } = grpc.loadPackageDefinition(definition).envoy.service.ratelimit.v3;
 
-// The user has as many jobs in flight as it may.
+// The user has as many jobs in flight as it may, or fewer tokens left than the estimate.
 class Denied extends Error {}
 
-function call(client, entries) {
+function call(client, entries, hits) {
   return new Promise((resolve, reject) => {
-    const request = { domain: "clients", descriptors: [{ entries }] };
+    const hits_addend = hits === undefined ? undefined : { value: hits };
+    const request = { domain: "clients", descriptors: [{ entries, hits_addend }] };
     const options = { deadline: Date.now() + DEADLINE_MS };
     client.ShouldRateLimit(request, options, (error, answer) => (error ? reject(error) : resolve(answer)));
   });
@@ -32,20 +34,33 @@ function call(client, entries) {
 
 // Runs a job while it holds a permit. Throws Denied if none is free.
 async function withPermit(client, what, user, job) {
-  const receipt = await take(client, what, user);
+  const receipt = await take(client, what, "job", user);
   try {
     return await job();
   } finally {
     // Also when the job fails. A second settle would take out the permit of another job.
-    await settle(client, what, user, receipt);
+    await settle(client, what, "job", user, receipt);
   }
 }
 
-// Returns the receipt of a permit; undefined if weir does not answer, since this program goes on without a limit then.
-async function take(client, what, user) {
+// Does work that holds an estimate of tokens. The work sets `used` of its argument to the tokens that it has used; the others go back.
+// Throws Denied if fewer tokens than the estimate are left.
+async function withEstimate(client, what, user, estimate, work) {
+  const receipt = await take(client, what, "budget", user, estimate);
+  const tokens = { used: 0 };
+  try {
+    return await work(tokens);
+  } finally {
+    // Also when the work fails: what it has used until then is charged.
+    await settle(client, what, "budget", user, receipt, tokens.used);
+  }
+}
+
+// Returns a receipt; undefined if weir does not answer, since this program goes on without a limit then.
+async function take(client, what, key, user, estimate) {
   let answer;
   try {
-    answer = await call(client, [{ key: "job", value: user }]);
+    answer = await call(client, [{ key, value: user }], estimate);
   } catch (error) {
     console.log(`${what}: no answer (${grpc.status[error.code]}), started by the fallback`);
     return undefined;
@@ -53,19 +68,20 @@ async function take(client, what, user) {
   if (answer.overall_code === "OVER_LIMIT") {
     throw new Denied(what);
   }
-  console.log(`${what}: started, ${answer.statuses[0].limit_remaining} free`);
+  const left = answer.statuses[0].limit_remaining;
+  console.log(`${what}: ` + (estimate === undefined ? `started, ${left} free` : `holds ${estimate}, ${left} left`));
   return answer.dynamic_metadata.fields["weir.clients"].structValue.fields.receipt.stringValue;
 }
 
-// Gives a permit back, once. If this fails the permit ends by itself, when its window is over.
-async function settle(client, what, user, receipt) {
+// Settles a receipt, once. If this fails the permit or the estimate ends by itself, when its window is over.
+async function settle(client, what, key, user, receipt, used) {
   if (receipt === undefined) {
     return;
   }
   try {
-    const entries = [{ key: "job", value: user }, { key: "weir.receipt", value: receipt }];
-    const answer = await call(client, entries);
-    console.log(`${what}: ended, ${answer.statuses[0].limit_remaining} free`);
+    const entries = [{ key, value: user }, { key: "weir.receipt", value: receipt }];
+    const left = (await call(client, entries, used)).statuses[0].limit_remaining;
+    console.log(`${what}: ` + (used === undefined ? `ended, ${left} free` : `used ${used}, ${left} left`));
   } catch (error) {
     console.log(`${what}: ended, but not settled (${grpc.status[error.code]})`);
   }
@@ -85,6 +101,13 @@ async function main() {
       console.log(`${error.message}: denied, try again later`);
     }
     await withPermit(client, "job 4", user, () => {});
+  });
+  await withEstimate(client, "answer 1", user, 400, (tokens) => {
+    tokens.used = 37;
+  });
+  await withEstimate(client, "answer 2", user, 400, (tokens) => {
+    // More than the estimate is charged all the same.
+    tokens.used = 500;
   });
   client.close();
 }

@@ -8,13 +8,13 @@ use tokio::runtime::Runtime;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
-use weir_limiter::{Answer, Undecided};
+use weir_limiter::{Answer, Query, Undecided};
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
 use weir_policies::{Dialect, GivenRows, Problems};
-use weir_rls::configured;
 use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::proto::RateLimitRequest;
 use weir_rls::request::Request;
+use weir_rls::{configured, receipts};
 use weir_store::StoreError;
 use weir_store::redis::Endpoint;
 use weir_text::instant_text;
@@ -221,8 +221,10 @@ impl Running<'_> {
 
     /// Sends one request as if it came from the network.
     fn send(&self, request: &RateLimitRequest) -> Result<RequestResult, Trouble> {
-        let request = Request::of(request);
-        let query = match convert::query(&request, &self.bounds) {
+        let mut request = Request::of(request);
+        let receipt_key = &self.case.settings.holds.receipt_key;
+        let taken = receipts::take(&mut request, receipt_key, |domain| self.world.has_holds(domain));
+        let query = match taken.and_then(|settle| Ok(Query { settle, ..convert::query(&request, &self.bounds)? })) {
             Ok(query) => query,
             Err(invalid) => return Ok(RequestResult::Error(invalid.to_string())),
         };

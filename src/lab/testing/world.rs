@@ -104,6 +104,11 @@ impl<'r> World<'r> {
         }
     }
 
+    /// Whether a domain has holds.
+    pub(super) fn has_holds(&self, domain: &str) -> bool {
+        self.world.limiter().has_holds(domain)
+    }
+
     /// Decides one request. Also returns the verdict of limits on trial, if the request meets any.
     pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
         let answer = match self.redis {

@@ -10,7 +10,7 @@ use super::Position;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "charging",
     "shadow_mode",
     "quota_mode",
@@ -25,6 +25,7 @@ pub const NAMES: [&str; 21] = [
     "response.limit_header",
     "response.remaining_header",
     "response.reset_header",
+    "holds.receipt_key",
     "memory.max_keys",
     "limits.descriptors",
     "limits.entries",

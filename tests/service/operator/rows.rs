@@ -308,6 +308,14 @@ fn a_server_is_not_ready_before_the_files_of_rows_are_in_force() {
 }
 
 #[test]
+fn a_server_is_ready_without_a_directory_in_which_files_of_rows_could_be() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    Weir::start(&directory.path().join("shop.yaml"), &[] as &[&str]);
+    Weir::start(&directory.path().join("absent"), &["--set", "policies.allow_empty=on"]);
+}
+
+#[test]
 fn a_redis_that_evicts_rows_is_a_warning_in_the_log_and_a_metric() {
     for (policy, servers) in [("allkeys-lru", 1), ("noeviction", 0)] {
         let redis = RedisServer::start_with(None, &["--maxmemory", "100mb", "--maxmemory-policy", policy]);

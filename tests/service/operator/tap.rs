@@ -586,12 +586,12 @@ fn a_terminal_shows_rows_and_no_text_controls_it() {
 fn a_tap_shows_what_holds_charge_and_settles_give_back() {
     let served = Served::start(
         "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 100, hold: true}}\n",
-        &[],
+        &["holds.receipt_key=gateway.receipt"],
     );
     let (mut tap, _) = Tap::open(served.at.admin, "");
     let mut ask = |hits: u64, receipt: Option<&str>| -> (Value, Value) {
         let mut entries = vec![json!({"key": "user", "value": "ann"})];
-        entries.extend(receipt.map(|receipt| json!({"key": "weir.receipt", "value": receipt})));
+        entries.extend(receipt.map(|receipt| json!({"key": "gateway.receipt", "value": receipt})));
         let body = json!({"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": hits}]});
         let answer = http::post_json(served.at.http, "/json", &body.to_string()).unwrap();
         let line = tap.next();

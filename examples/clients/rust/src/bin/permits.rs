@@ -1,5 +1,5 @@
-//! Runs jobs, at most two of a user at a time: a guard takes a permit, and gives it back when its job ends, fails, or takes too
-//! long.
+//! Runs jobs, at most two of a user at a time, and answers whose cost is known at their end: a guard takes a permit, or an
+//! estimate of tokens, and settles it when its work ends, fails, or takes too long.
 //!
 //! `cargo run --bin permits -- [ADDRESS [USER]]`
 
@@ -21,15 +21,15 @@ mod messages {
 /// The window of the limit: a job that took longer would run without a permit.
 const JOB_MAX: Duration = Duration::from_secs(60);
 
-/// Why a job did not end.
+/// Why work did not end.
 #[derive(Debug)]
 enum Failed {
-    /// The user has as many jobs in flight as it may.
+    /// The user has as many jobs in flight as it may, or fewer tokens left than the estimate.
     Denied(&'static str),
     TooLong,
 }
 
-/// Takes permits of one user.
+/// Takes permits and estimates of one user.
 #[derive(Clone)]
 struct Permits {
     service: RateLimitServiceClient<Channel>,
@@ -38,20 +38,23 @@ struct Permits {
     deadline: Duration,
 }
 
-/// A permit. Dropped, it is given back: its job has ended, failed, panicked, or was dropped itself.
-struct Permit {
+/// A permit or an estimate. Dropped, it is settled: its work has ended, failed, panicked, or was dropped itself.
+struct Guard {
     permits: Permits,
     what: &'static str,
-    /// None if weir did not answer, and once it was used: a second settle would take out the permit of another job.
+    /// None if weir did not answer, and once it was used: a second settle would give back what others hold.
     receipt: Option<String>,
+    /// The tokens that the work has used. None for a permit.
+    used: Option<u64>,
 }
 
 impl Permits {
-    async fn call(&mut self, receipt: Option<String>) -> Result<RateLimitResponse, Status> {
+    /// With hits it is about an estimate, and without about a permit.
+    async fn call(&mut self, receipt: Option<String>, hits: Option<u64>) -> Result<RateLimitResponse, Status> {
         let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
-        let job = std::iter::once(entry("job", self.user.clone()));
-        let entries = job.chain(receipt.map(|receipt| entry("weir.receipt", receipt))).collect();
-        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        let first = std::iter::once(entry(if hits.is_some() { "budget" } else { "job" }, self.user.clone()));
+        let entries = first.chain(receipt.map(|receipt| entry("weir.receipt", receipt))).collect();
+        let descriptors = vec![RateLimitDescriptor { entries, hits_addend: hits, ..RateLimitDescriptor::default() }];
         let mut request = Request::new(RateLimitRequest { domain: "clients".to_owned(), descriptors, hits_addend: 0 });
         request.set_timeout(self.deadline);
         // This includes the time to connect, which the timeout of the request does not.
@@ -61,50 +64,69 @@ impl Permits {
         }
     }
 
-    async fn take(&self, what: &'static str) -> Result<Permit, Failed> {
+    /// Takes the hits of an estimate, or a permit.
+    async fn take(&self, what: &'static str, estimate: Option<u64>) -> Result<Guard, Failed> {
         let mut permits = self.clone();
-        let answer = match permits.call(None).await {
+        let used = estimate.map(|_| 0);
+        let answer = match permits.call(None, estimate).await {
             Ok(answer) => answer,
             Err(status) => {
                 // The fallback of this program: work goes on without a limit while weir does not answer.
                 println!("{what}: no answer ({}), started by the fallback", name(&status));
-                return Ok(Permit { permits, what, receipt: None });
+                return Ok(Guard { permits, what, receipt: None, used });
             }
         };
         if answer.overall_code() == Outcome::OverLimit {
             return Err(Failed::Denied(what));
         }
-        println!("{what}: started, {} free", answer.statuses[0].limit_remaining);
-        Ok(Permit { permits, what, receipt: receipt_of(answer) })
+        let left = answer.statuses[0].limit_remaining;
+        match estimate {
+            None => println!("{what}: started, {left} free"),
+            Some(estimate) => println!("{what}: holds {estimate}, {left} left"),
+        }
+        Ok(Guard { permits, what, receipt: receipt_of(answer), used })
     }
 
     /// Runs a job while it holds a permit.
     async fn run(&self, what: &'static str, job: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
-        let mut permit = self.take(what).await?;
+        let mut permit = self.take(what, None).await?;
         let ended = tokio::time::timeout(JOB_MAX, job).await.unwrap_or(Err(Failed::TooLong));
-        // Where there is time to wait for it; if this future is dropped before, the permit's Drop does it.
-        if let Some(settled) = permit.settle() {
-            settled.await.ok();
-        }
+        permit.end().await;
         ended
+    }
+
+    /// Does work that holds an estimate of tokens. The work returns how many it has used; the others go back.
+    async fn answer(&self, what: &'static str, estimate: u64, work: impl Future<Output = u64>) -> Result<(), Failed> {
+        let mut held = self.take(what, Some(estimate)).await?;
+        held.used = Some(work.await);
+        held.end().await;
+        Ok(())
     }
 }
 
-impl Permit {
-    /// Gives the permit back in a task of its own, once. If that fails the permit ends by itself, when its window is over.
+impl Guard {
+    /// Settles where there is time to wait for it. If the future of the work is dropped before, `drop` settles.
+    async fn end(&mut self) {
+        if let Some(settled) = self.settle() {
+            settled.await.ok();
+        }
+    }
+
+    /// Settles in a task of its own, once. If that fails the permit or the estimate ends by itself, when its window is over.
     fn settle(&mut self) -> Option<JoinHandle<()>> {
         let receipt = self.receipt.take()?;
-        let (mut permits, what) = (self.permits.clone(), self.what);
+        let (mut permits, what, used) = (self.permits.clone(), self.what, self.used);
         Some(tokio::spawn(async move {
-            match permits.call(Some(receipt)).await {
-                Ok(answer) => println!("{what}: ended, {} free", answer.statuses[0].limit_remaining),
-                Err(status) => println!("{what}: ended, but not settled ({})", name(&status)),
+            match (permits.call(Some(receipt), used).await, used) {
+                (Ok(answer), None) => println!("{what}: ended, {} free", answer.statuses[0].limit_remaining),
+                (Ok(answer), Some(used)) => println!("{what}: used {used}, {} left", answer.statuses[0].limit_remaining),
+                (Err(status), _) => println!("{what}: ended, but not settled ({})", name(&status)),
             }
         }))
     }
 }
 
-impl Drop for Permit {
+impl Drop for Guard {
     fn drop(&mut self) {
         self.settle();
     }
@@ -145,5 +167,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         permits.run("job 4", async { Ok(()) }).await
     });
-    jobs.await.map_err(|failed| format!("{failed:?}").into())
+    let answers = async {
+        permits.answer("answer 1", 400, async { 37 }).await?;
+        // More than the estimate is charged all the same.
+        permits.answer("answer 2", 400, async { 500 }).await
+    };
+    let ended = async {
+        jobs.await?;
+        answers.await
+    };
+    ended.await.map_err(|failed| format!("{failed:?}").into())
 }
