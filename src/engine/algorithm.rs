@@ -39,7 +39,6 @@ use super::time::{Bounds, Duration, Micros, Window};
 algorithms! {
     /// Counts in windows. Admits at most twice the limit over any span of one window.
     FixedWindow {
-        /// Where the windows begin.
         anchor: Anchor,
     } = "fixed_window",
     /// Counts in two windows and weights the earlier one.
@@ -55,7 +54,6 @@ algorithms! {
     TokenBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
-        /// How it is refilled.
         refill: Refill,
     } = "token_bucket",
     /// Admits what `gcra` admits, and gives each admitted request the wait until its turn. [lb-1]
@@ -236,7 +234,6 @@ impl Algorithm {
     }
 }
 
-/// What is wrong with the numbers of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitError {
     /// A burst of 0 could never admit anything.
@@ -309,7 +306,6 @@ impl std::error::Error for LimitError {}
 pub enum Next {
     /// The state and its expiry stay unchanged, even if the charge observed a rolled window.
     Kept(Option<State>),
-    /// The key has this state now.
     Put(State),
     /// The state is empty, so the store can delete the key.
     Gone,
@@ -325,7 +321,6 @@ impl Next {
         }
     }
 
-    /// The state that the key has afterwards.
     pub fn into_state(self) -> Option<State> {
         match self {
             Self::Kept(state) => state,
@@ -357,7 +352,6 @@ fn own_observed<'o, C: Variant>(counting: &C, observed: &'o Observed) -> &'o C::
     own(counting, C::observed(observed))
 }
 
-/// Applies an effect to the state of a key.
 fn apply<C: Variant>(
     counting: &C,
     state: &mut Option<State>,

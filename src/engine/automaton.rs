@@ -33,10 +33,8 @@ pub struct Regex {
     parsed: Hir,
 }
 
-/// Why a text is not a valid regular expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegexError {
-    /// The mistake.
     pub message: String,
     /// The position of the mistake in characters, from 1; None if it concerns the whole text.
     pub at: Option<usize>,
@@ -90,7 +88,6 @@ impl Regex {
         }
     }
 
-    /// The regular expression as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -176,7 +173,6 @@ impl Automaton {
         Some(Progress { at, found: None })
     }
 
-    /// The state after one more byte.
     pub(super) fn read(&self, reading: Progress, byte: u8) -> Progress {
         self.reached(self.0.next_state(reading.at, byte), reading.found)
     }

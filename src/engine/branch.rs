@@ -29,7 +29,6 @@ pub enum Step<'p> {
     Pattern(&'p Pattern),
     /// To the regular expression of this name: the first in file order that matches the value.
     Regex(&'p str),
-    /// To the key alone.
     KeyAlone,
 }
 
@@ -49,11 +48,9 @@ impl<'p> Step<'p> {
 pub enum Lead<'p> {
     /// This text, alone or in a list, or as the text of a wildcard.
     Text(&'p str),
-    /// This network.
     Network(&'p Network),
     /// This wildcard or regular expression.
     Pattern(&'p Matcher),
-    /// The descriptor with the key alone.
     KeyAlone,
 }
 

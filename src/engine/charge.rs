@@ -35,7 +35,6 @@ crate::named! {
     /// How a limit affects the decision when it is over. [dc-3]
     #[derive(Hash)]
     pub enum Role {
-        /// It denies.
         Enforced = "enforced",
         /// It never denies.
         Shadow = "shadow",
@@ -70,13 +69,10 @@ crate::named! {
 pub struct Charge<'a> {
     /// The key of the state; see [`super::key`].
     pub key: &'a str,
-    /// The limit.
     pub limit: &'a Limit,
-    /// What the charge does.
     pub operation: Operation,
     /// The descriptor of the request, by position.
     pub group: u16,
-    /// How the limit affects the decision if it is over.
     pub role: Role,
     /// The id of the rule whose portion of a bounded store holds the state.
     pub owner: u32,

@@ -35,11 +35,9 @@ use super::policy::Place;
 /// Entries that meet the same rule in each of several policies.
 #[derive(Clone, Debug)]
 pub struct Class<'p, const N: usize> {
-    /// The key.
     pub key: String,
     /// A value of the class. None if it is unknown whether the class has a value.
     pub witness: Option<String>,
-    /// What distinguishes it from other classes.
     pub kind: ClassKind,
     /// Where the entries of the class lead in each policy.
     pub met: [Option<Place<'p>>; N],

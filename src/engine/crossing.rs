@@ -55,7 +55,6 @@ impl Rise {
         Self { from, window: after }
     }
 
-    /// The crossed shares.
     pub fn shares(&self, charge: &Charge<'_>) -> impl Iterator<Item = u8> {
         charge.limit.alert_at.crossed(charge.limit.requests(), self.from, self.window.count)
     }

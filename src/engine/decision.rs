@@ -14,7 +14,6 @@ use super::time::Micros;
 /// The answer of a limit to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The charge fits.
     Within,
     /// The charge does not fit now.
     Over {
@@ -32,10 +31,8 @@ impl Verdict {
     }
 }
 
-/// The outcome of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether the charge fits.
     pub verdict: Verdict,
     /// The most hits that were admissible just before this charge.
     pub remaining_before: Hits,
@@ -71,10 +68,8 @@ impl Outcome {
     }
 }
 
-/// The answer of a decision.
 #[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request is denied.
     pub denied: bool,
     /// The store's clock when it was made.
     pub now: Micros,
@@ -83,7 +78,6 @@ pub struct Decision {
     pub outcomes: SmallVec<[Outcome; 1]>,
 }
 
-/// The state that one charge found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundState {
     /// The state just before the charge.

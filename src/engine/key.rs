@@ -107,7 +107,6 @@ pub fn number(key: &str) -> u64 {
     key.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// The value of an entry in a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedValue {
     /// The value of the request, or the wildcard in its place.
@@ -116,10 +115,8 @@ pub enum ParsedValue {
     Name(String),
 }
 
-/// A key that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedKey<'k> {
-    /// The domain.
     pub domain: String,
     /// Keys and values of the descriptor. If the tag was shortened, the last value is incomplete.
     pub entries: Vec<(String, ParsedValue)>,

@@ -32,7 +32,6 @@ pub struct Limit {
     post_paid: bool,
     /// The time in which the limit applies. None: always. In a box, because few limits have a term. [te-1]
     pub term: Option<Box<Term>>,
-    /// The kind of the limit's states, with the numbers of this limit.
     kind: StateKind,
     /// The IANA name of a calendar's time zone; empty for UTC, and for every other limit.
     zone: Box<str>,
@@ -127,12 +126,10 @@ impl Limit {
         self.window
     }
 
-    /// The algorithm of the limit.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The kind of the limit's states, with the numbers of this limit.
     pub const fn kind(&self) -> &StateKind {
         &self.kind
     }
@@ -165,7 +162,6 @@ impl Limit {
         self.post_paid
     }
 
-    /// Sets whether usage is reported after the fact.
     pub fn set_post_paid(&mut self, post_paid: bool) {
         self.post_paid = post_paid;
         self.kind = self.kind.with_post_paid(post_paid);

@@ -4,23 +4,16 @@
 
 use std::collections::BTreeMap;
 
-/// The fields of a mapping, by name.
 pub type Fields = BTreeMap<Box<str>, Value>;
 
-/// One value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// No value.
     Null,
-    /// True or false.
     Bool(bool),
     /// A number in decimal notation, such as `-1.5e3`: the engine has no floats.
     Number(Box<str>),
-    /// A text.
     Text(Box<str>),
-    /// Values in order.
     List(Box<[Value]>),
-    /// Values by name.
     Map(Fields),
 }
 

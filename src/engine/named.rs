@@ -27,17 +27,14 @@ macro_rules! named {
         }
 
         impl $Enum {
-            /// All of them.
             pub const ALL: [Self; Self::NAMES.len()] = [$(Self::$Variant),+];
             /// Their names, in the order of the variants.
             pub const NAMES: [&'static str; [$($name),+].len()] = [$($name),+];
 
-            /// Its name.
             pub const fn name(self) -> &'static str {
                 Self::NAMES[self as usize]
             }
 
-            /// The one with this name.
             pub fn named(name: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.name() == name)
             }

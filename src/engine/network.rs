@@ -18,7 +18,6 @@ pub struct Network {
     length: u8,
 }
 
-/// Why a text is not a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
     /// It does not begin with an address.
@@ -172,7 +171,6 @@ impl Network {
         Self::of_value(value).is_some_and(|value| self.covers(&value))
     }
 
-    /// Whether each address of the other network is in this one.
     pub fn covers(&self, other: &Self) -> bool {
         other.is_v6 == self.is_v6 && other.length >= self.length && other.cut(self.length) == *self
     }

@@ -51,14 +51,12 @@ impl Numbers {
 /// Why an override has no effect on a policy set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// There is no such domain.
     NoDomain,
     /// The descriptor meets no rule.
     NoRule {
         /// How many of its entries matched, from the first on.
         met: usize,
     },
-    /// The rule has no limit.
     Unlimited,
     /// The rule has several limits, and the override names none of them. Contains their names.
     Unnamed(Vec<String>),

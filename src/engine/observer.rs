@@ -129,10 +129,8 @@ pub trait Tap: Send + Sync {
 
 /// A request with its answer. Each method computes its part only when it is called.
 pub trait AnsweredRequest {
-    /// The domain.
     fn domain(&self) -> &str;
 
-    /// How its decision ended.
     fn result(&self) -> DecisionResult;
 
     /// How many descriptors it has. The other methods take the position of one.
@@ -141,10 +139,8 @@ pub trait AnsweredRequest {
     /// The properties of a descriptor's charges and its result.
     fn entries(&self, at: usize) -> &[Entry<'_>];
 
-    /// The rule that a descriptor met.
     fn rule(&self, at: usize) -> Option<&Rule>;
 
-    /// The other facts about a descriptor.
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
 
     /// The content of the row that set the limits. None for the default plan, and for rules without rows.
@@ -154,10 +150,8 @@ pub trait AnsweredRequest {
     }
 }
 
-/// The operation on one descriptor, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnsweredDescriptor {
-    /// The operation.
     pub operation: Operation,
     /// The limit that the request sent with the descriptor.
     pub limit: Option<(Hits, Unit)>,
@@ -174,9 +168,7 @@ pub struct AnsweredDescriptor {
 }
 
 crate::named! {
-    /// The result for one descriptor.
     pub enum DescriptorVerdict {
-        /// Within its limits.
         Ok = "ok",
         /// Over a limit that denies.
         Over = "over",
@@ -190,14 +182,12 @@ crate::named! {
 pub struct TraceIds {
     /// The trace, shared by all of its spans.
     pub trace: u128,
-    /// The span.
     pub span: u64,
 }
 
 /// Receives the events of one decision that belongs to a sampled trace. Other decisions have no trace object and no
 /// extra cost.
 pub trait Trace: Send + Sync {
-    /// The trace and the span of the decision.
     fn ids(&self) -> TraceIds;
 
     /// A descriptor matched this rule, or no rule.
@@ -211,7 +201,6 @@ pub trait Trace: Send + Sync {
     /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>);
 
-    /// A call to a store ended.
     fn store_called(&self, call: StoreCall);
 
     /// The store of a descriptor gave no answer, and `on_error` decides. [st-4]
@@ -238,7 +227,6 @@ pub struct StoreCall {
     pub store: &'static str,
     /// The address of the store, `HOST:PORT` or a path, if it is one place outside of this process.
     pub place: Option<String>,
-    /// The charges of the call.
     pub charges: usize,
     /// The failure in one word; none if the store answered.
     pub error: Option<&'static str>,
@@ -251,28 +239,21 @@ pub struct StoreCall {
 /// One limit's part of a decision, for counting.
 #[derive(Clone, Copy, Debug)]
 pub struct Charged<'a> {
-    /// The owner of the limit.
     pub limit: LimitOf<'a>,
     /// The descriptor that met the limit, as in the request.
     pub entries: &'a [Entry<'a>],
     /// The row that the limit's numbers are from; none for the default plan and rules without rows.
     pub row: Option<&'a Arc<RowContent>>,
-    /// How the request is charged.
     pub mode: Mode,
-    /// The operation.
     pub charge: &'a Charge<'a>,
-    /// The result.
     pub outcome: &'a Outcome,
-    /// What gave the answer.
     pub by: AnsweredBy,
 }
 
 /// A share of a limit that a decision crossed.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossed<'a> {
-    /// The owner of the limit.
     pub limit: LimitOf<'a>,
-    /// The charge that crossed it.
     pub charge: &'a Charge<'a>,
     /// In percent of the limit.
     pub share: u8,
@@ -287,17 +268,14 @@ pub struct Crossed<'a> {
 pub enum LimitOf<'a> {
     /// A rule, with the limit's position in it.
     Rule(&'a Rule, usize),
-    /// The request itself.
     Request {
         /// The domain of the request; a policy defines it.
         domain: &'a str,
     },
 }
 
-/// What decided about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnsweredBy {
-    /// A store.
     Store,
     /// The cache of denials. It has a known denial of this limit.
     Cache,
@@ -310,7 +288,6 @@ crate::named! {
     pub enum LeaseResult {
         /// The hits were charged.
         Taken = "taken",
-        /// They did not fit.
         Denied = "denied",
         /// The store gave no answer, and may have charged them.
         Failed = "failed",
@@ -336,13 +313,9 @@ crate::named! {
 crate::named! {
     /// The result of a decision, for counting.
     pub enum DecisionResult {
-        /// The request may pass.
         Ok = "ok",
-        /// The request is over a limit.
         OverLimit = "over_limit",
-        /// The request was invalid.
         Invalid = "invalid",
-        /// No policy has the domain.
         UnknownDomain = "unknown_domain",
         /// No policies were loaded yet.
         NoPolicies = "no_policies",

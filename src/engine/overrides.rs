@@ -22,9 +22,7 @@ pub type Entries = Box<[(Box<str>, Box<str>)]>;
 /// The numbers that an operator has set for one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The domain.
     pub domain: Box<str>,
-    /// The keys and values of the descriptor.
     pub entries: Entries,
     /// The numbers of one or several limits of its rule. The other limits stay as they are.
     pub numbers: Box<[Numbers]>,
@@ -33,7 +31,6 @@ pub struct Override {
 }
 
 impl Override {
-    /// The descriptor in the form of a request.
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }

@@ -12,7 +12,6 @@ impl Pattern {
         text.contains('*').then(|| Self { text: text.into() })
     }
 
-    /// The pattern as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -47,7 +46,6 @@ impl Pattern {
 /// The text in place of a value, in the key of a state that all values of a descriptor share. [ky-2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedBy<'p> {
-    /// The wildcard, as written.
     Pattern(&'p Pattern),
     /// The name of a list, of networks or of a regular expression.
     Name(&'p str),

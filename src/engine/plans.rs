@@ -28,13 +28,11 @@ pub struct Plans {
 /// The numbers of one limit under one plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanNumbers {
-    /// The name of the plan.
     pub plan: Box<str>,
     /// Hits and window. None if the plan does not have this limit.
     pub rate: Option<(u32, Window)>,
 }
 
-/// Why the plans of a rule are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlansError {
     /// A limit has numbers for the default plan. The limit's own numbers are those of the default plan.
@@ -100,7 +98,6 @@ impl Plans {
         Ok(Self { default: default.into(), plans })
     }
 
-    /// The name of the default plan.
     pub fn default_plan(&self) -> &str {
         &self.default
     }
@@ -110,12 +107,10 @@ impl Plans {
         self.plans.iter().map(|(name, limits)| (&**name, &**limits))
     }
 
-    /// The names of the plans.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(name, _)| name)
     }
 
-    /// The limits of the default plan.
     pub fn default_limits(&self) -> &PlanLimits {
         &self.plans[0].1
     }

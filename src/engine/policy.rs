@@ -47,7 +47,6 @@ crate::named! {
 crate::named! {
     /// The part of a policy that sets `on_error` for a charge.
     pub enum SaidBy {
-        /// The rule of the limit.
         Rule = "rule",
         /// The domain, for all of its rules without `on_error`.
         Domain = "domain",
@@ -92,7 +91,6 @@ pub struct NodeSpec {
 /// The content of a rule, as written.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
-    /// The limits, or that the rule is unlimited.
     pub kind: RuleKind,
     /// What its limits do when they are over; see [`Role::of`].
     pub role: Role,
@@ -138,7 +136,6 @@ pub enum RuleKind {
 /// Why policies contradict each other. The loader finds these first, with file and line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyError {
-    /// Two domains have the same name.
     DuplicateDomain(String),
     /// Two descriptors at one level have the same key and value; the path is `domain|key=value`.
     DuplicateDescriptor(String),
@@ -193,18 +190,15 @@ impl std::error::Error for PolicyError {}
 pub struct Rule {
     /// The rule's position among all rules of its policy set: stable until the next load.
     pub id: u32,
-    /// Its domain.
     pub domain: Box<str>,
     /// The rule's path: `key=value|key`. It has only words of the policy, never of a caller. A backslash precedes each
     /// separator in a word, so the paths of a domain are unique.
     pub path: Box<str>,
     /// The limits. All of them apply. Empty if the rule is unlimited.
     pub limits: Box<[Limit]>,
-    /// Whether all requests pass.
     pub unlimited: bool,
     /// The name of an unlimited rule, for people. `replaces` does not apply to it. [mt-5]
     pub unlimited_name: Option<Box<str>>,
-    /// What its limits do when they are over.
     pub role: Role,
     /// Whether the limits are quotas of a request. With [`Role::Shadow`] they are quotas that are never over.
     pub is_quota: bool,
@@ -231,7 +225,6 @@ impl Rule {
 /// One descriptor on the path to a rule. It has what statistics need for the rule's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// The descriptor's key.
     pub key: Box<str>,
     /// The values that it matches. None: the key alone.
     pub value: Option<Matcher>,
@@ -243,7 +236,6 @@ pub struct Level {
     pub value_to_metric: bool,
 }
 
-/// The result of matching a descriptor.
 #[derive(Debug)]
 pub struct Match<'p> {
     /// The rule at exactly the depth of the descriptor.
@@ -319,7 +311,6 @@ impl<'p> Place<'p> {
         self.0.rule
     }
 
-    /// Where an entry leads.
     #[must_use]
     pub fn child(self, entry: Entry<'_>) -> Option<Self> {
         self.0.child(entry).map(|(_, node)| Self(node))
@@ -412,7 +403,6 @@ fn joined(key: &str, value: Option<&str>) -> String {
 pub struct Domain {
     /// Its position among the domains of its set, from 0.
     pub id: u32,
-    /// The domain's name.
     pub name: Box<str>,
     /// How requests are charged. None: by the setting `charging`. A domain with holds is always atomic. [dc-4] [hd-1]
     pub mode: Option<Mode>,
@@ -516,7 +506,6 @@ impl PolicySet {
         Ok(())
     }
 
-    /// The domain with this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }

@@ -28,11 +28,9 @@ pub const ENDED_ROW_KEPT_US: Micros = 60_000_000;
 /// A row: the numbers of one descriptor in place of the default plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The domain.
     pub domain: Box<str>,
     /// The descriptor. The row stores it, because the key has only a hash of a long one. [ky-3]
     pub entries: Entries,
-    /// The row's numbers.
     pub content: RowContent,
     /// From this instant of the store's clock on, the default plan applies again. [rw-4]
     pub until: Option<Micros>,
@@ -107,7 +105,6 @@ impl RowContent {
 }
 
 impl Row {
-    /// The descriptor in the form of a request.
     #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()

@@ -15,7 +15,6 @@ const WHOLE: u8 = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares(Box<[u8]>);
 
-/// Why numbers are not shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharesError {
     /// More than [`SHARES_MAX`].
@@ -60,7 +59,6 @@ impl Shares {
         Ok(Self(shares.into()))
     }
 
-    /// Whether there are no shares.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

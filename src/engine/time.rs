@@ -27,7 +27,6 @@ impl Term {
         if from < until { Some(Self { from, until }) } else { None }
     }
 
-    /// The instant at which the term begins.
     pub const fn from(&self) -> Micros {
         self.from
     }
@@ -37,7 +36,6 @@ impl Term {
         self.until
     }
 
-    /// Whether the instant is in the term.
     pub const fn holds(&self, now: Micros) -> bool {
         self.from <= now && now < self.until
     }
@@ -74,7 +72,6 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// The unit's length.
     pub const fn window(self) -> Window {
         let seconds = match self {
             Self::Second => 1,
@@ -125,7 +122,6 @@ impl fmt::Display for Window {
     }
 }
 
-/// A length that no window can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowError {
     /// It is shorter than 1 ms.
@@ -166,7 +162,6 @@ impl fmt::Display for Duration {
     }
 }
 
-/// The unit of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
     /// A local day, of 23 to 25 hours.

@@ -27,7 +27,6 @@ pub fn of_limit(limit: &Limit) -> u32 {
     limit.kind().weight()
 }
 
-/// The weight of the charge.
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
     match charge.operation {
         Operation::Refund(hits) => charge.limit.kind().weight_to_give(hits),

@@ -15,7 +15,6 @@ use super::told::{Told, tell};
 use super::unanswered::Unanswered;
 use super::{Query, Undecided};
 
-/// Counts decisions.
 pub(super) struct Counts {
     observer: Arc<dyn Observer>,
     /// The observer's lane.

@@ -30,7 +30,6 @@ const ROUNDS_MAX: u32 = 32;
 const WAIT_SHARE: u32 = 3;
 
 impl Limiter {
-    /// Decides a request under these policies.
     pub(super) async fn decide_under(
         &self,
         in_force: &InForce,

@@ -28,7 +28,6 @@ pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 /// What the cache contains about a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing useful.
     Nothing,
     /// Some charges are denied. The store must decide the others.
     Part(Denials),
@@ -37,7 +36,6 @@ pub enum Known {
 }
 
 impl Known {
-    /// The denials, if they are enough.
     pub fn enough(self) -> Option<Denials> {
         match self {
             Self::Enough(denials) => Some(denials),
@@ -286,7 +284,6 @@ impl DenyCache {
         self.hits.0.load(Ordering::Relaxed)
     }
 
-    /// The counts since the start.
     pub fn usage(&self) -> Usage {
         let sum = |of: fn(&Lookups) -> &AtomicU64| -> u64 {
             self.lookups.iter().map(|lookups| of(&lookups.0).load(Ordering::Relaxed)).sum()
@@ -305,7 +302,6 @@ impl DenyCache {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether the cache has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -426,7 +422,6 @@ struct CachedDenial {
     /// The rule. It also determines the store of the state: a list of limits and a single limit can be in different
     /// stores.
     owner: u32,
-    /// The requested hits.
     hits: Hits,
     seen: Observed,
     /// The store's clock at that time. It is between the two instants below.

@@ -28,7 +28,6 @@ pub struct Finishing<T: 'static> {
 }
 
 impl<T> Finishing<T> {
-    /// Wraps this request.
     pub fn new(request: Pin<Box<dyn Future<Output = T> + Send>>, must_finish: MustFinish) -> Self {
         Self { request: Some(request), must_finish }
     }

@@ -22,13 +22,10 @@ pub const HOLDS_MAX: usize = 64;
 pub struct HeldCharge {
     /// The hash of its key: [`key::number`].
     pub key: u64,
-    /// Where its state is.
     pub store: HeldIn,
-    /// What was charged.
     pub receipt: Receipt,
 }
 
-/// The store of a held charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldIn {
     /// The store of all states, if it is outside of this process.

@@ -15,9 +15,7 @@ use super::rows::known::KnownRow;
 /// The state of one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownState {
-    /// The key.
     pub key: String,
-    /// The algorithm's name.
     pub algorithm: &'static str,
     /// Hits per window.
     pub requests: u32,
@@ -27,7 +25,6 @@ pub struct ShownState {
     pub remaining: Hits,
     /// The time in microseconds until the state is empty.
     pub reset_after_us: Micros,
-    /// The state as stored.
     pub state: Option<State>,
 }
 

@@ -95,7 +95,6 @@ struct Asking {
 
 type CallEnd = watch::Sender<()>;
 
-/// A lease.
 struct Held {
     generation: u64,
     granted: Granted,
@@ -105,12 +104,10 @@ struct Held {
     is_late: bool,
 }
 
-/// What the store granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     /// The limit's hits at the time of the charge.
     pub(super) requests: Hits,
-    /// The proof of the charge.
     pub(super) receipt: Receipt,
     /// The state after the charge, and the store's clock at that time.
     pub(super) state: Observed,

@@ -99,7 +99,6 @@ pub struct Options {
     pub mode: Mode,
     /// What happens to a request if its store does not answer and neither rule nor domain sets `on_error`.
     pub on_error: OnError,
-    /// What the settings change about every rule.
     pub modes: Modes,
     /// The time limit of a store for one decision.
     pub budget: Duration,
@@ -139,7 +138,6 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter of these policies.
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
         let counts = Counts::new(observer.clone(), options.unanswered.clone());
@@ -229,7 +227,6 @@ impl Limiter {
         &*self.stores.options.store
     }
 
-    /// The leases that the process has now.
     #[must_use]
     pub fn lease_totals(&self) -> LeaseTotals {
         self.stores.options.leases.totals()

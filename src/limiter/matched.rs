@@ -32,11 +32,9 @@ const REQUEST_NAME: &str = "(request)";
 pub(super) struct Matched<'p> {
     pub(super) domain: &'p Domain,
     pub(super) modes: Modes,
-    /// Whether any limit has a term.
     has_terms: bool,
     /// Whether any limit is a hold that the request opens. Then post-paid limits wait for the settle. [hd-3]
     opens: bool,
-    /// Whether any limit has a lease.
     pub(super) has_leases: bool,
     /// Whether a quota of the request cannot be over, so the other quotas do not deny it. [dc-3]
     has_open_quota: bool,
@@ -83,7 +81,6 @@ impl OwnLimits<'_> {
     }
 }
 
-/// The row of a descriptor.
 pub(super) struct MatchedRow {
     pub(super) group: u16,
     key: (usize, usize),
@@ -105,7 +102,6 @@ pub(super) struct RowSource<'r> {
     pub(super) are_own: bool,
 }
 
-/// The origin of one charge.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
     group: u16,
@@ -196,7 +192,6 @@ impl<'a> Decided<'a> {
         (self.charges, self.origins, self.decision.outcomes) = (kept.charges, kept.origins, kept.decision.outcomes);
     }
 
-    /// Each charge with its outcome.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Charge<'a>, &Origin, &Outcome)> {
         let charges = self.charges.iter().zip(&*self.origins).zip(&self.decision.outcomes);
         charges.map(|((charge, origin), outcome)| (charge, origin, outcome))
@@ -381,12 +376,10 @@ impl<'p> Matched<'p> {
         Some(start..end_of_tag)
     }
 
-    /// Whether the descriptor's row has no limit.
     fn is_unlimited_by_row(&self, group: usize) -> bool {
         self.rows.iter().any(|row| usize::from(row.group) == group && row.is_unlimited)
     }
 
-    /// The content of the row of a descriptor.
     pub(super) fn row_content(&self, group: usize) -> Option<&Arc<RowContent>> {
         self.rows.iter().find(|row| usize::from(row.group) == group).and_then(|row| row.content.as_ref())
     }
@@ -396,7 +389,6 @@ impl<'p> Matched<'p> {
         self.rows.iter().any(|row| row.group == group)
     }
 
-    /// The rows that are unknown.
     pub(super) fn unknown_rows(&self) -> impl Iterator<Item = &MatchedRow> {
         self.rows.iter().filter(|row| row.version.is_none())
     }
@@ -464,7 +456,6 @@ impl<'p> Matched<'p> {
         !self.modes.shadow && self.rule(usize::from(group)).is_some_and(|rule| rule.role != Role::Shadow)
     }
 
-    /// The rule that a descriptor matched.
     pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
         self.met[group].rule
     }
@@ -492,7 +483,6 @@ impl<'p> Matched<'p> {
         }
     }
 
-    /// The answer to a request, after its charges were decided.
     pub(super) fn answer(&self, query: &Query<'_>, decided: &Decided<'_>) -> Answer {
         let Decision { denied, ref outcomes, .. } = decided.decision;
         let wait = if self.modes.shadow { 0 } else { turn(decided) };

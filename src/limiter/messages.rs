@@ -22,21 +22,17 @@ pub struct Query<'a> {
     pub settle: Option<Box<Settle>>,
 }
 
-/// One descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct DescriptorRequest<'a> {
     /// Keys and values, in the request's order. May be empty; then it matches nothing.
     pub entries: &'a [Entry<'a>],
-    /// The operation on the descriptor's limits.
     pub operation: Operation,
     /// A limit of the request, which replaces the limits of the rules. [mt-6]
     pub limit: Option<(u32, Unit)>,
 }
 
-/// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the request is denied.
     pub denied: bool,
     /// How long the caller must delay the request until its turn, in microseconds: the longest wait of its limits. 0 if
     /// it is denied, and if no limit is a `leaky_bucket`.

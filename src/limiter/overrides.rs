@@ -35,16 +35,13 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many times a change is tried while other processes change overrides too.
 const TRIES: usize = 16;
 
-/// An override, and its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetOverride {
-    /// The override.
     pub set: Override,
     /// When it was set. [`OverrideTable::set`] assigns it.
     pub set_at: Micros,
     /// The author: the name of the token.
     pub by: Box<str>,
-    /// The reason.
     pub reason: Box<str>,
 }
 
@@ -156,7 +153,6 @@ impl OverrideTable {
         self.clock.now()
     }
 
-    /// The store of the overrides.
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }

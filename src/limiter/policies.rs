@@ -115,7 +115,6 @@ impl Policies {
         drop(unused);
     }
 
-    /// The policies in force.
     pub fn current(&self) -> Arc<PolicySet> {
         self.current.load().policies.clone()
     }

@@ -66,25 +66,20 @@ fn unconfirmed(error: &StoreError) -> String {
     }
 }
 
-/// A row that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The row before, if any.
     pub before: Option<Row>,
     /// The store already had the same row, set by an operator, so weir wrote nothing.
     pub is_same: bool,
 }
 
-/// A row that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// The row.
     pub row: Row,
     /// The row of a file that applies from now on. The removed row had replaced it.
     pub left: Option<Row>,
 }
 
-/// One page of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The rows. If a row has no effect under the policies in force, with the reason.
@@ -152,7 +147,6 @@ impl RowTable {
         Self { store, per_second, policies, known, clock, observer }
     }
 
-    /// The store of the rows.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store

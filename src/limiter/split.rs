@@ -403,7 +403,6 @@ fn is_quota(charge: &Charge<'_>) -> bool {
     charge.role == Role::Quota
 }
 
-/// Whether a charge is a refund.
 fn is_refund(charge: &Charge<'_>) -> bool {
     matches!(charge.operation, Operation::Refund(_))
 }

@@ -17,7 +17,6 @@ const STEPS_MAX: usize = 64;
 /// How many states one step reads.
 const READ_MAX: usize = 32;
 
-/// A page of states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatesPage {
     /// The states, in no particular order.
@@ -26,16 +25,13 @@ pub struct StatesPage {
     pub next: Option<ScanPosition>,
 }
 
-/// A stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredState {
-    /// Its key.
     pub key: String,
     /// The name of its limit, or its id.
     pub limit: String,
     /// The most hits that the limit can hold.
     pub capacity: Hits,
-    /// Hits that are used.
     pub used: Hits,
     /// The most hits that would be admitted now.
     pub remaining: Hits,
@@ -48,7 +44,6 @@ pub struct StoredState {
 pub enum NoStates {
     /// No rule in force has this domain and path.
     NoRule,
-    /// The store did not answer.
     Store(StoreError),
 }
 

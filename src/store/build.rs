@@ -9,7 +9,6 @@ use std::process::ExitCode;
 #[path = "../engine/algorithm/rows.rs"]
 mod rows;
 
-/// Assembles the scripts of lua/.
 #[path = "../../lua/assemble.rs"]
 mod assemble;
 

@@ -154,12 +154,9 @@ pub struct GivenBack {
     pub receipt: Receipt,
 }
 
-/// One charge to take back.
 #[derive(Clone, Copy, Debug)]
 pub struct Undo<'a> {
-    /// The key that was charged.
     pub key: &'a str,
-    /// The limit of the charge.
     pub limit: &'a Limit,
     /// The receipt of the charge. If it has fewer hits than the charge, only these are taken back, which windows
     /// support. [un-2]
@@ -171,7 +168,6 @@ pub struct Undo<'a> {
 /// A row that a decision depends on. [rw-2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowVersion<'a> {
-    /// The key of the row.
     pub key: &'a str,
     /// The version with which the charges were made; 0 for no row.
     pub version: u64,
@@ -200,7 +196,6 @@ pub enum RowChange<'a> {
 /// The value at the key of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowRead {
-    /// There is no value.
     Absent,
     /// A row. It may have expired by the store's clock.
     Row(StoredRow),
@@ -223,7 +218,6 @@ pub struct ScanPosition {
 /// One step of [`Store::scan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
-    /// The keys that were found.
     pub keys: Vec<String>,
     /// Where the next step begins. None after the last step.
     pub next: Option<ScanPosition>,
@@ -314,9 +308,7 @@ impl std::error::Error for StoreError {}
 
 /// A store's answer: ready or pending. A store that computes its answers at once allocates no future.
 pub enum Reply<'a, T> {
-    /// The answer.
     Ready(Result<T, StoreError>),
-    /// A future of the answer.
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
 }
 
@@ -334,13 +326,11 @@ impl<'a, T: Send + 'a> Reply<'a, T> {
     }
 }
 
-/// Where the time comes from.
 pub trait Clock: Send + Sync {
     /// Microseconds since the Unix epoch. The clock may step back; decisions allow for that. [tm-2]
     fn now(&self) -> Micros;
 }
 
-/// The machine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

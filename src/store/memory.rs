@@ -694,7 +694,6 @@ mod tests {
         Memory::new(2 * SHARD_KEYS_MIN, Arc::new(Standing), Arc::new(weir_engine::observer::Silent))
     }
 
-    /// A key in this shard.
     fn key(store: &Memory, shard: usize) -> String {
         let mut keys = (0..).map(|number: u32| number.to_string());
         keys.find(|key| store.shard_of(store.hash(key)) == shard).unwrap()

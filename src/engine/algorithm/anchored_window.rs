@@ -11,7 +11,6 @@ use crate::time::{self, Bounds, CalendarUnit, Micros};
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredWindow {
-    /// When it began.
     pub start: Micros,
     /// The hits counted in it, at most 2^32 - 1.
     pub count: u32,
@@ -21,11 +20,8 @@ pub struct StoredWindow {
 /// it is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedWindow {
-    /// When it began.
     pub start: Micros,
-    /// When it ends.
     pub end: Micros,
-    /// The hits counted in it.
     pub count: u32,
 }
 

@@ -27,9 +27,7 @@ pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
 pub struct CountedWindow {
     /// When the window began. Equal for all charges of one window on all replicas.
     pub start: Micros,
-    /// When it ends.
     pub end: Micros,
-    /// The hits in it.
     pub count: Hits,
 }
 
@@ -39,9 +37,7 @@ pub struct CountedWindow {
 /// finds it: windows rolled, debts drained, clock steps applied. It is small and `Copy`. A state of a few numbers is
 /// observed whole, and `small_state!` makes its effects. A state that can be long is observed as a [`Summary`].
 pub trait Counting: Copy + Debug + PartialEq + Eq {
-    /// The state that a store keeps.
     type State: Clone + Debug + PartialEq + Eq;
-    /// The state as one charge finds it.
     type Observed: Copy + Debug + PartialEq + Eq;
     /// The numbers of a limit and a charge that its scripts read, as an array.
     type Numbers: ScriptNumbers;
@@ -51,11 +47,9 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     const COUNTS_DENIED: bool = false;
     /// Whether an observation has the wait of only the requested hits.
     const IS_SUMMARY: bool = false;
-    /// The form in which Redis stores the state.
     const FORMAT: StoredFormat;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
-    /// The script that undoes a charge.
     const UNDO: UndoScript = UndoScript::List;
 
     /// Hits per window. 0 denies everything. [lm-5]
@@ -86,7 +80,6 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         self.weight()
     }
 
-    /// The weight of undoing one charge.
     fn weight_to_undo(&self) -> u32 {
         self.weight()
     }
@@ -191,7 +184,6 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
 
 /// An array of numbers, with its length.
 pub trait ScriptNumbers: AsRef<[u64]> {
-    /// The length of the array.
     const COUNT: usize;
 }
 
@@ -378,7 +370,6 @@ impl Summary {
 /// What a charge does to the state that it finds. [dc-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing.
     Nothing,
     /// Adds hits, even if they do not fit.
     Add(Hits),
@@ -410,9 +401,7 @@ impl Effect {
 pub enum Written<S> {
     /// The state stays unchanged.
     Kept,
-    /// The state was changed in place.
     InPlace,
-    /// The key has this state now.
     Put(S),
     /// The state is empty.
     Gone,
@@ -471,7 +460,6 @@ impl StoredFormat {
     }
 }
 
-/// The script that takes one charge back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoScript {
     /// The `undo` of the kind's Lua fragment.

@@ -49,7 +49,6 @@ pub struct Pacing {
     pace: Pace,
 }
 
-/// A burst that a rate cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BurstError {
     Zero,

@@ -126,7 +126,6 @@ macro_rules! kinds {
                 }
             }
 
-            /// The weight of undoing one charge.
             pub fn weight_to_undo(&self) -> u32 {
                 match self {
                     $(Self::$Kind(counting) => counting.weight_to_undo(),)*
@@ -306,7 +305,6 @@ macro_rules! kinds {
                 }
             }
 
-            /// The form in which Redis stores the state.
             pub const fn format(&self) -> StoredFormat {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
@@ -320,7 +318,6 @@ macro_rules! kinds {
                 }
             }
 
-            /// The script that takes a charge back.
             pub const fn undo_script(&self) -> UndoScript {
                 match self {
                     $(Self::$Kind(_) => <$Counting as Counting>::UNDO,)*

@@ -31,7 +31,6 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The names of the algorithm's parameters.
             pub const fn parameter_names(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$Variant { .. } => &[$($(stringify!($field)),*)?],)*

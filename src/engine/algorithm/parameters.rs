@@ -7,7 +7,6 @@ use crate::time::CalendarUnit;
 pub enum Anchor {
     /// At multiples of its length since the epoch.
     Clock,
-    /// With the first hit.
     FirstHit,
     /// With a day, week, month or year of the calendar in the limit's time zone.
     Calendar(CalendarUnit),
@@ -28,13 +27,10 @@ pub type Precision = std::num::NonZeroU64;
 /// A value for each parameter of all algorithms. An algorithm reads its own parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Where windows begin.
     pub anchor: Anchor,
-    /// The length of a sub-bucket.
     pub precision: Precision,
     /// The most hits at one instant.
     pub burst: u32,
-    /// How a bucket is refilled.
     pub refill: Refill,
 }
 
@@ -49,20 +45,16 @@ impl Parameters {
 pub struct Parameter {
     /// Its key in a policy.
     pub name: &'static str,
-    /// Its value.
     pub value: ParameterValue,
     /// Whether a policy that omits the parameter has this value.
     pub is_default: bool,
 }
 
-/// The value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterValue {
-    /// A number of hits.
     Hits(u32),
     /// A length in microseconds.
     Length(u64),
-    /// A word.
     Word(&'static str),
     /// The window of a calendar, in the limit's time zone.
     Calendar(CalendarUnit),

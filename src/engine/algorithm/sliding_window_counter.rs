@@ -178,7 +178,6 @@ impl Counting for SlidingWindowCounter {
     }
 }
 
-/// `ceil(a * b / c)`
 fn ceil_mul_div(a: u64, b: u64, c: u64) -> u64 {
     let (quotient, rest) = mul_div(a, b, c);
     quotient + u64::from(rest > 0)

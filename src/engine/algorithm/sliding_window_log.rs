@@ -14,10 +14,8 @@ use crate::time::{Bounds, Micros, Window};
 /// The largest limit of a log. A log also has at most this many entries, because each has at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
 
-/// One charge of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When the charge was made.
     pub at: Micros,
     /// The hits of the log up to and including this entry.
     pub sum: u64,
@@ -28,7 +26,6 @@ pub struct LogEntry {
 pub struct Log {
     /// The sum before the oldest entry.
     pub base: u64,
-    /// The entries.
     pub entries: VecDeque<LogEntry>,
 }
 

@@ -59,7 +59,6 @@ impl Default for Texts {
 /// The beginning of a text: a position among the texts; none if no text begins like this.
 pub(super) type Beginning = Option<u32>;
 
-/// Where each text begins.
 pub(super) const BEGIN: Beginning = Some(0);
 
 impl Texts {

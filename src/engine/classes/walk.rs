@@ -28,12 +28,10 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget of this many steps.
     pub const fn of(steps: u64) -> Self {
         Self(steps)
     }
 
-    /// The number of remaining steps.
     pub const fn left(&self) -> u64 {
         self.0
     }
@@ -84,7 +82,6 @@ pub(super) struct Region {
 /// The values that get classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
-    /// All values.
     #[default]
     All,
     /// Values without ASCII control characters, such as line breaks: `.` of a regular expression does not match a line

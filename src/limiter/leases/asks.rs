@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use weir_engine::Lease;
 
-/// The number of counts.
 const COUNTS: usize = 8_192;
 /// The bits of each of the two numbers of a count. The other bits hold its period.
 const NUMBER_BITS: u32 = 20;

@@ -16,7 +16,6 @@ const ENTRIES_MAX: usize = 64;
 /// The last instant of weir's clock. [tm-1]
 const INSTANT_MAX: Micros = 1 << 52;
 
-/// A line.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -38,7 +37,6 @@ struct LimitNumbers {
     burst: Option<u32>,
 }
 
-/// The result of reading a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) overrides: Vec<SetOverride>,
@@ -48,7 +46,6 @@ pub(super) struct Read {
     pub(super) reason: Option<String>,
 }
 
-/// Reads a text.
 pub(super) fn read(text: &str) -> Read {
     let mut read = Read::default();
     for (number, line) in text.lines().enumerate() {

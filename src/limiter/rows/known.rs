@@ -59,7 +59,6 @@ impl From<ProcessRow> for KnownRow {
     }
 }
 
-/// Rows of this process by key.
 type ProcessRows = HashMap<Box<str>, ProcessRow>;
 pub(super) type ProcessRow = (StoredRow, Arc<RowContent>);
 
@@ -177,7 +176,6 @@ impl KnownRows {
         }
     }
 
-    /// The limits of a rule under this content.
     pub(super) fn fitted<'p>(&self, rule: &'p Rule, content: &RowContent) -> Result<Cow<'p, PlanLimits>, RowMisfit> {
         let limits = content.limits(rule)?;
         if self.has_second_store.load(Relaxed) && is_in_two_stores(&limits, rule) {
@@ -200,7 +198,6 @@ impl KnownRows {
         self.len() == 0
     }
 
-    /// A row of this process.
     pub(super) fn own(&self, key: &str) -> Option<ProcessRow> {
         let set = self.set[self.own_shard(key)].read().get(key).cloned();
         set.or_else(|| self.of_file(key))

@@ -61,12 +61,10 @@ const fn low(number: u64) -> u16 {
 }
 
 impl Buckets {
-    /// How many buckets there are.
     pub fn len(&self) -> usize {
         usize::from(self.0.len)
     }
 
-    /// Whether there are no buckets.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
@@ -126,7 +124,6 @@ impl Buckets {
         self.0.len += 1;
     }
 
-    /// Drops the `count` oldest buckets.
     pub(super) fn drop_oldest(&mut self, count: usize) {
         for _ in 0..count.min(self.len()) {
             self.0.sum -= u64::from(self.get(0).1);

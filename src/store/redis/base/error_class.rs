@@ -14,9 +14,7 @@ pub struct RedisErrorClass {
     pub kind: &'static str,
     /// Whether the failed call may have charged.
     pub proof: Proof,
-    /// What happens to the connection.
     pub connection: After,
-    /// What the error is about.
     pub blame: Blame,
 }
 
@@ -114,14 +112,12 @@ pub fn without_arguments(text: &str) -> &str {
     text.find(ARGUMENTS).map_or(text, |end| &text[..end])
 }
 
-/// The text of a Redis error for a log.
 pub fn for_log(error: &ServerError) -> String {
     let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
     without_arguments(&text).trim_end().to_owned()
 }
 
 impl RedisErrorClass {
-    /// The class of an error that Redis returned.
     pub fn of(error: &ServerError) -> &'static RedisErrorClass {
         Self::of_parts(error.code(), error.details().unwrap_or_default())
     }

@@ -22,10 +22,8 @@ pub trait RedisObserver: Send + Sync + 'static {
         let _ = (calls, took);
     }
 
-    /// A connection was made.
     fn connected(&self) {}
 
-    /// No connection could be made.
     fn dial_failed(&self, error: &DialError) {
         let _ = error;
     }
@@ -82,7 +80,6 @@ pub trait RedisObserver: Send + Sync + 'static {
     }
 }
 
-/// Ignores all events.
 impl RedisObserver for () {}
 
 /// The calls that wait in one pipeline.

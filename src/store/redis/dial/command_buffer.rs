@@ -15,7 +15,6 @@ pub(crate) struct CommandBuffer {
 }
 
 impl CommandBuffer {
-    /// A request of one command.
     pub(crate) fn of(command: &Cmd) -> Self {
         let mut request = Self::default();
         request.add(command);
@@ -31,7 +30,6 @@ impl CommandBuffer {
         &self.bytes
     }
 
-    /// Removes all commands.
     pub(crate) fn clear(&mut self) {
         self.commands = 0;
         if self.bytes.capacity() > KEPT_BYTES {
@@ -41,7 +39,6 @@ impl CommandBuffer {
         }
     }
 
-    /// Appends a command.
     pub(crate) fn add(&mut self, command: &Cmd) {
         command.write_packed_command(&mut self.bytes);
         self.commands += 1;
@@ -53,7 +50,6 @@ impl CommandBuffer {
         self.commands += 1;
     }
 
-    /// Appends an argument to the command.
     pub(crate) fn argument(&mut self, bytes: &[u8]) {
         self.argument_by(bytes.len(), |buffer| buffer.extend_from_slice(bytes));
     }

@@ -189,7 +189,6 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// An address of Redis that cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The URL has an unknown form.
@@ -198,7 +197,6 @@ pub enum EndpointError {
          redis+unix:///path)"
     )]
     Url(Box<str>),
-    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
 }

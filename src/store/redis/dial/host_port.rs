@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostPort {
     /// A name or an IP address.

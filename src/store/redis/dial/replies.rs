@@ -42,7 +42,6 @@ pub(super) struct Replies {
     values: usize,
 }
 
-/// An incomplete array.
 struct OpenArray {
     values: Vec<Value>,
     left: usize,

@@ -44,12 +44,9 @@ pub enum Pass {
     Trial(u32),
 }
 
-/// A change of the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CircuitChange {
-    /// The state before.
     pub from: Circuit,
-    /// The state now.
     pub to: Circuit,
 }
 
@@ -94,7 +91,6 @@ impl Breaker {
         Self { settings, state: BreakerState::Closed(None), phase: 0 }
     }
 
-    /// Whether calls pass.
     pub const fn circuit(&self) -> Circuit {
         match self.state {
             BreakerState::Closed(_) => Circuit::Closed,
@@ -249,7 +245,6 @@ mod tests {
             Rig { breaker: Breaker::new(settings), now: Instant::now() }
         }
 
-        /// A rig with an open breaker.
         fn open() -> Rig {
             let mut rig = Rig::new();
             rig.run(&[Failure, Failure, Failure, Failure]);

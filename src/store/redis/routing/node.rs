@@ -105,7 +105,6 @@ impl Node {
         ping(&self.pipeline, deadline).await
     }
 
-    /// The current circuit state.
     pub fn circuit(&self) -> Circuit {
         self.gate.breaker.lock().circuit()
     }

@@ -36,7 +36,6 @@ pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Mic
 /// The states that the charges of a decision found.
 pub(crate) type FoundStates = SmallVec<[FoundState; 4]>;
 
-/// A decision's reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DecisionReply {
     /// The clock at which each charge found its state.

@@ -46,11 +46,8 @@ static DECIDE: LazyLock<Script> = script!("decide");
 static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
 /// Takes back one charge of a log.
 pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
-/// Reads the overrides.
 pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
-/// Replaces the overrides.
 pub(super) static WRITE_OVERRIDES: LazyLock<Script> = script!("write_overrides");
-/// Removes a row.
 pub(super) static REMOVE_ROW: LazyLock<Script> = script!("remove_row");
 
 /// The script that decides lists of charges.
@@ -58,7 +55,6 @@ pub(super) fn of_lists(has_long: bool) -> &'static Script {
     if has_long { &DECIDE_LONG } else { &DECIDE }
 }
 
-/// All scripts.
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
     of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES, &*REMOVE_ROW])
 }
@@ -72,9 +68,7 @@ pub fn scripts() -> Vec<ScriptText> {
 /// A script as Redis runs it.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptText {
-    /// Its name.
     pub name: &'static str,
-    /// Its text.
     pub text: &'static str,
     /// The SHA-1 of the text, by which Redis finds it.
     pub sha1: &'static str,

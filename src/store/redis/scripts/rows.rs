@@ -18,7 +18,6 @@ pub(crate) fn read_call(key: &str) -> Call {
     Call::command(command)
 }
 
-/// Writes or removes a row.
 pub(crate) fn change_call(key: &str, change: RowChange<'_>) -> Call {
     match change {
         RowChange::Write(row) => {

@@ -21,7 +21,6 @@ pub struct Call {
     pub(crate) weight: u32,
 }
 
-/// What is sent.
 enum Body {
     Command { command: Cmd, script: Option<&'static Script> },
     Charges(ChargeList),
@@ -61,13 +60,11 @@ impl Call {
         Call { body: Body::Command { command, script: None }, asking: false, weight: 0 }
     }
 
-    /// The charges of a list.
     pub(crate) fn charges(list: ChargeList) -> Call {
         let weight = list.weight();
         Call { body: Body::Charges(list), asking: false, weight }
     }
 
-    /// The same call with a weight.
     pub fn weighing(mut self, weight: u32) -> Call {
         self.weight = weight;
         self

@@ -68,7 +68,6 @@ pub(crate) struct ListedCharge {
     pub(crate) key: u16,
     /// How many numbers the reply has for it.
     pub(crate) replies: usize,
-    /// Its weight.
     pub(crate) weight: u32,
 }
 
@@ -273,7 +272,6 @@ impl<'a> Run<'a> {
         &self.keys
     }
 
-    /// Appends its command.
     pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         let (Some(first), Some(script)) = (self.lists.first(), script_of_run(self.lists.iter().copied())) else {
             return;

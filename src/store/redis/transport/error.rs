@@ -32,19 +32,16 @@ pub enum CallError {
 /// What prevented a call's answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Reason {
-    /// The queue is full.
     #[error("the queue is full ({max} calls)")]
     QueueFull {
         /// The maximum number of calls.
         max: usize,
     },
-    /// The deadline has passed.
     #[error("the deadline has passed")]
     Deadline,
     /// The deadline has passed without a connection to send the call on.
     #[error("{0}")]
     NoConnection(DialError),
-    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
     /// No known node of the cluster has the key's slot.

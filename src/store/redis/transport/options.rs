@@ -31,7 +31,6 @@ pub const MERGE_MAX: usize = 16;
 /// The options of a pipeline to one server, and of its node. Start with [`Options::new`].
 #[derive(Clone)]
 pub struct Options {
-    /// The address of Redis.
     pub target: RedisTarget,
     /// The number of connections, each with a worker; at least 1. Fewer connections give larger batches.
     pub connections: u32,

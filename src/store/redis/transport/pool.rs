@@ -158,7 +158,6 @@ impl bb8::ErrorSink<Fault> for Sink {
 /// The errors that the manager returns to bb8.
 #[derive(Debug)]
 pub enum Fault {
-    /// There is no connection.
     Dial(DialError),
     /// The server closed an idle connection. bb8 tries the next one, or dials.
     Closed,

@@ -28,12 +28,10 @@ pub(crate) struct Turn {
     running: Semaphore,
 }
 
-/// Why there is no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoTurn {
     /// [`HEAVY_WAITING_MAX`] calls are waiting.
     Full,
-    /// The deadline has passed.
     Deadline,
 }
 

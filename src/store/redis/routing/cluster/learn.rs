@@ -46,13 +46,11 @@ const NODES_MAX: usize = 16;
 
 /// A node to ask.
 enum Candidate {
-    /// A node in use.
     InUse(Arc<Member>),
     /// Any other node. It gets its own connection, which is closed after the answer.
     Other(Endpoint),
 }
 
-/// The answer of one node.
 struct NodeReport {
     view: View,
     /// Whether the node sees a working cluster.

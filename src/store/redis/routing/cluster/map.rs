@@ -134,7 +134,6 @@ struct Known<N> {
 }
 
 impl<N> Map<N> {
-    /// An empty map.
     pub(super) const fn new() -> Self {
         Self { slots: Vec::new(), nodes: Vec::new(), replicas: Vec::new() }
     }
@@ -144,7 +143,6 @@ impl<N> Map<N> {
         !self.slots.is_empty()
     }
 
-    /// The node that has a slot.
     pub(super) fn node(&self, slot: u16) -> Option<Arc<N>> {
         let place = *self.slots.get(usize::from(slot))?;
         self.nodes.get(usize::from(place)).map(|known| known.node.clone())

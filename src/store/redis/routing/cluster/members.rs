@@ -148,7 +148,6 @@ impl Members {
 /// Why there is no new map.
 #[derive(Clone)]
 pub(super) enum Problem {
-    /// No node answered.
     NoAnswer(Reason),
     /// A node's answer was not a map.
     Answer(Arc<str>),
