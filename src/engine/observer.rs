@@ -136,7 +136,7 @@ pub trait AnsweredRequest {
     /// How many descriptors it has. The other methods take the position of one.
     fn descriptors(&self) -> usize;
 
-    /// The properties of a descriptor's charges and its result.
+    /// The entries of a descriptor.
     fn entries(&self, at: usize) -> &[Entry<'_>];
 
     fn rule(&self, at: usize) -> Option<&Rule>;
