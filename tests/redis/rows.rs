@@ -85,7 +85,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Waits for so many more requests, or until all is over: then nobody asks any more.
+    /// Waits for this number of further requests. Ends early when all is over, because no task asks then.
     async fn more(&self, requests: u32) {
         let end = self.asked.get() + requests;
         eventually("more requests", PATIENCE, async || self.asked.get() >= end || self.is_over.get()).await;

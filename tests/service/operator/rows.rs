@@ -62,6 +62,12 @@ fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// Writes a file in one step, so that a server never reads a part of it.
+fn replace(directory: &tempfile::TempDir, name: &str, text: &str) {
+    let new = file(directory, "new", text);
+    fs::rename(new, directory.path().join(name)).unwrap();
+}
+
 #[test]
 fn rows_are_imported_shown_changed_and_exported_with_either_store() {
     let redis = RedisServer::start();
@@ -223,12 +229,7 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
 fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing() {
     let directory = tempfile::tempdir().unwrap();
     file(&directory, "shop.yaml", POLICY);
-    let rows = directory.path().join("customers.rows.csv");
-    let replace = |text: &str| {
-        let new = rows.with_extension("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(&new, &rows).unwrap();
-    };
+    let replace = |text: &str| replace(&directory, "customers.rows.csv", text);
     replace("domain,tenant,plan\nshop,acme,gold\n");
     let server = Weir::start(directory.path(), &[] as &[&str]);
     let (admin, grpc) = (server.admin, server.grpc);
@@ -272,12 +273,7 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
 fn a_row_that_an_operator_sets_is_his_even_if_it_equals_that_of_the_file() {
     let directory = tempfile::tempdir().unwrap();
     file(&directory, "shop.yaml", POLICY);
-    let rows = directory.path().join("customers.rows.csv");
-    let replace = |text: &str| {
-        let new = rows.with_extension("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(&new, &rows).unwrap();
-    };
+    let replace = |text: &str| replace(&directory, "customers.rows.csv", text);
     replace("domain,tenant,plan\nshop,acme,gold\n");
     let server = Weir::start(directory.path(), &[] as &[&str]);
     let admin = server.admin;
