@@ -30,7 +30,7 @@ const NEEDED: [&str; 14] = [
 ];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
-const NAMES: [(&str, &str); 31] = [
+const NAMES: [(&str, &str); 29] = [
     ("call", "redis.call"),
     ("try", "redis.pcall"),
     ("floor", "math.floor"),
@@ -40,7 +40,6 @@ const NAMES: [(&str, &str); 31] = [
     ("format", "string.format"),
     ("byte", "string.byte"),
     ("rep", "string.rep"),
-    ("insert", "table.insert"),
     ("pack_struct", "struct.pack"),
     ("unpack_struct", "struct.unpack"),
     ("NOT_OURS", "'STATE the value at the key was not written by weir'"),
@@ -59,7 +58,6 @@ const NAMES: [(&str, &str); 31] = [
     ("QUOTA", "113"),
     ("LAST", "97"),
     ("TERM", "48"),
-    ("CHECK", "99"),
     ("SHADOW", "115"),
     ("LAST_SHADOW", "83"),
 ];
@@ -70,10 +68,9 @@ const NAMES: [(&str, &str); 31] = [
 /// For people: a file that cannot be read or written, or a section that a fragment lacks.
 pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
-    let (list, charge, term) =
-        (read("skeletons/list.lua")?, read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
+    let (charge, term) = (read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
     let (row, mul_div) = (read("skeletons/row.lua")?, read("skeletons/mul_div.lua")?);
-    let (one, check) = (with_row(&read("skeletons/one.lua")?, &row), with_row(&read("skeletons/check.lua")?, &row));
+    let (one, list) = (with_row(&read("skeletons/one.lua")?, &row), with_row(&read("skeletons/list.lua")?, &row));
     let mut fragments = Vec::new();
     for &(name, number) in ALGORITHMS {
         fragments.push(Fragment::parse(name, b'0' + number, &read(&format!("algorithms/{name}.lua"))?)?);
@@ -85,7 +82,7 @@ pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     for (name, long) in LISTS {
         let known: Vec<&Fragment> = fragments.iter().filter(|fragment| long || !fragment.is_long()).collect();
         let helpers: String = known.iter().map(|fragment| fragment.helpers.as_str()).collect();
-        scripts.push((name, declared(&in_list(&list, &charge, &[&term, &check], &known), &helpers, &mul_div)));
+        scripts.push((name, declared(&in_list(&list, &charge, &term, &known), &helpers, &mul_div)));
     }
     for name in WHOLE {
         scripts.push((name, read(&format!("{name}.lua"))?));
@@ -271,7 +268,7 @@ impl Fragment {
 }
 
 /// The script that decides lists of charges on these algorithms.
-fn in_list(skeleton: &str, charge: &str, before: &[&str], known: &[&Fragment]) -> String {
+fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> String {
     let table: Vec<String> =
         known.iter().map(|fragment| format!("{} {}", char::from(fragment.digit), fragment.name)).collect();
     let reads_itself: String = known
@@ -289,8 +286,7 @@ fn in_list(skeleton: &str, charge: &str, before: &[&str], known: &[&Fragment]) -
                 text += if i == 0 { "" } else { "\nelse" };
                 text += &branch;
             }
-            let before: String = before.iter().map(|branch| unindented(branch)).collect();
-            text + &before + "end\n"
+            text + &unindented(term) + "end\n"
         }
         "writes" => known.iter().fold(String::new(), |text, fragment| {
             let stored = fragment.stored().replace("[k]", "[j]");

@@ -1,14 +1,15 @@
 -- Decides a list of decisions of one or more charges each, one after the other; the twin of src/engine/decision.rs.
 --
--- KEYS     the distinct keys
+-- KEYS     the distinct keys of states, then the distinct keys of rows
 -- ARGV[1]  three letters for each charge: its algorithm, its op and its role
 -- ARGV[2]  little-endian doubles: now in us (0: this server's clock); then for each charge: key (1 ..), hits, the numbers
 --          of its algorithm, and for an undo its proof; of a term: from, until, how many bytes the next charge has here, and
---          how many numbers in the reply; of a check: key (1 ..) and version
--- reply    now in us, then for each charge what it found, and for each check the version that it found
+--          how many numbers in the reply
+-- ARGV[3]  if there are rows: little-endian doubles, the version that each row must have
+-- reply    now in us, then for each charge what it found; or now, and a list of the version of each row: then a row has
+--          another version, and no decision was made [rw-2]
 --
--- algorithm: @table@; 0 no charge, but the term of the limit of the next one; c no charge,
--- but the version that a row must have for its decision to charge anything.
+-- algorithm: @table@; 0 no charge, but the term of the limit of the next one.
 -- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
 -- it does not fit; 4 report: over where one hit would not fit [dc-9]; 5 refund; 6 peek, over only when more has been
 -- charged than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for
@@ -22,7 +23,7 @@
 -- changed it, or found it in need of rewriting (moved, [tm-3]), and is written. A decision that is all or nothing keeps in
 -- `undo_k` and its neighbours what it changed: if it is denied, the copies go back, and its charges run a second time if
 -- one of them has an effect on a denial too. Branches are inline: at this size closures cost more than they save.
-local plan, blob = ARGV[1], ARGV[2]
+local plan, blob, row_versions = ARGV[1], ARGV[2], ARGV[3]
 --@ locals
 local now, at = unpack_struct('<d', blob)
 if now == 0 then
@@ -30,6 +31,24 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 local raw = call('MGET', unpack(KEYS))
+local states = #KEYS
+if row_versions then
+  local count, is_other = #row_versions / 8, false
+  local versions = {unpack_struct('<' .. rep('d', count), row_versions)}
+  states = states - count
+  for j = 1, count do
+    local value, known = raw[states + j], versions[j]
+    --@ row KEYS[states + j]
+    if version ~= known then
+      versions[j], is_other = version, true
+    end
+  end
+  if is_other then
+    -- The last result of unpack is a position.
+    versions[count + 1] = nil
+    return {now, versions}
+  end
+end
 local x, y, z, kinds, expires = {}, {}, {}, {}, {}
 local reply, replied = {now}, 1
 
@@ -86,12 +105,12 @@ end
 
 -- MGET takes a key of another type for none. Before such a key is overwritten a GET raises WRONGTYPE: only a key's
 -- first charge pays for it.
-for j = 1, #KEYS do
+for j = 1, states do
   if expires[j] and not raw[j]@reads_itself@ then
     call('GET', KEYS[j])
   end
 end
-for j = 1, #KEYS do
+for j = 1, states do
   local till = expires[j]
   if till then
     local key, kind = KEYS[j], kinds[j]

@@ -3,7 +3,8 @@
 -- KEYS[1]  the state
 -- KEYS[2]  the row that the limit depends on, if there can be one [rw-2]
 -- ARGV[1]  little-endian doubles: op, hits, @numbers@, now in us (0: this server's clock), and the version that the row must have
--- reply    now in us, the version of the row, and what this charge found: see lua/README.md
+-- reply    now in us, and what this charge found: see lua/README.md; or now, and a list of the version of the row: then it is
+--          another one, and nothing was charged
 --
 -- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
 -- it does not fit; 4 report; 5 refund.
@@ -13,15 +14,14 @@ if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local key, row_key, found_version = KEYS[1], KEYS[2]
+local key, row_key = KEYS[1], KEYS[2]
 if row_key then
   -- A key of another type is an error, which has no length as a table.
-  local value = try('GET', row_key)
+  local value, known = try('GET', row_key), unpack_struct('<d', ARGV[1], at)
   --@ row row_key
-  if version ~= unpack_struct('<d', ARGV[1], at) then
-    return {now, version}
+  if version ~= known then
+    return {now, {version}}
   end
-  found_version = version
 end
 local @state@
 --@ if_stale local stale = false
@@ -62,8 +62,5 @@ if till then
   else
     call('DEL', key)
   end
-end
-if found_version then
-  insert(reply, 2, found_version)
 end
 return reply

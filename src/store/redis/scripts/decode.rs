@@ -57,14 +57,15 @@ pub(crate) fn read_decision(
     let Value::Array(numbers) = reply else {
         return None;
     };
+    if let [_, Value::Array(found)] = &numbers[..] {
+        let found = found.iter().map(integer).collect::<Option<Vec<u64>>>()?;
+        let is_stale = found.len() == row_versions.len()
+            && row_versions.iter().zip(&found).any(|(row, found)| row.version != *found);
+        return is_stale.then_some(DecisionReply::StaleRow(found));
+    }
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
-    let versions = row_versions.iter().map(|_| next()).collect::<Option<Vec<u64>>>()?;
-    // What follows is of no use then, and the script of one charge leaves it out.
-    if row_versions.iter().zip(&versions).any(|(row, found)| row.version != *found) {
-        return Some(DecisionReply::StaleRow(versions));
-    }
     let mut is_stale = false;
     let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
         (0..charge.limit.kind().reply_count()).map(|_| next()).collect()

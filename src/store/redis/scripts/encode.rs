@@ -11,14 +11,12 @@ use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Receipt, Role,
 use super::library;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
-use crate::{Before, RowVersion, Undo};
+use crate::{Before, Undo};
 
 /// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
 /// The letter, in the position of the algorithm's letter, of a term for the next charge's limit.
 const TERM: u8 = b'0';
-/// The letter, in the position of the algorithm's letter, of a row's version to compare.
-const ROW_VERSION: u8 = b'c';
 /// One number is compared.
 const ROW_VERSION_WEIGHT: u32 = 1;
 
@@ -74,35 +72,22 @@ pub(crate) fn decide_call(
     let Before { row_versions, given_back } = before;
     let keys =
         firsts.iter().map(|&first| charges[usize::from(first)].key).chain(row_versions.iter().map(|row| row.key));
-    let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now);
+    let versions = row_versions.iter().map(|row| row.version);
+    let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now)
+        .if_versions_are(versions, ROW_VERSION_WEIGHT);
     // Merging saves nothing for decisions on long states: most of their cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
-    if let ([charge], [], []) = (charges, row_versions, given_back)
+    if let ([charge], [] | [_], []) = (charges, row_versions, given_back)
         && charge.limit.term.is_none()
     {
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    if let ([charge], [row], []) = (charges, row_versions, given_back)
-        && charge.limit.term.is_none()
-    {
-        push_row_version(&mut list, row, 1, b's');
-        // A decision of its own, as without a row. The comparison comes first, so there is nothing to take back.
-        push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
-        return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
-    }
-    // A decision is undone as a whole only if it can be denied, or its calendar windows or rows can be outdated. The hits to
-    // give back are a part of the whole, and stay given back if it is denied.
-    let whole = mode == Mode::Atomic
-        || !(row_versions.is_empty() && given_back.is_empty())
-        || charges.iter().any(|charge| charge.bounds.is_some());
-    for (at, row) in row_versions.iter().enumerate() {
-        let is_last = charges.is_empty() && at + 1 == row_versions.len();
-        let role = if is_last { b'S' } else { b's' };
-        push_row_version(&mut list, row, firsts.len() + at, role);
-    }
+    // A decision is undone as a whole only if it can be denied, or its calendar windows can be outdated. The hits to give back
+    // are a part of the whole, and stay given back if it is denied.
+    let whole = mode == Mode::Atomic || !given_back.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
     for back in given_back {
         let at = usize::from(back.charge);
         push_undo(&mut list, charges[at].limit, back.receipt, charges[at].bounds, b's', places[at]);
@@ -181,13 +166,6 @@ fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key
     let hits = hits_of(charge.operation);
     let one = listed(charge.limit, op, role, key, weight::of_charge(charge));
     list.push(one, numbers(charge.limit, hits, charge.bounds));
-}
-
-/// Appends the version that the row at this key must have. [rw-2]
-fn push_row_version(list: &mut ChargeList, row: &RowVersion<'_>, key: usize, role: u8) {
-    let key = u16::try_from(key).expect("a request has a few hundred keys");
-    let listed = ListedCharge { letters: [ROW_VERSION, b'0', role], key, replies: 1, weight: ROW_VERSION_WEIGHT };
-    list.push(listed, [row.version]);
 }
 
 /// Appends the undo of a charge on the key. [un-1]

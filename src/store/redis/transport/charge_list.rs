@@ -5,7 +5,7 @@
 //! Each call keeps its own answer: the script makes the decisions in the order of the lists, and each decision sees the
 //! states after the ones before it. A list in a run can cost the others only time, which [`MERGE_MAX`] and
 //! [`RUN_COST_MAX`] bound, or an error of the run. If that error proves that nothing ran, each list is sent again
-//! separately. Not here: what letters and numbers mean (scripts), when calls are sent (worker.rs), and which errors
+//! separately, and also if a row has another version than a list says. Not here: what letters and numbers mean (scripts), when calls are sent (worker.rs), and which errors
 //! prove what (base/error_class.rs).
 
 use hashbrown::HashMap;
@@ -52,9 +52,11 @@ pub(crate) struct ChargeList {
     replies: usize,
     /// Replaces the server's clock in tests; 0: the server's clock.
     now: u64,
-    /// The distinct keys, one after the other, and the end of each.
+    /// The distinct keys, one after the other, and the end of each. The last ones are those of rows.
     keys: String,
     key_ends: SmallVec<[usize; 4]>,
+    /// The version that each row must have: otherwise the script decides nothing. [rw-2]
+    row_versions: SmallVec<[u64; 1]>,
     entries: SmallVec<[ListEntry; 4]>,
     numbers: SmallVec<[u64; NUMBERS_OF_ONE]>,
 }
@@ -108,12 +110,22 @@ impl ChargeList {
             now,
             keys: text,
             key_ends,
+            row_versions: SmallVec::new(),
             entries: SmallVec::new(),
             numbers: SmallVec::new(),
         }
     }
 
-    /// The same list, with the `script` that decides its one charge separately. The check of a row may be before the charge.
+    /// The same list, for rows of these versions at the last keys.
+    pub(crate) fn if_versions_are(mut self, versions: impl Iterator<Item = u64>, weight: u32) -> Self {
+        for version in versions {
+            self.row_versions.push(version);
+            self.weight = self.weight.saturating_add(weight);
+        }
+        self
+    }
+
+    /// The same list, with the `script` that decides its one charge separately.
     pub(crate) fn alone_by(mut self, script: &'static Script) -> Self {
         self.script_of_one = Some(script);
         self
@@ -157,12 +169,9 @@ impl ChargeList {
         self.script_of_one.unwrap_or_else(|| (self.scripts)(self.has_long))
     }
 
-    /// How many charges it has: the check of a row costs little beside the charge that depends on it.
+    /// How many charges it has, without conditions. A list that only compares rows counts as one.
     fn charges(&self) -> usize {
-        match self.script_of_one {
-            Some(_) => 1,
-            None => self.entries.iter().filter(|entry| entry.key.is_some()).count(),
-        }
+        self.entries.iter().filter(|entry| entry.key.is_some()).count().max(1)
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {
@@ -170,21 +179,32 @@ impl ChargeList {
         self.key_ends.iter().map(move |&end| &self.keys[std::mem::replace(&mut begin, end)..end])
     }
 
+    fn state_keys(&self) -> impl Iterator<Item = &str> {
+        self.keys().take(self.state_count())
+    }
+
+    /// The key of each row, and the version that it must have.
+    fn rows(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.keys().skip(self.state_count()).zip(self.row_versions.iter().copied())
+    }
+
+    fn state_count(&self) -> usize {
+        self.key_ends.len() - self.row_versions.len()
+    }
+
     /// Appends the command that decides the list separately.
     pub(super) fn add_to(&self, request: &mut CommandBuffer) {
         match (self.script_of_one, &self.entries[..]) {
-            (Some(script), [.., charge]) => {
-                let (of_check, of_charge) = self.numbers.split_at(self.numbers.len() - usize::from(charge.numbers));
+            (Some(script), [charge]) => {
+                let numbers = self.numbers.iter().chain([&self.now]).chain(&self.row_versions);
                 request.begin(4 + self.key_ends.len());
                 evalsha(request, script, self.key_ends.len());
                 for key in self.keys() {
                     request.argument(key.as_bytes());
                 }
-                request.argument_by((1 + self.numbers.len() + 1) * NUMBER_BYTES, |bytes| {
+                request.argument_by((1 + numbers.clone().count()) * NUMBER_BYTES, |bytes| {
                     push_number(bytes, u64::from(charge.letters[1] - b'0'));
-                    for &number in of_charge.iter().chain([&self.now]).chain(of_check) {
-                        push_number(bytes, number);
-                    }
+                    numbers.for_each(|&number| push_number(bytes, number));
                 });
             }
             _ => Run::alone(self).add_to(request),
@@ -217,42 +237,58 @@ impl ChargeList {
 /// A run: lists that one command decides.
 pub(crate) struct Run<'a> {
     lists: SmallVec<[&'a ChargeList; MERGE_MAX]>,
-    /// The distinct keys of all lists.
+    /// The distinct keys of the states of all lists.
     keys: SmallVec<[&'a str; 32]>,
-    /// For each key of each list, its index in `keys`.
+    /// For each such key of each list, its index in `keys`.
     places: SmallVec<[u16; 64]>,
+    /// The distinct keys of rows, and the version that each row must have.
+    rows: SmallVec<[(&'a str, u64); 16]>,
 }
 
 impl<'a> Run<'a> {
     fn alone(list: &'a ChargeList) -> Self {
-        let places = (0..).take(list.key_ends.len()).collect();
-        Self { lists: SmallVec::from_iter([list]), keys: list.keys().collect(), places }
+        Self {
+            lists: SmallVec::from_iter([list]),
+            keys: list.state_keys().collect(),
+            places: (0..).take(list.state_count()).collect(),
+            rows: list.rows().collect(),
+        }
     }
 
     /// The first of these lists that one command can decide, at most `max`. None: the first list is sent separately.
     pub(crate) fn of(lists: impl Iterator<Item = &'a ChargeList>, max: usize) -> Option<Self> {
-        let mut run = Self { lists: SmallVec::new(), keys: SmallVec::new(), places: SmallVec::new() };
-        let mut known = HashMap::with_capacity(run.keys.inline_size());
+        let mut run =
+            Self { lists: SmallVec::new(), keys: SmallVec::new(), places: SmallVec::new(), rows: SmallVec::new() };
+        let (mut known, mut versions) = (HashMap::with_capacity(run.keys.inline_size()), HashMap::new());
         let (mut charges, mut weight) = (0, 0_u32);
         for list in lists.take(max) {
             // Tests set a clock, and a run has only one clock.
             if run.lists.first().is_some_and(|first| first.now != list.now) {
                 break;
             }
-            let (keys_before, places_before) = (run.keys.len(), run.places.len());
-            for key in list.keys() {
+            let (keys_before, places_before, rows_before) = (run.keys.len(), run.places.len(), run.rows.len());
+            for key in list.state_keys() {
                 let place = *known.entry(key).or_insert_with(|| {
                     run.keys.push(key);
                     run.keys.len() - 1
                 });
                 run.places.push(u16::try_from(place).expect("a run has a few keys"));
             }
+            let mut has_other_version = false;
+            for (key, version) in list.rows() {
+                let first = *versions.entry(key).or_insert_with(|| {
+                    run.rows.push((key, version));
+                    version
+                });
+                has_other_version |= version != first;
+            }
             weight = weight.saturating_add(list.weight);
-            let keys = u32::try_from(run.keys.len()).unwrap_or(u32::MAX);
-            if weight.saturating_add(keys.saturating_mul(KEY_COST)) > RUN_COST_MAX {
+            let keys = u32::try_from(run.keys.len() + run.rows.len()).unwrap_or(u32::MAX);
+            if has_other_version || weight.saturating_add(keys.saturating_mul(KEY_COST)) > RUN_COST_MAX {
                 // The run is complete without this list.
                 run.keys.truncate(keys_before);
                 run.places.truncate(places_before);
+                run.rows.truncate(rows_before);
                 break;
             }
             charges += list.charges();
@@ -277,9 +313,10 @@ impl<'a> Run<'a> {
             return;
         };
         let entries = || self.lists.iter().flat_map(|list| &list.entries);
-        request.begin(5 + self.keys.len());
-        evalsha(request, script, self.keys.len());
-        for key in &self.keys {
+        let keys = self.keys.len() + self.rows.len();
+        request.begin(5 + keys + usize::from(!self.rows.is_empty()));
+        evalsha(request, script, keys);
+        for key in self.keys.iter().chain(self.rows.iter().map(|(key, _)| key)) {
             request.argument(key.as_bytes());
         }
         request.argument_by(entries().map(|entry| entry.letters.len()).sum(), |bytes| {
@@ -290,11 +327,16 @@ impl<'a> Run<'a> {
             push_number(bytes, first.now);
             let mut places = &self.places[..];
             for list in &self.lists {
-                let (own, others) = places.split_at(list.key_ends.len());
+                let (own, others) = places.split_at(list.state_count());
                 places = others;
                 list.push_numbers(own, bytes);
             }
         });
+        if !self.rows.is_empty() {
+            request.argument_by(self.rows.len() * NUMBER_BYTES, |bytes| {
+                self.rows.iter().for_each(|&(_, version)| push_number(bytes, version));
+            });
+        }
     }
 }
 

@@ -334,7 +334,8 @@ fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<S
 
 /// Answers the calls of one merged command. If its error proves that nothing ran, and the connection stays usable,
 /// answers none of them: they are sent again, and each gets its own answer. Separately some succeed, because they have
-/// another key or write nothing. In that case, returns the script of the command, which Redis may not have.
+/// another key or write nothing. In that case, returns the script of the command, which Redis may not have. The same
+/// if a row that some of the calls depend on has another version: no call of the command was decided. [rw-2]
 fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> Option<&'static Script> {
     let script = script_of_run(lists(group))?;
     match answer {
@@ -347,6 +348,7 @@ fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<St
                 refuse(waiting, error.clone(), close_reason);
             }
         }
+        Value::Array(numbers) if matches!(numbers[..], [_, Value::Array(_)]) => {}
         Value::Array(numbers) => {
             let mut numbers = numbers.into_iter();
             let clock = numbers.next().unwrap_or(Value::Nil);
