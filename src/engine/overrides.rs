@@ -6,18 +6,15 @@
 
 use hashbrown::HashMap;
 
-use super::descriptor::{Entry, spell_entries};
+use super::descriptor::{Entries, Entry, as_entries, spell_entries};
 use super::key;
 use super::limit::Limit;
-pub use super::numbers::{Misfit, Numbers};
+pub use super::numbers::{Misfit, Numbers, numbers_text};
 use super::policy::{Match, PolicySet, Rule};
 use super::time::Micros;
 
 /// The most overrides at one time.
 pub const OVERRIDES_MAX: usize = 10_000;
-
-/// Keys and values of a descriptor, in order.
-pub type Entries = Box<[(Box<str>, Box<str>)]>;
 
 /// The numbers that an operator has set for one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +29,7 @@ pub struct Override {
 
 impl Override {
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+        as_entries(&self.entries)
     }
 }
 

@@ -18,13 +18,12 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::{as_entries, entries_of, spell_entries};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
 use weir_lifecycle::on_own_thread;
 
-use super::body::{as_entries, entries_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{

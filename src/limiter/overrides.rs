@@ -381,8 +381,9 @@ mod lost;
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+    use weir_engine::descriptor::Entries;
     use weir_engine::observer::Silent;
-    use weir_engine::overrides::{Entries, Numbers};
+    use weir_engine::overrides::Numbers;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use weir_engine::{Entry, Limit, Unit};
     use weir_store::memory::Memory;
