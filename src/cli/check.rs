@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
-use weir_engine::{Algorithm, Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
@@ -247,31 +247,47 @@ pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
 
 /// The limits of a rule, each as its amount and its algorithm; one line for an unlimited rule. Without `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
+    // Each field is named, so that the compiler reports a new one.
+    let Rule {
+        id: _,
+        domain: _,
+        path: _,
+        limits,
+        unlimited,
+        unlimited_name,
+        role,
+        is_quota,
+        replaces,
+        on_error: _,
+        metadata,
+        rows,
+        levels: _,
+    } = rule;
     let mut of_rule = Vec::new();
-    if rule.role == Role::Shadow {
+    if *role == Role::Shadow {
         of_rule.push("shadow: never denies".to_owned());
     }
-    if rule.is_quota {
+    if *is_quota {
         of_rule.push("quota: denies when all quotas of the request are over".to_owned());
     }
-    if let Some(plans) = &rule.rows {
+    if let Some(plans) = rows {
         let others: Vec<String> = plans.iter().skip(1).map(|(name, _)| printable(name)).collect();
         let others = if others.is_empty() { String::new() } else { format!(", plans {}", others.join(" ")) };
         of_rule.push(format!("rows: default {}{others}", printable(plans.default_plan())));
     }
-    if rule.metadata.is_some() {
+    if metadata.is_some() {
         of_rule.push("metadata".to_owned());
     }
-    if !rule.replaces.is_empty() {
-        let names: Vec<_> = rule.replaces.iter().map(|name| printable(name)).collect();
+    if !replaces.is_empty() {
+        let names: Vec<_> = replaces.iter().map(|name| printable(name)).collect();
         of_rule.push(format!("replaces {}", names.join(" ")));
     }
-    if rule.unlimited {
-        let name = rule.unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
+    if *unlimited {
+        let name = unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
         return vec![("unlimited".to_owned(), name.into_iter().chain(of_rule).collect::<Vec<_>>().join(", "))];
     }
     let mut lines = Vec::new();
-    for limit in &rule.limits {
+    for limit in limits {
         let details: Vec<_> = details(limit).into_iter().chain(of_rule.iter().cloned()).collect();
         lines.push((amount(limit), details.join(", ")));
     }
@@ -285,7 +301,7 @@ pub(super) fn limit_in_words(limit: &Limit) -> String {
 
 /// The hits and window of a limit: `3 per hour`, `3 per 1m30s`; `5 in flight` of requests.
 pub(super) fn amount(limit: &Limit) -> String {
-    if limit.algorithm() == Algorithm::Concurrency {
+    if limit.algorithm().counts_permits() {
         return format!("{} in flight", limit.requests());
     }
     let window = match limit.window().unit() {
@@ -302,7 +318,7 @@ fn length(us: u64) -> String {
 /// The algorithm and its parameters, as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
     let mut text = limit.algorithm().name().to_owned();
-    if limit.algorithm() == Algorithm::Concurrency {
+    if limit.algorithm().counts_permits() {
         text.push_str(&format!(" window {}", length(limit.window().us())));
     }
     let parameters = limit.algorithm().parameters();
