@@ -145,9 +145,9 @@ pub(super) fn write(loaded: &Loaded, servers: &str, out: &mut dyn Write) -> io::
 }
 
 fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = Vec::new();
+    let mut lines = Vec::new();
     for outline in &domain.descriptors {
-        add_rows(policies, outline, 1, &mut rows);
+        add_lines(policies, outline, 1, &mut lines);
     }
     let found = policies.domain(&domain.name);
     writeln!(
@@ -157,20 +157,20 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out
         domain.place,
         found.map_or_else(String::new, |domain| domain_wide(domain, servers))
     )?;
-    if rows.is_empty() {
+    if lines.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
     }
     // The widths of the columns, without descriptors that are too long.
     let mut widths = [0; 2];
-    for row in &rows {
-        for (width, text) in widths.iter_mut().zip([&row.label, &row.limit]) {
+    for line in &lines {
+        for (width, text) in widths.iter_mut().zip([&line.label, &line.limit]) {
             let chars = text.chars().count();
             if chars <= LABEL_CHARS_MAX {
                 *width = chars.max(*width);
             }
         }
     }
-    for Row { label, limit, details } in &rows {
+    for TreeLine { label, limit, details } in &lines {
         let line = format!("{label:0$}   {limit:1$}   {details}", widths[0], widths[1]);
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -192,13 +192,13 @@ pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
 }
 
 /// One line of the tree: a descriptor and its first limit, or a further limit.
-struct Row {
+struct TreeLine {
     label: String,
     limit: String,
     details: String,
 }
 
-fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Vec<Row>) {
+fn add_lines(policies: &PolicySet, outline: &Outline, level: usize, lines: &mut Vec<TreeLine>) {
     let shared = if outline.share_threshold { " (all as one)" } else { "" };
     let label = format!("{}{}{shared}", INDENT.repeat(level), label(outline));
     let rule = outline.rule.and_then(|id| policies.rules().get(id as usize));
@@ -213,10 +213,10 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
         if let Some(on_error) = rule.and_then(|rule| rule.on_error) {
             details.push_str(&format!(", on_error {}", on_error.name()));
         }
-        rows.push(Row { label, limit, details });
+        lines.push(TreeLine { label, limit, details });
     }
     for below in &outline.descriptors {
-        add_rows(policies, below, level + 1, rows);
+        add_lines(policies, below, level + 1, lines);
     }
 }
 

@@ -11,7 +11,7 @@ pub mod counting;
 mod kinds;
 #[macro_use]
 mod names;
-mod rows;
+mod table;
 
 pub mod anchored_window;
 pub mod fixed_window;
@@ -434,7 +434,7 @@ fn put<C: Variant>(state: &mut Option<State>, written: Written<C::State>) -> Cha
     }
 }
 
-crate::kind_rows!(kinds);
+crate::kind_table!(kinds);
 
 impl StateKind {
     /// Whether the limit keeps no state at all. A limit of 0 counts nothing, except a fixed window, which counts denied
