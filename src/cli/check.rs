@@ -10,7 +10,9 @@ use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, Polic
 use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
-use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
+use weir_policies::{
+    Dialect, DomainOutline, Loaded, Outline, Problems, check_warnings, load, load_dir_with, test_file,
+};
 use weir_settings::{PolicySource, Settings};
 use weir_text::{instant_text, spell};
 
@@ -79,7 +81,7 @@ pub fn run_settings(
 }
 
 fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     write(&loaded, servers, out)?;
     judged(&loaded, strictness)
 }
@@ -90,7 +92,7 @@ fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut 
 /// As [`run`]; also when the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     write(&loaded, &of_server(&on_error), out)?;
     if !problems.is_empty() {
         return Err(Failed::Refused(problems));
