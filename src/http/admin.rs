@@ -233,10 +233,26 @@ impl Listing {
 }
 
 fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
-    let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
+    // Each field is named, so that the compiler reports a new one.
+    let Rule {
+        id: _,
+        domain: _,
+        path,
+        limits,
+        unlimited,
+        unlimited_name: _,
+        role,
+        is_quota: _,
+        replaces,
+        on_error: _,
+        metadata: _,
+        rows,
+        levels: _,
+    } = rule;
+    let limits: Vec<Value> = limits.iter().map(limit_as_json).collect();
     // A rule without limits needs no store.
     let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
-    let rows = rule.rows.as_ref().map(|plans| {
+    let rows = rows.as_ref().map(|plans| {
         let plan = |(name, limits): (&str, &PlanLimits)| {
             let limits: Vec<Value> =
                 limits.iter().map(|limit| limit.as_ref().map_or(Value::Null, limit_as_json)).collect();
@@ -245,11 +261,11 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
         json!({ "default": plans.default_plan(), "plans": plans.iter().map(plan).collect::<Vec<_>>() })
     });
     let mut shown = json!({
-        "descriptor": rule.path,
+        "descriptor": path,
         "place": place,
-        "unlimited": rule.unlimited,
-        "role": rule.role.name(),
-        "replaces": rule.replaces,
+        "unlimited": unlimited,
+        "role": role.name(),
+        "replaces": replaces,
         "on_error": on_error,
         "limits": limits,
     });

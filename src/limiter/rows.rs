@@ -95,7 +95,7 @@ pub struct Page {
 struct Cursor {
     /// The index of the store.
     store: usize,
-    /// The position in the store. For rows of this process, the part is a shard.
+    /// The position in the store, or in the rows of this process.
     at: ScanPosition,
 }
 
@@ -386,9 +386,9 @@ impl RowTable {
         let mut page = FoundPage { rows: Vec::new(), foreign: Vec::new(), next: None };
         let Some(&store) = stores.get(cursor.store) else { return Ok(page) };
         let (keys, next) = if store.is_immediate() {
-            let (keys, next) = self.known.own_keys(&prefix, cursor.at.part as usize, PAGE_ROWS);
+            let (keys, next) = self.known.own_keys(&prefix, cursor.at.shard as usize, PAGE_ROWS);
             let next = next.and_then(|shard| u32::try_from(shard).ok());
-            (keys, next.map(|part| Cursor { at: ScanPosition { part, at: 0 }, ..cursor }))
+            (keys, next.map(|shard| Cursor { at: ScanPosition { shard, at: 0 }, ..cursor }))
         } else {
             let mut keys = Vec::new();
             let mut end = Some(cursor.at);
@@ -516,13 +516,13 @@ fn key_without_rule(domain: &str, entries: &[Entry<'_>]) -> String {
 
 impl Cursor {
     fn text(self) -> String {
-        format!("{}.{}.{}", self.store, self.at.part, self.at.at)
+        format!("{}.{}.{}", self.store, self.at.shard, self.at.at)
     }
 
     fn read(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '.');
         let store = parts.next()?.parse().ok()?;
-        let at = ScanPosition { part: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
+        let at = ScanPosition { shard: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
         Some(Self { store, at })
     }
 }
