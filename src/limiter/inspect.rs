@@ -128,11 +128,7 @@ fn keys_of<'p>(
         (Some(limits), _) => limits.iter().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
         (None, Some(rule)) if rule.rows.is_some() => {
             let key = format!("{tag}{ROW_ID}");
-            let known = if rows.are_own {
-                rows.known.find_own(&key, || now)
-            } else {
-                rows.known.find(&key).unwrap_or_default()
-            };
+            let known = rows.find(&key, || now).unwrap_or_default();
             match rows.known.limits(rule, &known).0 {
                 Cow::Borrowed(limits) => limits.iter().flatten().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
                 Cow::Owned(limits) => limits.into_iter().flatten().map(|limit| keyed(Cow::Owned(limit))).collect(),

@@ -18,7 +18,7 @@ use weir_engine::{
 use weir_store::{Clock, RowVersion};
 
 use super::policies::InForce;
-use super::rows::known::KnownRows;
+use super::rows::known::{KnownRow, KnownRows};
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// The initial capacity of the text with all keys: enough for a few charges.
@@ -100,6 +100,23 @@ pub(super) struct RowSource<'r> {
     pub(super) known: &'r KnownRows,
     /// Whether the rows are those of this process. Then all of them are known.
     pub(super) are_own: bool,
+    /// Whether a known row ends by the clock of this process. The store compares that, so a decision without the store
+    /// uses no row that has ended. Not after the store has found another row: its own clock counts. [rw-4]
+    pub(super) checks_ends: bool,
+}
+
+impl RowSource<'_> {
+    /// The row of a descriptor, or the default if there is none. None if it must be read first.
+    pub(super) fn find(&self, key: &str, now: impl FnOnce() -> Micros) -> Option<KnownRow> {
+        if self.are_own {
+            return Some(self.known.find_own(key, now));
+        }
+        let known = self.known.find(key)?;
+        match known.until {
+            Some(until) if self.checks_ends && now() >= until => Some(KnownRow::default()),
+            _ => Some(known),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -358,7 +375,7 @@ impl<'p> Matched<'p> {
         self.keys.push_str(ROW_ID);
         let key = (start, self.keys.len());
         let text = &self.keys[key.0..key.1];
-        let known = if rows.are_own { Some(rows.known.find_own(text, || clock.now())) } else { rows.known.find(text) };
+        let known = rows.find(text, || clock.now());
         let version = known.as_ref().map(|known| known.version);
         let known = known.unwrap_or_default();
         let (limits, is_fit) = rows.known.limits(rule, &known);

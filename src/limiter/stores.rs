@@ -85,7 +85,7 @@ impl Stores {
 
     /// The rows of this limiter's requests.
     pub(super) fn row_source(&self) -> RowSource<'_> {
-        RowSource { known: &self.options.rows, are_own: self.options.store.is_immediate() }
+        RowSource { known: &self.options.rows, are_own: self.options.store.is_immediate(), checks_ends: true }
     }
 
     /// Reads rows, so that they become known. [rw-2]
@@ -127,7 +127,7 @@ impl Stores {
         for (row, found) in row_versions.iter().zip(found).filter(|(row, found)| row.version != **found) {
             match found {
                 0 => self.options.rows.insert(row.key, KnownRow::default()),
-                _ => self.options.rows.forget(row.key),
+                found => self.options.rows.forget_other(row.key, *found),
             }
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct KnownRow {
     pub(crate) version: u64,
     /// `None` if there is no row, or if weir did not write the value. The default plan then applies.
     pub(crate) content: Option<Arc<RowContent>>,
-    until: Option<Micros>,
+    pub(crate) until: Option<Micros>,
 }
 
 /// The rows of a process.
@@ -142,6 +142,14 @@ impl KnownRows {
         let mut shard = self.shard(key).lock();
         shard.new.remove(key);
         shard.old.remove(key);
+    }
+
+    /// As [`KnownRows::forget`], unless the row has this version.
+    pub(crate) fn forget_other(&self, key: &str, version: u64) {
+        let mut shard = self.shard(key).lock();
+        if shard.find(key).is_some_and(|row| row.version != version) {
+            shard.new.remove(key);
+        }
     }
 
     /// Returns a row of this process, or the default if there is none. It ends by the clock of this process, which is
