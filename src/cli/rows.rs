@@ -18,7 +18,7 @@ use weir_engine::descriptor::{parse_entries, spell_entries, spell_pairs};
 use weir_engine::overrides::Numbers;
 use weir_engine::rows::{Row, RowContent};
 use weir_engine::words::{counted, printable};
-use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD};
 use weir_settings::Settings;
 use weir_text::{instant_text, parse_instant};
@@ -340,8 +340,11 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
             ends.extend(answer.results.into_iter().map(|result| match result {
-                ShownResult::Word(word) if word == "same" => LineEnd::Same,
-                ShownResult::Word(_) => LineEnd::Written,
+                ShownResult::Word(word) => match word.as_str() {
+                    "same" => LineEnd::Same,
+                    "replaced" => LineEnd::Replaced,
+                    _ => LineEnd::Written,
+                },
                 ShownResult::Refused { refused, is_store: true } => LineEnd::Unconfirmed(refused),
                 ShownResult::Refused { refused, is_store: false } => LineEnd::Refused(refused),
             }));
@@ -382,7 +385,11 @@ impl Direct<'_> {
             return rows.iter().map(check).collect();
         }
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
-        let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
+        let end = |written: Written| match written.result {
+            WriteResult::Written => LineEnd::Written,
+            WriteResult::Same => LineEnd::Same,
+            WriteResult::Replaced => LineEnd::Replaced,
+        };
         written.map(|written| written.map_or_else(refused, end)).collect()
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use weir_engine::descriptor::spell_entries;
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowContent, RowMisfit};
-use weir_limiter::rows::{Removed, RowRefused, Written};
+use weir_limiter::rows::{Removed, RowRefused, WriteResult, Written};
 use weir_text::{instant_text, parse_instant};
 
 use super::body::{self, BodyNumbers, as_entries, entries_of, numbers_as_json, numbers_of};
@@ -198,7 +198,7 @@ pub(super) async fn remove(
 
 /// Logs the author of a change.
 fn audit(by: &str, row: &Row, written: &Written) {
-    if written.is_same {
+    if written.result != WriteResult::Written {
         return;
     }
     tracing::info!(
@@ -227,7 +227,11 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
 }
 
 const fn word(written: &Written) -> &'static str {
-    if written.is_same { "same" } else { "written" }
+    match written.result {
+        WriteResult::Written => "written",
+        WriteResult::Same => "same",
+        WriteResult::Replaced => "replaced",
+    }
 }
 
 fn refused_json(refused: &RowRefused) -> Value {

@@ -6,6 +6,7 @@
 pub mod known;
 mod text;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,8 +70,16 @@ fn unconfirmed(error: &StoreError) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     pub before: Option<Row>,
+    pub result: WriteResult,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteResult {
+    Written,
     /// The store already had the same row, set by an operator, so weir wrote nothing.
-    pub is_same: bool,
+    Same,
+    /// A later row of the same call has the same descriptor, so weir wrote only that one.
+    Replaced,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,19 +204,21 @@ impl RowTable {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
     }
 
-    /// Writes each row separately. weir does not write a row that the store already has, except over a file's.
+    /// Writes each row separately. If several have the same descriptor, weir writes the last one only. weir does not write
+    /// a row that the store already has, except over a file's.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
+        let mut last_of_keys = HashMap::new();
         for row in rows {
-            match self.ready(row) {
-                Ok(one) => {
-                    ready.push((results.len(), one));
-                    results.push(Ok(Written { before: None, is_same: false }));
-                }
-                Err(refused) => results.push(Err(refused)),
-            }
+            let at = results.len();
+            results.push(self.ready(row).map(|one| {
+                last_of_keys.insert(one.key.clone(), at);
+                ready.push((at, one));
+                Written { before: None, result: WriteResult::Replaced }
+            }));
         }
+        ready.retain(|(at, one)| last_of_keys[&one.key] == *at);
         for chunk in ready.chunks(AT_ONCE) {
             for is_per_second in [false, true] {
                 let of_store: Vec<&(usize, Ready)> =
@@ -244,9 +255,8 @@ impl RowTable {
                 RowRead::Row(row) => text::read(&row.text).ok(),
                 RowRead::Absent | RowRead::Foreign { .. } => None,
             };
-            results[*at] = Ok(Written { before, is_same });
-            // If two lines have the same descriptor, the later line applies.
-            changed.retain(|(_, other)| other.key != ready.key);
+            let result = if is_same { WriteResult::Same } else { WriteResult::Written };
+            results[*at] = Ok(Written { before, result });
             if !is_same {
                 changed.push(one);
             }
