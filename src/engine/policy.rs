@@ -220,6 +220,12 @@ impl Rule {
     pub fn has_one_limit(&self) -> bool {
         self.limits.iter().filter(|limit| !limit.shadow).count() == 1
     }
+
+    /// Whether the rule has exactly one limit, also counting those on trial, and it is per second. A second store keeps the
+    /// states and rows of such rules. [st-3]
+    pub fn is_single_per_second(&self) -> bool {
+        matches!(&*self.limits, [limit] if limit.is_per_second())
+    }
 }
 
 /// One descriptor on the path to a rule. It has what statistics need for the rule's name.

@@ -16,8 +16,9 @@ use weir_store::{Before, Failure, RowVersion, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::leases::{CountedKeys, Found, ToTake};
-use super::matched::{Decided, Matched, RowSource, Selected};
+use super::matched::{Decided, Matched, Selected};
 use super::policies::InForce;
+use super::rows::known::RowSource;
 use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
@@ -54,7 +55,7 @@ impl Limiter {
         self.decide_matched(&request.with(&matched), query).await
     }
 
-    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Matched<'a> {
+    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<&RowSource<'_>>) -> Matched<'a> {
         let options = &self.stores.options;
         Matched::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
     }
@@ -64,13 +65,13 @@ impl Limiter {
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
         let mut rows = self.stores.row_source();
         for decision in 1.. {
-            let mut matched = self.matched(asked, Some(rows));
+            let mut matched = self.matched(asked, Some(&rows));
             let mut unread = None;
             if matched.unknown_rows().next().is_some() {
                 unread = self.stores.read_rows(&matched, asked.deadline).await.err();
                 // A row that others have changed meanwhile is unknown again. Its descriptor then has the default plan,
                 // which the store compares too.
-                matched = self.matched(asked, Some(rows));
+                matched = self.matched(asked, Some(&rows));
             }
             let request = Request {
                 can_ask_again: decision < DECISIONS_MAX && Instant::now() < asked.deadline,

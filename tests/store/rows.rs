@@ -84,7 +84,7 @@ impl Replica {
         let events = Arc::new(Events::default());
         let policies = weir_policies::parse(&[("api.yaml", POLICY), ("ai.yaml", HOLDS)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
-        let known = Arc::new(KnownRows::default());
+        let known = Arc::new(KnownRows::of(&*store));
         let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
         let deny_cache = Some(Arc::new(DenyCache::new(Duration::from_secs(60), 1_000)));
         let options = Options { deny_cache, rows: known, budget: BUDGET, clock: clock.clone(), ..Options::new(store) };

@@ -51,7 +51,7 @@ impl TwoStores {
         };
         let policies = weir_policies::parse(&[("shop.yaml", ROWS)]).expect("good policies").policies;
         let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
-        let (known, clock) = (Arc::<KnownRows>::default(), first.clock.clone());
+        let (known, clock) = (Arc::new(KnownRows::of(&*first)), first.clock.clone());
         let other =
             RowTable::new(first.clone(), Some(second.clone()), policies.clone(), known, clock, Arc::new(Silent));
         Self { first, second, process_clock, limiter: limiter(ROWS, options, heard.clone()), heard, other }
@@ -273,7 +273,8 @@ fn other_policies(stores: &TwoStores, policy: &str) -> RowTable {
     let policies = weir_policies::parse(&[("shop.yaml", policy)]).expect("good policies").policies;
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
     let (first, second) = (stores.first.clone(), Some(stores.second.clone() as Arc<dyn Store>));
-    RowTable::new(first, second, policies, Arc::default(), stores.first.clock.clone(), Arc::new(Silent))
+    let (known, clock) = (Arc::new(KnownRows::of(&*first)), stores.first.clock.clone());
+    RowTable::new(first, second, policies, known, clock, Arc::new(Silent))
 }
 
 /// [rw-4]
