@@ -15,7 +15,7 @@ macro_rules! fragments {
     };
 }
 
-crate::kind_rows!(fragments);
+crate::kind_table!(fragments);
 
 /// The script that decides lists of charges on short states, and the one that knows all states.
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];

@@ -60,38 +60,13 @@ fn key(rule: &Rule) -> (&str, &str) {
     (&rule.domain, &rule.path)
 }
 
+fn is_same(one: &Rule, other: &Rule) -> bool {
+    one.levels == other.levels && one.has_content_of(other)
+}
+
 /// The settings of a rule's domain.
 fn own_words(set: &PolicySet, rule: &Rule) -> impl PartialEq + use<> {
     set.domain(&rule.domain).map(|domain| (domain.mode, domain.on_error))
-}
-
-/// Whether two rules of the same domain and path are equal. All fields are named, so that the compiler reports a new one.
-fn is_same(one: &Rule, other: &Rule) -> bool {
-    let Rule {
-        id: _,
-        domain: _,
-        path: _,
-        limits,
-        unlimited,
-        unlimited_name,
-        role,
-        is_quota,
-        replaces,
-        on_error,
-        metadata,
-        rows,
-        levels,
-    } = one;
-    *limits == other.limits
-        && *unlimited == other.unlimited
-        && *unlimited_name == other.unlimited_name
-        && *role == other.role
-        && *is_quota == other.is_quota
-        && *replaces == other.replaces
-        && *on_error == other.on_error
-        && *metadata == other.metadata
-        && *rows == other.rows
-        && *levels == other.levels
 }
 
 #[cfg(test)]

@@ -99,15 +99,12 @@ fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Me
 }
 
 fn tls_files(tls: &RedisTls) -> TlsFiles {
+    let RedisTls { ca_file, cert_file, key_file, server_name, system_store_always, skip_hostname_verification } = tls;
     TlsFiles {
-        ca: tls.ca_file.clone(),
-        system_store_always: tls.system_store_always,
-        any_name: tls.skip_hostname_verification,
-        identity: tls
-            .cert_file
-            .clone()
-            .zip(tls.key_file.clone())
-            .map(|(certificate, key)| Identity { certificate, key }),
-        server_name: tls.server_name.clone(),
+        ca: ca_file.clone(),
+        system_store_always: *system_store_always,
+        any_name: *skip_hostname_verification,
+        identity: cert_file.clone().zip(key_file.clone()).map(|(certificate, key)| Identity { certificate, key }),
+        server_name: server_name.clone(),
     }
 }

@@ -19,7 +19,7 @@ use super::redis_health::{Pool, RedisHealth};
 
 #[derive(Clone)]
 pub(super) enum Stores {
-    Shared(Arc<dyn Store>),
+    Memory(Arc<dyn Store>),
     /// Stores for each runtime, which have their own connections.
     Redis(Box<Servers>),
 }
@@ -50,7 +50,7 @@ impl Opened {
 impl Stores {
     pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         match settings.store {
-            StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
+            StoreKind::Memory => Ok(Self::Memory(memory(settings, metrics))),
             StoreKind::Redis => {
                 let (first, per_second) = redis::deployments(&settings.redis, metrics)?;
                 let health = RedisHealth::new(metrics);
@@ -66,7 +66,7 @@ impl Stores {
 
     pub(super) fn open(&self) -> Opened {
         match self {
-            Self::Shared(store) => Opened { first: store.clone(), per_second: None },
+            Self::Memory(store) => Opened { first: store.clone(), per_second: None },
             Self::Redis(servers) => Opened {
                 first: servers.open(&servers.first, Pool::First),
                 per_second: servers.per_second.as_ref().map(|second| servers.open(second, Pool::PerSecond)),
@@ -77,7 +77,7 @@ impl Stores {
     /// A function that returns the worst circuit state of all runtimes.
     pub(super) fn circuit(&self) -> impl Fn() -> &'static str + Send + Sync + 'static {
         let health = match self {
-            Self::Shared(_) => None,
+            Self::Memory(_) => None,
             Self::Redis(servers) => Some(servers.health.clone()),
         };
         move || health.as_ref().map_or(Circuit::Closed, |health| health.circuit()).name()
@@ -86,7 +86,7 @@ impl Stores {
     /// A function that returns the number of calls that wait for Redis.
     pub(super) fn queue(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let health = match self {
-            Self::Shared(_) => None,
+            Self::Memory(_) => None,
             Self::Redis(servers) => Some(servers.health.clone()),
         };
         move || health.as_ref().map_or(0, |health| health.waiting())

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
-use weir_engine::{Algorithm, Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
-use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
+use weir_policies::{
+    Dialect, DomainOutline, Loaded, Outline, Problems, check_warnings, load, load_dir_with, test_file,
+};
 use weir_settings::{PolicySource, Settings};
 use weir_text::{instant_text, spell};
 
@@ -79,7 +81,7 @@ pub fn run_settings(
 }
 
 fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     write(&loaded, servers, out)?;
     judged(&loaded, strictness)
 }
@@ -90,7 +92,7 @@ fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut 
 /// As [`run`]; also when the server returns no policies, or refuses newer ones.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let Served { mut loaded, on_error, problems } = served::policies(server)?;
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     write(&loaded, &of_server(&on_error), out)?;
     if !problems.is_empty() {
         return Err(Failed::Refused(problems));
@@ -145,9 +147,9 @@ pub(super) fn write(loaded: &Loaded, servers: &str, out: &mut dyn Write) -> io::
 }
 
 fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = Vec::new();
+    let mut lines = Vec::new();
     for outline in &domain.descriptors {
-        add_rows(policies, outline, 1, &mut rows);
+        add_lines(policies, outline, 1, &mut lines);
     }
     let found = policies.domain(&domain.name);
     writeln!(
@@ -157,20 +159,20 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out
         domain.place,
         found.map_or_else(String::new, |domain| domain_wide(domain, servers))
     )?;
-    if rows.is_empty() {
+    if lines.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
     }
     // The widths of the columns, without descriptors that are too long.
     let mut widths = [0; 2];
-    for row in &rows {
-        for (width, text) in widths.iter_mut().zip([&row.label, &row.limit]) {
+    for line in &lines {
+        for (width, text) in widths.iter_mut().zip([&line.label, &line.limit]) {
             let chars = text.chars().count();
             if chars <= LABEL_CHARS_MAX {
                 *width = chars.max(*width);
             }
         }
     }
-    for Row { label, limit, details } in &rows {
+    for TreeLine { label, limit, details } in &lines {
         let line = format!("{label:0$}   {limit:1$}   {details}", widths[0], widths[1]);
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -192,13 +194,13 @@ pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
 }
 
 /// One line of the tree: a descriptor and its first limit, or a further limit.
-struct Row {
+struct TreeLine {
     label: String,
     limit: String,
     details: String,
 }
 
-fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Vec<Row>) {
+fn add_lines(policies: &PolicySet, outline: &Outline, level: usize, lines: &mut Vec<TreeLine>) {
     let shared = if outline.share_threshold { " (all as one)" } else { "" };
     let label = format!("{}{}{shared}", INDENT.repeat(level), label(outline));
     let rule = outline.rule.and_then(|id| policies.rules().get(id as usize));
@@ -213,10 +215,10 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
         if let Some(on_error) = rule.and_then(|rule| rule.on_error) {
             details.push_str(&format!(", on_error {}", on_error.name()));
         }
-        rows.push(Row { label, limit, details });
+        lines.push(TreeLine { label, limit, details });
     }
     for below in &outline.descriptors {
-        add_rows(policies, below, level + 1, rows);
+        add_lines(policies, below, level + 1, lines);
     }
 }
 
@@ -247,31 +249,47 @@ pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
 
 /// The limits of a rule, each as its amount and its algorithm; one line for an unlimited rule. Without `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
+    // Each field is named, so that the compiler reports a new one.
+    let Rule {
+        id: _,
+        domain: _,
+        path: _,
+        limits,
+        unlimited,
+        unlimited_name,
+        role,
+        is_quota,
+        replaces,
+        on_error: _,
+        metadata,
+        rows,
+        levels: _,
+    } = rule;
     let mut of_rule = Vec::new();
-    if rule.role == Role::Shadow {
+    if *role == Role::Shadow {
         of_rule.push("shadow: never denies".to_owned());
     }
-    if rule.is_quota {
+    if *is_quota {
         of_rule.push("quota: denies when all quotas of the request are over".to_owned());
     }
-    if let Some(plans) = &rule.rows {
+    if let Some(plans) = rows {
         let others: Vec<String> = plans.iter().skip(1).map(|(name, _)| printable(name)).collect();
         let others = if others.is_empty() { String::new() } else { format!(", plans {}", others.join(" ")) };
         of_rule.push(format!("rows: default {}{others}", printable(plans.default_plan())));
     }
-    if rule.metadata.is_some() {
+    if metadata.is_some() {
         of_rule.push("metadata".to_owned());
     }
-    if !rule.replaces.is_empty() {
-        let names: Vec<_> = rule.replaces.iter().map(|name| printable(name)).collect();
+    if !replaces.is_empty() {
+        let names: Vec<_> = replaces.iter().map(|name| printable(name)).collect();
         of_rule.push(format!("replaces {}", names.join(" ")));
     }
-    if rule.unlimited {
-        let name = rule.unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
+    if *unlimited {
+        let name = unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
         return vec![("unlimited".to_owned(), name.into_iter().chain(of_rule).collect::<Vec<_>>().join(", "))];
     }
     let mut lines = Vec::new();
-    for limit in &rule.limits {
+    for limit in limits {
         let details: Vec<_> = details(limit).into_iter().chain(of_rule.iter().cloned()).collect();
         lines.push((amount(limit), details.join(", ")));
     }
@@ -285,7 +303,7 @@ pub(super) fn limit_in_words(limit: &Limit) -> String {
 
 /// The hits and window of a limit: `3 per hour`, `3 per 1m30s`; `5 in flight` of requests.
 pub(super) fn amount(limit: &Limit) -> String {
-    if limit.algorithm() == Algorithm::Concurrency {
+    if limit.algorithm().counts_permits() {
         return format!("{} in flight", limit.requests());
     }
     let window = match limit.window().unit() {
@@ -302,7 +320,7 @@ fn length(us: u64) -> String {
 /// The algorithm and its parameters, as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
     let mut text = limit.algorithm().name().to_owned();
-    if limit.algorithm() == Algorithm::Concurrency {
+    if limit.algorithm().counts_permits() {
         text.push_str(&format!(" window {}", length(limit.window().us())));
     }
     let parameters = limit.algorithm().parameters();

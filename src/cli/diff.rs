@@ -4,8 +4,8 @@
 
 mod json;
 mod markdown;
-mod rows;
 mod text;
+mod words;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ pub mod counting;
 mod kinds;
 #[macro_use]
 mod names;
-mod rows;
+mod table;
 
 pub mod anchored_window;
 pub mod fixed_window;
@@ -153,17 +153,43 @@ impl Algorithm {
     /// Whether the algorithm counts in windows with a beginning and an end. Only then can a share be crossed once in
     /// each. [al-2]
     pub const fn has_windows(self) -> bool {
-        matches!(self, Self::FixedWindow { .. })
+        match self {
+            Self::FixedWindow { .. } => true,
+            Self::SlidingWindowCounter
+            | Self::SlidingWindow { .. }
+            | Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. }
+            | Self::Concurrency => false,
+        }
     }
 
     /// Whether hits are counted in steps. All hits of one step leave the same state, at any instant of the step. [ls-4]
     pub const fn has_steps(self) -> bool {
-        matches!(self, Self::FixedWindow { .. } | Self::SlidingWindow { .. })
+        match self {
+            Self::FixedWindow { .. } | Self::SlidingWindow { .. } => true,
+            Self::SlidingWindowCounter
+            | Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. }
+            | Self::Concurrency => false,
+        }
     }
 
     /// Whether requests hold permits while they run, and hits are not counted. [cc-1]
     pub const fn counts_permits(self) -> bool {
-        matches!(self, Self::Concurrency)
+        match self {
+            Self::Concurrency => true,
+            Self::FixedWindow { .. }
+            | Self::SlidingWindowCounter
+            | Self::SlidingWindow { .. }
+            | Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. } => false,
+        }
     }
 
     /// Whether usage can be reported after the fact. A log cannot: each report would add an entry, without a bound. A
@@ -198,7 +224,13 @@ impl Algorithm {
     pub const fn anchor(self) -> Anchor {
         match self {
             Self::FixedWindow { anchor } => anchor,
-            _ => Anchor::Clock,
+            Self::SlidingWindowCounter
+            | Self::SlidingWindow { .. }
+            | Self::SlidingWindowLog
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. }
+            | Self::Concurrency => Anchor::Clock,
         }
     }
 
@@ -402,7 +434,7 @@ fn put<C: Variant>(state: &mut Option<State>, written: Written<C::State>) -> Cha
     }
 }
 
-crate::kind_rows!(kinds);
+crate::kind_table!(kinds);
 
 impl StateKind {
     /// Whether the limit keeps no state at all. A limit of 0 counts nothing, except a fixed window, which counts denied
@@ -431,7 +463,16 @@ impl StateKind {
             (Self::AnchoredWindow(_), Observed::AnchoredWindow(window)) => {
                 Some(CountedWindow { start: window.start, end: window.end, count: window.count })
             }
-            _ => None,
+            (
+                Self::FixedWindow(_)
+                | Self::Pacing(_)
+                | Self::AnchoredWindow(_)
+                | Self::SlidingWindowCounter(_)
+                | Self::TokenBucket(_)
+                | Self::SlidingWindow(_)
+                | Self::SlidingWindowLog(_),
+                _,
+            ) => None,
         }
     }
 
@@ -442,7 +483,16 @@ impl StateKind {
             (Self::SlidingWindow(counting), Observed::SlidingWindow(summary)) => {
                 Some(counting.bucket_end(summary.mark).saturating_sub(now))
             }
-            _ => self.counted(left, now).map(|window| window.end.saturating_sub(now)),
+            (
+                Self::FixedWindow(_)
+                | Self::Pacing(_)
+                | Self::AnchoredWindow(_)
+                | Self::SlidingWindowCounter(_)
+                | Self::TokenBucket(_)
+                | Self::SlidingWindow(_)
+                | Self::SlidingWindowLog(_),
+                _,
+            ) => self.counted(left, now).map(|window| window.end.saturating_sub(now)),
         }
     }
 

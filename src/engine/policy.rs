@@ -226,6 +226,35 @@ impl Rule {
     pub fn is_single_per_second(&self) -> bool {
         matches!(&*self.limits, [limit] if limit.is_per_second())
     }
+
+    /// Whether two rules have equal content: all fields except those of their place in a policy set.
+    pub fn has_content_of(&self, other: &Self) -> bool {
+        // Each field is named, so that the compiler reports a new one.
+        let Self {
+            id: _,
+            domain: _,
+            path: _,
+            levels: _,
+            limits,
+            unlimited,
+            unlimited_name,
+            role,
+            is_quota,
+            replaces,
+            on_error,
+            metadata,
+            rows,
+        } = self;
+        *limits == other.limits
+            && *unlimited == other.unlimited
+            && *unlimited_name == other.unlimited_name
+            && *role == other.role
+            && *is_quota == other.is_quota
+            && *replaces == other.replaces
+            && *on_error == other.on_error
+            && *metadata == other.metadata
+            && *rows == other.rows
+    }
 }
 
 /// One descriptor on the path to a rule. It has what statistics need for the rule's name.

@@ -18,13 +18,12 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
 use weir_lifecycle::on_own_thread;
 
-use super::body::{as_entries, entries_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
@@ -234,10 +233,26 @@ impl Listing {
 }
 
 fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
-    let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
+    // Each field is named, so that the compiler reports a new one.
+    let Rule {
+        id: _,
+        domain: _,
+        path,
+        limits,
+        unlimited,
+        unlimited_name: _,
+        role,
+        is_quota: _,
+        replaces,
+        on_error: _,
+        metadata: _,
+        rows,
+        levels: _,
+    } = rule;
+    let limits: Vec<Value> = limits.iter().map(limit_as_json).collect();
     // A rule without limits needs no store.
     let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
-    let rows = rule.rows.as_ref().map(|plans| {
+    let rows = rows.as_ref().map(|plans| {
         let plan = |(name, limits): (&str, &PlanLimits)| {
             let limits: Vec<Value> =
                 limits.iter().map(|limit| limit.as_ref().map_or(Value::Null, limit_as_json)).collect();
@@ -246,11 +261,11 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
         json!({ "default": plans.default_plan(), "plans": plans.iter().map(plan).collect::<Vec<_>>() })
     });
     let mut shown = json!({
-        "descriptor": rule.path,
+        "descriptor": path,
         "place": place,
-        "unlimited": rule.unlimited,
-        "role": rule.role.name(),
-        "replaces": rule.replaces,
+        "unlimited": unlimited,
+        "role": role.name(),
+        "replaces": replaces,
         "on_error": on_error,
         "limits": limits,
     });
@@ -342,12 +357,11 @@ async fn reset(
     let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
-    let entries = as_entries(&entries);
-    let (keys, stored) = site.limiter.reset(&domain, &entries).await.map_err(unavailable)?;
+    let (keys, stored) = site.limiter.reset(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
     if keys.is_empty() {
         return Err(no_limit());
     }
-    let descriptor = spell_entries(entries.iter().copied());
+    let descriptor = spell_pairs(&entries);
     tracing::info!(by, domain, descriptor, stored, "state reset by the admin listener");
     Ok(Json(json!({ "keys": keys, "stored": stored })).into_response())
 }

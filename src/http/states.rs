@@ -56,13 +56,13 @@ pub(super) async fn states(
         "store": site.limiter.store().name(),
         "values": values.name(),
         "states": states,
-        "next": found.next.map(|next| format!("{}-{}", next.part, next.at)),
+        "next": found.next.map(|next| format!("{}-{}", next.shard, next.at)),
     })))
 }
 
 fn position(text: &str) -> Option<ScanPosition> {
-    let (part, at) = text.split_once('-')?;
-    Some(ScanPosition { part: part.parse().ok()?, at: at.parse().ok()? })
+    let (shard, at) = text.split_once('-')?;
+    Some(ScanPosition { shard: shard.parse().ok()?, at: at.parse().ok()? })
 }
 
 fn state_as_json(state: &StoredState, values: Values) -> Value {

@@ -5,10 +5,10 @@
 //! (policies), and writing the result (cli).
 
 pub mod answers;
+mod changes;
 mod hidden;
 mod limits;
 mod pairs;
-mod rows;
 mod states;
 mod together;
 mod values;
@@ -183,7 +183,7 @@ impl Comparison<'_> {
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);
-    let rows::Rows { mut changes, same } = rows::rows(&pairs.rules, &mut observed);
+    let changes::Changes { mut changes, same } = changes::changes(&pairs.rules, &mut observed);
     // This order does not depend on the order of the domains in the policies.
     changes.sort_by(|one, other| place(one).cmp(&place(other)));
     let domains = domains(old, new, &pairs.renamed);

@@ -312,10 +312,10 @@ impl Limiter {
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
         let of_charges =
-            charges.iter().zip(&matched.origins).map(|(charge, origin)| self.stores.part_of(charge, origin));
+            charges.iter().zip(&matched.origins).map(|(charge, origin)| self.stores.slot_of(charge, origin));
         let of_rows = matched.rows.iter().map(|row| {
             let store = self.stores.store_of_row(matched, row);
-            (store, store.part_of(matched.row_version(row).key))
+            (store, store.slot_of(matched.row_version(row).key))
         });
         let mut parts = of_charges.chain(of_rows);
         let Some((first, slot)) = parts.next() else { return Ok(None) };

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::spell_pairs;
 use weir_engine::overrides::{Misfit, OVERRIDES_MAX, Override, fit};
 use weir_engine::words::counted;
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
-use self::history::{Part, Relation, Side};
+use self::history::{Relation, Side, Writer};
 pub use self::text::fuzz;
 use super::Policies;
 
@@ -115,7 +115,7 @@ pub struct OverrideTable {
     policies: Arc<Policies>,
     clock: Arc<dyn Clock>,
     /// Distinguishes this process's changes from simultaneous changes of others.
-    part: Part,
+    writer: Writer,
     /// The version that was last read or written. Locked during a store call.
     version: tokio::sync::Mutex<String>,
     known: Mutex<Known>,
@@ -130,7 +130,7 @@ impl OverrideTable {
             store,
             policies,
             clock,
-            part: Part::random(),
+            writer: Writer::random(),
             version: tokio::sync::Mutex::default(),
             known: Mutex::default(),
             problems: Mutex::default(),
@@ -247,7 +247,7 @@ impl OverrideTable {
             let is_near = one.set.domain == new.set.domain && one.set.entries.len() == new.set.entries.len();
             is_near && one.place() != new.place() && tag(one).as_ref() == Ok(&own)
         };
-        let other = |twin: &SetOverride| Refused::Misfit(Misfit::Taken(spell_entries(twin.set.descriptor())));
+        let other = |twin: &SetOverride| Refused::Misfit(Misfit::Taken(spell_pairs(&twin.set.entries)));
         all.iter().find(is_twin).map_or(Ok(()), |twin| Err(other(twin)))
     }
 
@@ -263,8 +263,10 @@ impl OverrideTable {
             let now = self.clock.now();
             let number = history::time_after(&version, now);
             let next = change(&self.known().overrides, now, number)?;
-            let with =
-                StoredOverrides { version: history::next(number, self.part, &version), text: Some(text::write(&next)) };
+            let with = StoredOverrides {
+                version: history::next(number, self.writer, &version),
+                text: Some(text::write(&next)),
+            };
             if with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX) {
                 let reason = format!("all overrides together take more than {OVERRIDES_BYTES_MAX} bytes: delete some");
                 return Err(Refused::Full(reason));
@@ -340,7 +342,7 @@ impl OverrideTable {
         .await;
         let number = history::time_after(&stored.version, history::time_after(version, now));
         let with = StoredOverrides {
-            version: history::joining(number, self.part, &stored.version, version),
+            version: history::joining(number, self.writer, &stored.version, version),
             text: Some(text::write(&joined)),
         };
         let is_too_large = with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX);
@@ -381,8 +383,9 @@ mod lost;
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+    use weir_engine::descriptor::Entries;
     use weir_engine::observer::Silent;
-    use weir_engine::overrides::{Entries, Numbers};
+    use weir_engine::overrides::Numbers;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use weir_engine::{Entry, Limit, Unit};
     use weir_store::memory::Memory;

@@ -105,7 +105,7 @@ pub struct Page {
 struct Cursor {
     /// The index of the store.
     store: usize,
-    /// The position in the store.
+    /// The position in the store, or in the rows of this process.
     at: ScanPosition,
 }
 
@@ -467,13 +467,13 @@ fn key_without_rule(domain: &str, entries: &[Entry<'_>]) -> String {
 
 impl Cursor {
     fn text(self) -> String {
-        format!("{}.{}.{}", self.store, self.at.part, self.at.at)
+        format!("{}.{}.{}", self.store, self.at.shard, self.at.at)
     }
 
     fn read(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '.');
         let store = parts.next()?.parse().ok()?;
-        let at = ScanPosition { part: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
+        let at = ScanPosition { shard: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
         Some(Self { store, at })
     }
 }

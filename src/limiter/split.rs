@@ -223,7 +223,7 @@ async fn reserve<'a>(
 fn parts<'a>(stores: &'a Stores, matched: &'a Matched<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> = Vec::new();
     for (i, (charge, origin)) in charges.iter().zip(&matched.origins).enumerate() {
-        let (store, slot) = stores.part_of(charge, origin);
+        let (store, slot) = stores.slot_of(charge, origin);
         match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
             Some(part) => {
                 part.at.push(i);
@@ -235,7 +235,7 @@ fn parts<'a>(stores: &'a Stores, matched: &'a Matched<'_>, charges: &[Charge<'a>
     for row in &matched.rows {
         let version = matched.row_version(row);
         let store = stores.store_of_row(matched, row);
-        let slot = store.part_of(version.key);
+        let slot = store.slot_of(version.key);
         let place = parts.iter().position(|part| Arc::ptr_eq(part.store, store) && part.slot == slot);
         let place = place.unwrap_or_else(|| {
             parts.push(Part::of(store, slot, Vec::new(), Vec::new()));

@@ -62,10 +62,10 @@ impl Stores {
         Self { options, observer, calendar: Calendar::default() }
     }
 
-    /// The store of a charge's state, and the part of that store.
-    pub(super) fn part_of(&self, charge: &Charge<'_>, origin: &Origin) -> (&Arc<dyn Store>, u16) {
+    /// The store of a charge's state, and the slot of its key.
+    pub(super) fn slot_of(&self, charge: &Charge<'_>, origin: &Origin) -> (&Arc<dyn Store>, u16) {
         let store = self.store_of(charge.limit, origin.is_single);
-        (store, store.part_of(charge.key))
+        (store, store.slot_of(charge.key))
     }
 
     /// The store of a limit's state. All limits of a list use one store.

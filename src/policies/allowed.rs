@@ -1,6 +1,6 @@
 //! `allow_warnings`: the warnings that policies allow, each with a reason.
 //!
-//! Not here: how they are read, and which warnings exist (reader.rs, heavy.rs, lint.rs).
+//! Not here: how they are read, and which warnings exist (reader.rs, heavy.rs, check_warnings.rs).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -26,6 +26,7 @@
 //! Not here: how policies decide (engine/policy.rs), and when files are read again (watch.rs).
 
 mod allowed;
+mod check_warnings;
 mod fields;
 pub mod files;
 mod given_rows;
@@ -34,7 +35,6 @@ mod kept;
 mod keys;
 mod lease;
 mod limit;
-mod lint;
 mod matches;
 mod metadata;
 mod plans;
@@ -58,14 +58,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use allowed::Allowed;
+pub use check_warnings::check_warnings;
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
-pub use lint::lint;
 pub use matches::FORMS;
-pub use rate::{SHORT_UNITS, parse_rate};
+pub use rate::{SHORT_UNITS, parse_named_rate};
 use state::Reader;
 use tree::Planted;
 pub use tree::Tree;

@@ -1,4 +1,5 @@
-//! The parts of the settings that affect decisions and responses.
+//! The parts of the settings that affect decisions and responses. Each field of a group is named, so that the compiler
+//! reports a new one.
 
 use weir_limiter::Modes;
 use weir_settings::Settings;
@@ -16,27 +17,34 @@ pub const fn modes(settings: &Settings) -> Modes {
 }
 
 pub const fn bounds(limits: &weir_settings::Limits) -> Bounds {
-    Bounds {
-        descriptors: limits.descriptors,
-        entries: limits.entries,
-        domain_bytes: limits.domain_bytes,
-        key_bytes: limits.key_bytes,
-        value_bytes: limits.value_bytes,
-        hits: limits.hits,
-    }
+    // The listeners have the bound on bytes.
+    let &weir_settings::Limits { descriptors, entries, domain_bytes, key_bytes, value_bytes, request_bytes: _, hits } =
+        limits;
+    Bounds { descriptors, entries, domain_bytes, key_bytes, value_bytes, hits }
 }
 
 pub fn extras(response: &weir_settings::Response) -> Extras {
+    let weir_settings::Response {
+        dynamic_metadata,
+        delay_header,
+        limit_metadata,
+        ietf_headers,
+        problem_body,
+        limit_headers,
+        limit_header,
+        remaining_header,
+        reset_header,
+    } = response;
     Extras {
-        dynamic_metadata: response.dynamic_metadata,
-        delay_header: response.delay_header,
-        limit_metadata: response.limit_metadata,
-        ietf_headers: response.ietf_headers,
-        problem_body: response.problem_body,
-        limit_headers: response.limit_headers.then(|| LimitHeaders {
-            limit: response.limit_header.clone(),
-            remaining: response.remaining_header.clone(),
-            reset: response.reset_header.clone(),
+        dynamic_metadata: *dynamic_metadata,
+        delay_header: *delay_header,
+        limit_metadata: *limit_metadata,
+        ietf_headers: *ietf_headers,
+        problem_body: *problem_body,
+        limit_headers: limit_headers.then(|| LimitHeaders {
+            limit: limit_header.clone(),
+            remaining: remaining_header.clone(),
+            reset: reset_header.clone(),
         }),
     }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::contradictions::ProblemList;
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, ms, secs};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, ms, secs};
 use super::value::Secret;
 
 const URL: &str = "alerts.webhook_url";

@@ -93,7 +93,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
 
 /// Whether the text of a variable must not be printed.
 fn is_secret(variable: &Variable) -> bool {
-    let mut kinds = variable.settings().into_iter().filter_map(|setting| Setting::find(setting).map(|row| row.kind));
+    let mut kinds = variable.settings().into_iter().filter_map(|name| Setting::find(name).map(|setting| setting.kind));
     kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
 }
 
@@ -124,7 +124,7 @@ impl<'a> Mapping<'a> {
         for (name, text) in environment {
             let Some(name) = name.to_str() else { continue };
             if name.starts_with(ENV_PREFIX) {
-                mapping.ours.extend(SETTINGS.iter().find(|row| row.env_name() == name).map(|row| row.name));
+                mapping.ours.extend(SETTINGS.iter().find(|ours| ours.env_name() == name).map(|ours| ours.name));
                 continue;
             }
             let variable = Variable::find(name);
@@ -166,7 +166,7 @@ impl<'a> Mapping<'a> {
             Form::Switch => Some(if go::boolean(text)? { "on" } else { "off" }.to_owned()),
             Form::Integer => {
                 let number = go::integer(text)?;
-                match Setting::find(setting).map(|row| row.kind) {
+                match Setting::find(setting).map(|ours| ours.kind) {
                     Some(Kind::Integer { min, max, unit }) => {
                         let fitting = u64::try_from(number).unwrap_or(0).clamp(min, max);
                         if i128::from(fitting) != i128::from(number) {
@@ -191,14 +191,14 @@ impl<'a> Mapping<'a> {
             Form::Duration => {
                 let micros = u64::try_from(go::nanoseconds(text)?).unwrap_or(0).div_ceil(1_000);
                 let length = std::time::Duration::from_micros(micros);
-                let row = Setting::find(setting)?;
+                let ours = Setting::find(setting)?;
                 if micros == 0 {
-                    if row.default != Preset::Is("0s") {
-                        self.note(name, format!("0 keeps weir's own bound, which is {}", row.default_text()));
+                    if ours.default != Preset::Is("0s") {
+                        self.note(name, format!("0 keeps weir's own bound, which is {}", ours.default_text()));
                     }
                     return None;
                 }
-                let Kind::Duration { min, max } = row.kind else { return Some(spell(length)) };
+                let Kind::Duration { min, max } = ours.kind else { return Some(spell(length)) };
                 let fitting = length.clamp(min, max);
                 if fitting != length {
                     self.note(

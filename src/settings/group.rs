@@ -15,7 +15,7 @@
 //!
 //! Not here: the groups (lib.rs and the files beside it), and how a text is parsed (value.rs).
 
-use super::row::{Kind, Preset, Setting};
+use super::setting::{Kind, Preset, Setting};
 use super::{Merged, Problem};
 
 /// A setting, or a nested group of settings.
@@ -60,7 +60,7 @@ macro_rules! settings {
 }
 
 /// Declares settings without fields, for a group that implements `read` itself.
-macro_rules! rows {
+macro_rules! entries {
     ($($(#[doc = $about:literal])+ $name:literal, $kind:expr, $default:expr;)+) => {
         &[$(entry!((), [$($about),+], $name, $kind, $default)),+]
     };

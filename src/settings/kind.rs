@@ -1,12 +1,12 @@
 //! What each kind of setting accepts, and which values an error may print.
 //!
-//! Not here: the list of kinds (row.rs), and how a text is parsed (value.rs and the files beside it).
+//! Not here: the list of kinds (setting.rs), and how a text is parsed (value.rs and the files beside it).
 
 use tokio_rustls::rustls::pki_types::ServerName;
 use weir_engine::arith::Fraction;
 use weir_text::{duration, spell};
 
-use super::row::{Kind, alternatives};
+use super::setting::{Kind, alternatives};
 use super::value::{
     RedisUrl, VALUE_BYTES_MAX, address, header_name, headers, host_names, host_port, integer, key_prefix, log_level,
     name, pairs, redact, secret_url, shorten, switch, url, url_path, words,

@@ -12,7 +12,7 @@ use std::path::Path;
 use config::{ConfigError, Map, Source};
 use weir_text::yaml::{Document, Options, Position, Value};
 
-use super::row::{ENV_PREFIX, Preset, Setting, env_name};
+use super::setting::{ENV_PREFIX, Preset, Setting, env_name};
 use super::value::shorten;
 use super::{Problem, table};
 

@@ -3,7 +3,7 @@
 //! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or all problems at once. A layer
 //! checks all of its values, even those that a later layer replaces.
 //!
-//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` has the syntax, `row.rs` the
+//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` has the syntax, `setting.rs` the
 //! kinds, `value.rs` the parsers, `layer.rs` the sources. Nothing is bound, connected or created: other packages build
 //! the log and the stores from these settings.
 //!
@@ -21,7 +21,7 @@ mod listen;
 mod metrics_export;
 pub mod otel;
 mod redis;
-mod row;
+mod setting;
 mod statsd;
 mod table;
 mod tap;
@@ -42,9 +42,9 @@ pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
-use row::Preset::{Is, Required, Unset};
-pub use row::{ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, Preset, Setting, URL_PATH_BYTES_MAX};
-use row::{ORIGINS_MAX, ms, secs};
+use setting::Preset::{Is, Required, Unset};
+pub use setting::{ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, Preset, Setting, URL_PATH_BYTES_MAX};
+use setting::{ORIGINS_MAX, ms, secs};
 pub use statsd::{Mogrifier, Statsd};
 pub use table::{SETTINGS, listing, nearest};
 pub use tap::Tap;

@@ -9,8 +9,8 @@ use weir_tls::server::ClientName;
 
 use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
-use super::row::Preset::{Is, Unset};
-use super::row::{CONNECTION_AGE_MAX, Kind, ms};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{CONNECTION_AGE_MAX, Kind, ms};
 use super::value::{CLIENT_NAMES_MAX, FromText};
 use super::{Merged, Problem, value};
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::contradictions::ProblemList;
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, ms, secs};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, ms, secs};
 use super::traces::{ENDPOINT as TRACES_ENDPOINT, Otlp, Tracing};
 
 /// The suffixes of the URLs for spans and for metrics.

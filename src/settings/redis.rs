@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, SYSTEM_STORE};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, SYSTEM_STORE};
 use super::value::{NAME_BYTES_MAX, RedisUrl, Secret};
 use super::{Merged, Problem, Redis};
 
@@ -133,7 +133,7 @@ impl Names {
 
 /// The first Redis.
 impl Group for RedisServer {
-    const ENTRIES: &'static [Entry] = rows! {
+    const ENTRIES: &'static [Entry] = entries! {
         /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts separated by commas
         "redis.url", Kind::RedisUrl, Is("redis://127.0.0.1:6379");
         /// what the hosts of redis.url are: the server, its sentinels, or nodes of a cluster to begin with
@@ -161,7 +161,7 @@ impl Group for RedisServer {
 
 /// The Redis for limits per second, if there is one.
 impl Group for Option<RedisServer> {
-    const ENTRIES: &'static [Entry] = rows! {
+    const ENTRIES: &'static [Entry] = entries! {
         /// a second Redis, for limits per second; all of them stay on the first without it
         "redis.per_second.url", Kind::RedisUrl, Unset;
         /// what the hosts of its URL are

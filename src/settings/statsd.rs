@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, ms, secs};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, ms, secs};
 use super::value::host_port;
 
 /// The most mogrifiers.

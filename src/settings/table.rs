@@ -5,7 +5,7 @@
 
 use super::Settings;
 use super::group::{Group, count, flat};
-use super::row::Setting;
+use super::setting::Setting;
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &flat::<{ count(Settings::ENTRIES) }>(Settings::ENTRIES);

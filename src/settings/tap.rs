@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::row::Preset::Is;
-use super::row::{Kind, secs};
+use super::setting::Preset::Is;
+use super::setting::{Kind, secs};
 
 settings! {
     /// What taps on live requests show, and for how long.

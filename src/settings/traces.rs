@@ -9,8 +9,8 @@ use weir_engine::arith::Fraction;
 
 use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, ms, secs};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, ms, secs};
 use super::value::{self, FromText, Headers, NAME_BYTES_MAX};
 use super::{Merged, Problem};
 
@@ -105,7 +105,7 @@ pub struct Sampler {
 
 /// Two settings define one sampler.
 impl Group for Sampler {
-    const ENTRIES: &'static [Entry] = rows! {
+    const ENTRIES: &'static [Entry] = entries! {
         /// which decisions are traced; parentbased: a caller's sampling decision has priority
         "tracing.sampler", Kind::Choice(SAMPLERS), Is("parentbased_traceidratio");
         /// the part of decisions that traceidratio traces

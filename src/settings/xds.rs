@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::PolicySource;
 use super::contradictions::ProblemList;
-use super::row::Preset::{Is, Unset};
-use super::row::{Kind, SYSTEM_STORE, ms, secs};
+use super::setting::Preset::{Is, Unset};
+use super::setting::{Kind, SYSTEM_STORE, ms, secs};
 use super::value::{self, Headers, NAME_BYTES_MAX};
 
 const SERVER: &str = "policies.xds.server";

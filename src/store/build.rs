@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The kinds of state. Each has a fragment in lua/.
-#[path = "../engine/algorithm/rows.rs"]
-mod rows;
+#[path = "../engine/algorithm/table.rs"]
+mod table;
 
 #[path = "../../lua/assemble.rs"]
 mod assemble;
@@ -16,12 +16,12 @@ mod assemble;
 const LUA_ROOT: &str = "../../lua";
 
 /// The table of the kinds of state.
-const KIND_ROWS: &str = "../engine/algorithm/rows.rs";
+const KIND_TABLE: &str = "../engine/algorithm/table.rs";
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={LUA_ROOT}");
-    println!("cargo::rerun-if-changed={KIND_ROWS}");
+    println!("cargo::rerun-if-changed={KIND_TABLE}");
     match assemble_scripts() {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

@@ -43,7 +43,7 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys. The keys may be in different parts of the store. An immediate store is never asked, so
+    /// Reads the rows at these keys. The keys may be in different slots. An immediate store is never asked, so
     /// it needs no implementation.
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         let _ = (keys, deadline);
@@ -96,9 +96,9 @@ pub trait Store: Send + Sync {
         self.ping(deadline)
     }
 
-    /// The part of the store that has this key. A decision can use only keys of one part: split the charges by part,
-    /// decide each part, and undo them if one denies. [st-3]
-    fn part_of(&self, key: &str) -> u16 {
+    /// The slot of this key. A decision can use only keys of one slot: split the charges into parts by slot, decide each
+    /// part, and undo them if one denies. [st-3]
+    fn slot_of(&self, key: &str) -> u16 {
         let _ = key;
         0
     }
@@ -223,9 +223,9 @@ pub enum RowRead {
 /// The position of [`Store::scan`]. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanPosition {
-    /// The part of the store.
-    pub part: u32,
-    /// The position in that part; 0 is its start.
+    /// The shard of the memory store, or the node of a cluster.
+    pub shard: u32,
+    /// The position there; 0 is its start.
     pub at: u64,
 }
 

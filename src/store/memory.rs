@@ -183,7 +183,7 @@ impl Memory {
 
     /// Reads a few entries of one shard, from its end on: an entry that moves takes an earlier place.
     fn scan_now(&self, prefix: &str, from: ScanPosition) -> Scanned {
-        let number = from.part as usize;
+        let number = from.shard as usize;
         let Some(shard) = self.shards.get(number) else { return Scanned::default() };
         let shard = shard.lock();
         let now = self.clock.now();
@@ -194,10 +194,10 @@ impl Memory {
         let is_wanted = |entry: &&MemoryEntry| entry.expires_at() > now && entry.key.starts_with(prefix);
         let keys = shard.entries[start..end].iter().filter(is_wanted).map(|entry| entry.key.to_string()).collect();
         let next = match start {
-            0 => ScanPosition { part: from.part + 1, at: 0 },
-            start => ScanPosition { part: from.part, at: start as u64 + 1 },
+            0 => ScanPosition { shard: from.shard + 1, at: 0 },
+            start => ScanPosition { shard: from.shard, at: start as u64 + 1 },
         };
-        let is_last = next.part as usize == self.shards.len();
+        let is_last = next.shard as usize == self.shards.len();
         Scanned { keys, next: (!is_last).then_some(next) }
     }
 

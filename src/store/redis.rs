@@ -259,7 +259,7 @@ impl Store for Redis {
             }
             Link::Cluster(cluster) => {
                 let row_keys = before.row_versions.iter().map(|row| row.key);
-                let mut slots = charges.iter().map(|charge| charge.key).chain(row_keys).map(|key| self.part_of(key));
+                let mut slots = charges.iter().map(|charge| charge.key).chain(row_keys).map(|key| self.slot_of(key));
                 let slot = slots.next().unwrap_or_default();
                 if slots.any(|other| other != slot) {
                     return Reply::Ready(Err(several_slots(charges.len())));
@@ -296,7 +296,7 @@ impl Store for Redis {
         }))
     }
 
-    fn part_of(&self, key: &str) -> u16 {
+    fn slot_of(&self, key: &str) -> u16 {
         match self.link {
             Link::One(_) => 0,
             Link::Cluster(_) => slot::of(&self.key_prefix, key),
@@ -354,14 +354,14 @@ impl Store for Redis {
         }))
     }
 
-    /// The parts are the nodes of a cluster. The circuit breaker is bypassed, because no caller of weir waits for this
+    /// The shards are the nodes of a cluster. The circuit breaker is bypassed, because no caller of weir waits for this
     /// call.
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
         Reply::Pending(Box::pin(async move {
             let step = || scan::call(&self.prefixed(prefix), from.at);
             let answer = match &self.link {
                 Link::One(node) => node.ask(step(), deadline).await,
-                Link::Cluster(cluster) => match cluster.ask_one(from.part as usize, step, deadline).await {
+                Link::Cluster(cluster) => match cluster.ask_one(from.shard as usize, step, deadline).await {
                     Some(answer) => answer,
                     None => return Ok(Scanned::default()),
                 },
@@ -370,8 +370,8 @@ impl Store for Redis {
             let without_prefix = |key: String| key.strip_prefix(&*self.key_prefix).map(str::to_owned);
             let next = match (cursor, &self.link) {
                 (0, Link::One(_)) => None,
-                (0, Link::Cluster(_)) => Some(ScanPosition { part: from.part + 1, at: 0 }),
-                (at, _) => Some(ScanPosition { part: from.part, at }),
+                (0, Link::Cluster(_)) => Some(ScanPosition { shard: from.shard + 1, at: 0 }),
+                (at, _) => Some(ScanPosition { shard: from.shard, at }),
             };
             Ok(Scanned { keys: keys.into_iter().filter_map(without_prefix).collect(), next })
         }))

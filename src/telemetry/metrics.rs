@@ -49,7 +49,7 @@ use self::process::Process;
 pub use self::redis::RedisMetrics;
 use self::registry::{Number, Numbers, Registered, Registry};
 use self::rules::{Rules, hits_of_limits};
-use self::table::{DECISION_DURATION, STORE_DURATION, row};
+use self::table::{DECISION_DURATION, STORE_DURATION, metric};
 use self::text::{Format, TextWriter};
 use super::alerts::Alerts;
 use super::limited::{Limited, Values};
@@ -316,10 +316,10 @@ impl Metrics {
         if self.weir_names {
             sources.push_back(Box::new(Registered::new(&self.registry)));
             for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
-                let Some(row) = row(name) else { continue };
+                let Some(metric) = metric(name) else { continue };
                 let histogram = latencies.histogram();
                 sources.push_back(Box::new(Single(Some(move |to: &mut dyn Visitor| {
-                    to.family(row.into());
+                    to.family(metric.into());
                     to.series(&[], Value::Histogram(&histogram));
                 }))));
             }

@@ -7,10 +7,10 @@ mod support;
 
 mod comparison;
 mod differences;
-mod lint;
 mod matches;
 mod modes;
 mod permits;
 mod policies;
 mod schemas;
 mod trials;
+mod warnings;

@@ -51,7 +51,7 @@ async fn a_slot_is_the_one_that_redis_computes() {
         }
         let slots: Vec<u16> = ask.query(&mut node).unwrap();
         for (key, slot) in keys.iter().zip(slots) {
-            assert_eq!(store.part_of(key), slot, "{prefix:?} {key:?}");
+            assert_eq!(store.slot_of(key), slot, "{prefix:?} {key:?}");
         }
     }
 }
@@ -83,7 +83,7 @@ fn a_cluster_decides_as_the_memory_store_does() {
             for (i, limit) in limits.into_iter().enumerate() {
                 keys.push((format!("w1:{{{}}}{i}", story.get()), limit));
             }
-            masters.borrow_mut()[cluster.master_of(redis.part_of(&keys[first].0))] += 1;
+            masters.borrow_mut()[cluster.master_of(redis.slot_of(&keys[first].0))] += 1;
             for (mode, parts) in decisions {
                 let mut charges = Vec::new();
                 for (which, operation, role) in &parts {
@@ -181,7 +181,7 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
     const TASKS: usize = 8;
     let cluster = RedisCluster::start(&Plan::of(3));
     let stores = [Rc::new(store(&cluster)), Rc::new(store(&cluster))];
-    let slot = stores[0].part_of("w1:{shop}");
+    let slot = stores[0].slot_of("w1:{shop}");
     let (from, to) = (cluster.master_of(slot), (cluster.master_of(slot) + 1) % 3);
     let keys: Vec<String> = (0..KEYS).map(|i| format!("w1:{{shop}}{i}")).collect();
     let load = Load::new(daily(LIMIT));
@@ -238,7 +238,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     let both = [charge(a, &pace, Operation::Consume(1)), charge(b, &log, Operation::Consume(1))];
     let decide = async |within| store.decide(&both, Mode::Atomic, Instant::now() + within).get().await;
     let at = async || [used(&store, a, &pace).await, used(&store, b, &log).await];
-    let slot = store.part_of(a);
+    let slot = store.slot_of(a);
     let (from, to) = (cluster.master_of(slot), 1 - cluster.master_of(slot));
     let mut source = cluster.connect(from);
 
@@ -278,7 +278,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
 async fn a_node_that_takes_a_slot_over_and_knows_no_script_is_taught_it() {
     let cluster = RedisCluster::start(&Plan::of(2));
     let store = Rc::new(store(&cluster));
-    let slot = store.part_of("w1:{shop}");
+    let slot = store.slot_of("w1:{shop}");
     let (from, to) = (cluster.master_of(slot), 1 - cluster.master_of(slot));
     let (pace, log) = (daily(1_000), daily_log(1_000));
     cluster.begin_move(slot, from, to);
@@ -322,7 +322,7 @@ async fn every_node_is_made_ready_before_the_first_decision() {
     let mut asked = [0; 2];
     for n in 0..8 {
         let key = format!("w1:{{{n}}}");
-        asked[cluster.master_of(store.part_of(&key))] += 1;
+        asked[cluster.master_of(store.slot_of(&key))] += 1;
         assert!(hit(&store, &key, &limit, PATIENCE).await.unwrap());
     }
     assert!(asked.iter().all(|&asked| asked > 0), "{asked:?}");
@@ -376,7 +376,7 @@ async fn a_user_with_the_documented_rights_is_enough() {
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
     let (pace, log) = (daily(100), daily_log(100));
     let (a, b) = ("w1:{shop}a", "w1:{shop}b");
-    let slot = store.part_of(a);
+    let slot = store.slot_of(a);
     let (from, to) = (cluster.master_of(slot), 1 - cluster.master_of(slot));
     assert!(hit(&store, a, &pace, PATIENCE).await.unwrap());
     cluster.begin_move(slot, from, to);
@@ -505,7 +505,7 @@ async fn a_node_without_slots_is_left() {
     let connected = || cluster.nodes[1].command(&["CLIENT", "LIST"]).unwrap().contains("name=weir");
     assert!(connected());
     // All its slots at once: none holds a key but one, which is moved as an operator's tool would.
-    let slot = store.part_of(&moved[&1]);
+    let slot = store.slot_of(&moved[&1]);
     cluster.move_slot(slot, 1, 0);
     assert!(hit(&store, &moved[&1], &limit, PATIENCE).await.unwrap());
     assert_eq!(used(&store, &moved[&1], &limit).await, 2);

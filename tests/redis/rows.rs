@@ -141,7 +141,7 @@ async fn no_decision_uses_replaced_numbers_while_the_slot_of_the_row_moves() {
     let cluster = RedisCluster::start(&Plan::of(3));
     let stores = [(); 3].map(|()| Arc::new(store(&cluster)));
     let replicas: Vec<_> = stores.iter().map(|store| Rc::new(Replica::new(store.clone(), BUDGET))).collect();
-    let slot = stores[0].part_of(ROW_KEY);
+    let slot = stores[0].slot_of(ROW_KEY);
     let (home, other) = (cluster.master_of(slot), (cluster.master_of(slot) + 1) % 3);
     let seen = Rc::new(Seen::default());
     seen.begun.set(10);

@@ -602,7 +602,7 @@ type Labels = BTreeMap<String, BTreeSet<String>>;
 
 /// The page is made of the same table.
 fn documented_metrics() -> Labels {
-    let rows = SECTIONS.iter().flat_map(|section| section.rows).filter(|row| {
+    let rows = SECTIONS.iter().flat_map(|section| section.metrics).filter(|row| {
         // With settings that have tests of their own: tests/service/xds.rs, traces.rs and operator/alerts.rs.
         let others = ["weir_xds_", "weir_traces_", "weir_metrics_", "weir_alerts_total", "weir_alert_webhook_"];
         !others.iter().any(|prefix| row.name.starts_with(prefix))

@@ -636,7 +636,7 @@ mod tls {
 fn metrics_are_those_of_the_page_about_them() {
     let ads = Ads::start();
     let weir = at_once(&ads.server(), &[]);
-    let rows = SECTIONS.iter().flat_map(|section| section.rows).map(|row| row.name);
+    let rows = SECTIONS.iter().flat_map(|section| section.metrics).map(|row| row.name);
     let documented: BTreeSet<&str> = rows.filter(|name| name.starts_with("weir_xds_")).collect();
     let text = http::get(weir.http, "/metrics").expect("an answer").body;
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());

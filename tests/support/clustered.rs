@@ -76,7 +76,7 @@ pub fn not_sent<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> &'static s
 
 /// A key in that slot, and others like it.
 pub fn key_in(store: &Redis, slots: impl Fn(u16) -> bool, number: u32) -> String {
-    let tag = (0_u32..).find(|tag| slots(store.part_of(&format!("w1:{{{tag}}}")))).unwrap();
+    let tag = (0_u32..).find(|tag| slots(store.slot_of(&format!("w1:{{{tag}}}")))).unwrap();
     format!("w1:{{{tag}}}{number}")
 }
 

@@ -7,7 +7,7 @@ use weir_lab::comparison::{
     CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
 };
 
-use super::rows::{place, rule_in_words};
+use super::words::{place, rule_in_words};
 use super::{Report, Side};
 use crate::check::limit_in_words;
 

@@ -6,7 +6,7 @@ use weir_engine::words::{counted, printable};
 use weir_lab::comparison::DomainChange;
 
 use super::Report;
-use super::rows::{AnswerRow, ChangeLine, CouldNotTellRow, Row, UnknownRow, of_domain};
+use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, RuleWords, UnknownWords, of_domain};
 
 /// The most rules in the table.
 const ROWS_MAX: usize = 100;
@@ -30,30 +30,30 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
         };
         write_rows(domains.iter().map(row), "domain", &mut room, out)?;
     }
-    let rows = report.rows();
+    let rows = report.rules();
     if !rows.is_empty() {
         writeln!(out, "\n| domain | rule | | change | states |\n| --- | --- | --- | --- | --- |")?;
     }
     write_rows(rows.iter().map(of_rule), "rule", &mut room, out)?;
-    let unknown = report.could_not_tell_rows();
+    let unknown = report.could_not_tell_cases();
     if !unknown.is_empty() {
         writeln!(out, "\n| domain | rule | could not tell, since |\n| --- | --- | --- |")?;
     }
-    let row = |CouldNotTellRow { domain, rule, place, why }: &CouldNotTellRow| {
+    let row = |CouldNotTellWords { domain, rule, place, why }: &CouldNotTellWords| {
         let place = place.as_ref().map(|place| format!("<br>{}", escaped(&place.to_string()))).unwrap_or_default();
         format!("| {} | {}{place} | {} |", code(domain), code(rule), escaped(why))
     };
     write_rows(unknown.iter().map(row), "case", &mut room, out)?;
     let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
     writeln!(out, "\n{}", escaped(&summary))?;
-    let (rules, keys) = report.answer_rows();
+    let (rules, keys) = report.changed_answers();
     write_answers("rule", &rules, &mut room, out)?;
     write_answers("descriptor", &keys, &mut room, out)?;
-    let unknown = report.unknown_rows();
+    let unknown = report.unknown_answers();
     if !unknown.is_empty() {
         writeln!(out, "\n| domain | rule | could not tell |\n| --- | --- | --- |")?;
     }
-    let row = |UnknownRow { domain, what, requests }: &UnknownRow| {
+    let row = |UnknownWords { domain, what, requests }: &UnknownWords| {
         format!("| {} | {} | {requests} |", code(domain), code(what))
     };
     write_rows(unknown.iter().map(row), "rule", &mut room, out)?;
@@ -63,19 +63,19 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     Ok(())
 }
 
-fn write_answers(title: &str, rows: &[AnswerRow], room: &mut usize, out: &mut dyn Write) -> io::Result<()> {
+fn write_answers(title: &str, rows: &[AnswerWords], room: &mut usize, out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n| domain | {title} | denied now | pass now | errors |\n| --- | --- | --- | --- | --- |")?;
-    let row = |AnswerRow { domain, what, changed }: &AnswerRow| {
+    let row = |AnswerWords { domain, what, changed }: &AnswerWords| {
         let (domain, what) = (code(domain), code(what));
         format!("| {domain} | {what} | {} | {} | {} |", changed.now_denied, changed.now_passed, changed.errors)
     };
     write_rows(rows.iter().map(row), title, room, out)
 }
 
-fn of_rule(row: &Row) -> String {
+fn of_rule(row: &RuleWords) -> String {
     let mut lines: Vec<String> = row.lines.iter().take(LINES_MAX).map(line).collect();
     let more = row.lines.len().saturating_sub(LINES_MAX);
     if more > 0 {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use weir_engine::words::printable;
 
 use super::Report;
-use super::rows::{AnswerRow, ChangeLine, CouldNotTellRow, UnknownRow, of_domain};
+use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, UnknownWords, of_domain};
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     for change in &report.comparison.domains {
@@ -14,7 +14,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
         write_lines(&lines, out)?;
         writeln!(out)?;
     }
-    let rows = report.rows();
+    let rows = report.rules();
     let mut domain: Option<&str> = None;
     for row in &rows {
         if domain != Some(&row.domain) {
@@ -32,7 +32,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     if !rows.is_empty() {
         writeln!(out)?;
     }
-    for CouldNotTellRow { domain, rule, place, why } in report.could_not_tell_rows() {
+    for CouldNotTellWords { domain, rule, place, why } in report.could_not_tell_cases() {
         let place = place.map(|place| format!("   {}", printable(&place.to_string()))).unwrap_or_default();
         writeln!(
             out,
@@ -52,22 +52,22 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
 fn write_answers(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
     writeln!(out, "{}", printable(&summary))?;
-    let (rules, keys) = report.answer_rows();
+    let (rules, keys) = report.changed_answers();
     write_table("by rule", &rules, out)?;
     write_table("by descriptor, those with most changes", &keys, out)?;
-    write_unknown(&report.unknown_rows(), out)?;
+    write_unknown(&report.unknown_answers(), out)?;
     for note in &answers.notes {
         writeln!(out, "note: {}", printable(note))?;
     }
     Ok(())
 }
 
-fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Result<()> {
+fn write_table(title: &str, rows: &[AnswerWords], out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{title}\n  denied now   pass now   errors")?;
-    for AnswerRow { domain, what, changed } in rows {
+    for AnswerWords { domain, what, changed } in rows {
         let (domain, what) = (printable(domain), printable(what));
         writeln!(
             out,
@@ -78,12 +78,12 @@ fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Resu
     Ok(())
 }
 
-fn write_unknown(rows: &[UnknownRow], out: &mut dyn Write) -> io::Result<()> {
+fn write_unknown(rows: &[UnknownWords], out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     writeln!(out, "\ncould not tell, because values are hidden\n  requests")?;
-    for UnknownRow { domain, what, requests } in rows {
+    for UnknownWords { domain, what, requests } in rows {
         writeln!(out, "  {requests:8}   {}   {}", printable(domain), printable(what))?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 use weir_engine::words::counted;
 
-use super::report::{KeyRow, Leases, Name, Report};
+use super::report::{Leases, Name, Report, ShownKey};
 use super::view::{Table, View};
 
 const HEAD_ROWS: u16 = 3;
@@ -77,13 +77,13 @@ fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
 
 fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let count = view.limits().count();
-    let rows = view.limits().skip(view.first[0]).take(area.height.into()).map(|row| {
-        let denied = if row.denied.0 > Some(0) { BAD } else { Style::new() };
+    let rows = view.limits().skip(view.first[0]).take(area.height.into()).map(|limit| {
+        let denied = if limit.denied.0 > Some(0) { BAD } else { Style::new() };
         Row::new([
-            number(&row.denied, denied),
-            number(&row.hits, Style::new()),
-            number(&row.denials, Style::new()),
-            Cell::from(name(&row.name, row.is_shadow)),
+            number(&limit.denied, denied),
+            number(&limit.hits, Style::new()),
+            number(&limit.denials, Style::new()),
+            Cell::from(name(&limit.name, limit.is_shadow)),
         ])
     });
     let title = title(view, Table::Limits, count, &format!("limits by {}", view.sort.name()));
@@ -95,14 +95,14 @@ fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
 
 fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let count = view.keys().count();
-    let rows = view.keys().skip(view.first[1]).take(area.height.into()).map(|row| {
-        let [at_least, at_most] = row.denials;
+    let rows = view.keys().skip(view.first[1]).take(area.height.into()).map(|key| {
+        let [at_least, at_most] = key.denials;
         let denials = if at_least == at_most { at_least.to_string() } else { format!("{at_least}-{at_most}") };
         Row::new([
             number(&denials, Style::new()),
-            number(&ago(row.last_ms), Style::new()),
-            Cell::from(who(row)),
-            Cell::from(name(&row.name, row.is_shadow)),
+            number(&ago(key.last_ms), Style::new()),
+            Cell::from(who(key)),
+            Cell::from(name(&key.name, key.is_shadow)),
         ])
     });
     let title = title(view, Table::Keys, count, &format!("denied most in {} min", view.report.minutes));
@@ -111,8 +111,8 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
     draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
 }
 
-fn who(row: &KeyRow) -> String {
-    let KeyRow { descriptor, row, .. } = row;
+fn who(key: &ShownKey) -> String {
+    let ShownKey { descriptor, row, .. } = key;
     if row.is_empty() { descriptor.clone() } else { format!("{descriptor} ({row})") }
 }
 

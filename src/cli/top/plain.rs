@@ -47,30 +47,30 @@ fn lines(report: &Report) -> String {
         "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\n",
         store.name, store.circuit, store.queue
     ));
-    for row in &report.limits {
-        let name = &row.name;
+    for limit in &report.limits {
+        let name = &limit.name;
         text.push_str(&format!(
             "{time}\tlimit\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
-            row.denied,
-            row.hits,
-            row.denials,
+            limit.denied,
+            limit.hits,
+            limit.denials,
             name.domain,
             name.rule,
             name.limit,
-            role(row.is_shadow)
+            role(limit.is_shadow)
         ));
     }
-    for row in &report.keys {
-        let (name, [at_least, at_most]) = (&row.name, row.denials);
+    for key in &report.keys {
+        let (name, [at_least, at_most]) = (&key.name, key.denials);
         text.push_str(&format!(
             "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
-            row.last_ms / 1_000,
+            key.last_ms / 1_000,
             name.domain,
             name.rule,
             name.limit,
-            row.descriptor,
-            role(row.is_shadow),
-            if row.row.is_empty() { "-" } else { &row.row }
+            key.descriptor,
+            role(key.is_shadow),
+            if key.row.is_empty() { "-" } else { &key.row }
         ));
     }
     text

@@ -1,4 +1,4 @@
-//! One report: the answers of `/top` and `/readyz` as rows.
+//! One report: the answers of `/top` and `/readyz` as limits and keys.
 //!
 //! Names and values can come from callers, so every text is escaped for the terminal here.
 
@@ -35,8 +35,8 @@ pub(super) struct Report {
     pub(super) interval_ms: u64,
     /// Requests that passed, were over a limit, and failed.
     pub(super) requests: [Rate; 3],
-    pub(super) limits: Vec<LimitRow>,
-    pub(super) keys: Vec<KeyRow>,
+    pub(super) limits: Vec<ShownLimit>,
+    pub(super) keys: Vec<ShownKey>,
     /// The interval of denials, in minutes.
     pub(super) minutes: u64,
 }
@@ -59,7 +59,7 @@ pub(super) struct Leases {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LimitRow {
+pub(super) struct ShownLimit {
     pub(super) name: Name,
     pub(super) hits: Rate,
     pub(super) denied: Rate,
@@ -70,7 +70,7 @@ pub(super) struct LimitRow {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeyRow {
+pub(super) struct ShownKey {
     pub(super) name: Name,
     pub(super) descriptor: String,
     /// The row behind its last denial; empty for the default plan and rules without rows.
@@ -187,18 +187,18 @@ impl Report {
         let interval_ms = top.busiest.interval_ms;
         let rate = |count| Rate::of(count, interval_ms);
         // By full names, because displayed names may be cut.
-        let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
+        let mut limits: BTreeMap<[String; 3], ShownLimit> = BTreeMap::new();
         for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
-            let row = LimitRow { name, hits: rate(hits), denied: rate(over_limit_hits), ..LimitRow::default() };
-            limits.insert([domain, rule, limit], row);
+            let shown = ShownLimit { name, hits: rate(hits), denied: rate(over_limit_hits), ..ShownLimit::default() };
+            limits.insert([domain, rule, limit], shown);
         }
         let mut keys = Vec::new();
         for limited in top.limits {
             let name = Name::new(&limited.domain, &limited.rule, &limited.limit);
             let is_shadow = limited.role == Role::Shadow.name();
             for key in limited.keys {
-                keys.push(KeyRow {
+                keys.push(ShownKey {
                     name: name.clone(),
                     descriptor: cell(&key.descriptor),
                     row: cell(key.row.as_deref().unwrap_or_default()),
@@ -208,10 +208,10 @@ impl Report {
                 });
             }
             // The rate of an idle limit is 0.
-            let idle = || LimitRow { name, hits: rate(0), denied: rate(0), ..LimitRow::default() };
+            let idle = || ShownLimit { name, hits: rate(0), denied: rate(0), ..ShownLimit::default() };
             let Limited { domain, rule, limit, denials, .. } = limited;
-            let row = limits.entry([domain, rule, limit]).or_insert_with(idle);
-            (row.denials, row.is_shadow) = (denials, is_shadow);
+            let shown = limits.entry([domain, rule, limit]).or_insert_with(idle);
+            (shown.denials, shown.is_shadow) = (denials, is_shadow);
         }
         keys.sort_by(|one, other| other.denials.cmp(&one.denials).then_with(|| one.descriptor.cmp(&other.descriptor)));
         let Requests { ok, over_limit, store_failed } = top.busiest.requests;
@@ -335,12 +335,12 @@ pub(super) mod tests {
     #[test]
     fn limits_asked_and_limits_over_are_joined() {
         let report = sample("ann", 2_000);
-        let rows: Vec<_> = report
+        let limits: Vec<_> = report
             .limits
             .iter()
-            .map(|row| format!("{} {} {} {}", row.name.rule, row.hits, row.denied, row.denials))
+            .map(|limit| format!("{} {} {} {}", limit.name.rule, limit.hits, limit.denied, limit.denials))
             .collect();
-        assert_eq!(rows, ["ann 4.5 0.5 0", "idle 0.0 0.0 7", "tenant 2000.0 0.0 0", "user 151.0 77.5 1234"]);
+        assert_eq!(limits, ["ann 4.5 0.5 0", "idle 0.0 0.0 7", "tenant 2000.0 0.0 0", "user 151.0 77.5 1234"]);
         let keys: Vec<_> = report.keys.iter().map(|key| (key.descriptor.as_str(), key.denials, key.last_ms)).collect();
         assert_eq!(
             keys,
@@ -366,8 +366,8 @@ pub(super) mod tests {
     #[test]
     fn a_text_is_cut_and_cannot_control_a_terminal() {
         let report = sample("\u{1b}]0;taken\u{7}\u{202e}\u{9b}2J\t\n", 1_000);
-        let row = report.limits.iter().find(|row| row.name.limit == "f60s" && row.denials == 0).unwrap();
-        assert_eq!(row.name.rule, "\\u{1b}]0;taken\\u{7}\\u{202e}\\u{9b}2J\\t\\n");
+        let limit = report.limits.iter().find(|one| one.name.limit == "f60s" && one.denials == 0).unwrap();
+        assert_eq!(limit.name.rule, "\\u{1b}]0;taken\\u{7}\\u{202e}\\u{9b}2J\\t\\n");
         assert_eq!(cell(&"\u{1b}".repeat(1_000)).len(), CELL_CHARS_MAX * 6 + 3);
     }
 }

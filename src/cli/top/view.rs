@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::report::{KeyRow, LimitRow, Name, Report};
+use super::report::{Name, Report, ShownKey, ShownLimit};
 
 /// The longest filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
@@ -71,10 +71,10 @@ impl Sort {
         }
     }
 
-    pub(super) fn sort(self, limits: &mut [LimitRow]) {
+    pub(super) fn sort(self, limits: &mut [ShownLimit]) {
         match self {
-            Self::Denied => limits.sort_by_key(|row| Reverse((row.denied, row.denials, row.hits))),
-            Self::Hits => limits.sort_by_key(|row| Reverse((row.hits, row.denied, row.denials))),
+            Self::Denied => limits.sort_by_key(|limit| Reverse((limit.denied, limit.denials, limit.hits))),
+            Self::Hits => limits.sort_by_key(|limit| Reverse((limit.hits, limit.denied, limit.denials))),
             Self::Name => limits.sort_by(|one, other| one.name.cmp(&other.name)),
         }
     }
@@ -111,13 +111,13 @@ impl View {
     }
 
     /// The limits that match the filter, in order.
-    pub(super) fn limits(&self) -> impl Iterator<Item = &LimitRow> {
-        self.report.limits.iter().filter(|row| self.is_wanted(&row.name, ""))
+    pub(super) fn limits(&self) -> impl Iterator<Item = &ShownLimit> {
+        self.report.limits.iter().filter(|limit| self.is_wanted(&limit.name, ""))
     }
 
     /// The keys that match the filter, most denials first.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRow> {
-        self.report.keys.iter().filter(|row| self.is_wanted(&row.name, &row.descriptor))
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ShownKey> {
+        self.report.keys.iter().filter(|key| self.is_wanted(&key.name, &key.descriptor))
     }
 
     fn is_wanted(&self, name: &Name, descriptor: &str) -> bool {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn rules(view: &View) -> Vec<&str> {
-        view.limits().map(|row| row.name.rule.as_str()).collect()
+        view.limits().map(|limit| limit.name.rule.as_str()).collect()
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The macro that makes the enums of all kinds of state, and their dispatch, from one row for each kind.
+//! The macro that makes the enums of all kinds of state, and their dispatch, from one line for each kind.
 //!
-//! Not here: the rows (rows.rs), and what a kind does (counting.rs).
+//! Not here: the lines (table.rs), and what a kind does (counting.rs).
 
-/// Makes [`StateKind`], [`State`] and [`Observed`] from the rows, and the dispatch to each kind.
+/// Makes [`StateKind`], [`State`] and [`Observed`] from the lines, and the dispatch to each kind.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
         /// A kind of state, with the numbers of one limit.

@@ -1,8 +1,8 @@
-//! The macro that makes the enum of all algorithms from one row for each: its name in policies, and its parameters.
+//! The macro that makes the enum of all algorithms from one line for each: its name in policies, and its parameters.
 //!
-//! Not here: the rows (algorithm.rs), and the types of parameters (parameters.rs).
+//! Not here: the lines (algorithm.rs), and the types of parameters (parameters.rs).
 
-/// Makes [`Algorithm`] from the rows, and everything that depends only on a row. A parameter is a field of
+/// Makes [`Algorithm`] from the lines, and everything that depends only on a line. A parameter is a field of
 /// [`Parameters`] too.
 macro_rules! algorithms {
     ($(

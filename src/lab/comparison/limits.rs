@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use weir_engine::plans::Plans;
 use weir_engine::policy::Level;
-use weir_engine::{Algorithm, Limit, Role, Rule, Term};
+use weir_engine::{Algorithm, Limit, OnError, Role, Rule, Term};
 
 use super::{Direction, Effect, Subject};
 
@@ -159,28 +159,44 @@ fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, direction: Direction
 
 /// Adds differences besides limits and values. They do not change how much is admitted.
 pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+    // Each field is named, so that the compiler reports a new one: it is compared here, or in `effects_beside`.
+    let Rule {
+        id: _,
+        domain: _,
+        path: _,
+        limits: _,
+        unlimited: _,
+        unlimited_name,
+        role: _,
+        is_quota: _,
+        replaces,
+        on_error,
+        metadata,
+        rows: _,
+        levels,
+    } = old;
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { direction: Direction::Neither, subject: Subject::Key(name, before, after) });
         }
     };
-    let named = |rule: &Rule| rule.unlimited_name.as_deref().unwrap_or("none").to_owned();
-    key("name", named(old), named(new));
-    key("replaces", listed(&old.replaces), listed(&new.replaces));
-    let on_error = |rule: &Rule| rule.on_error.map_or("the domain's", |on_error| on_error.name()).to_owned();
-    key("on_error", on_error(old), on_error(new));
-    let metadata =
-        |rule: &Rule| rule.metadata.as_ref().map_or_else(|| "none".to_owned(), |fields| format!("{fields:?}"));
-    if metadata(old) != metadata(new) {
-        let there = |rule: &Rule| if rule.metadata.is_some() { "some" } else { "none" }.to_owned();
-        let (before, after) = (there(old), there(new));
+    let named = |name: &Option<Box<str>>| name.as_deref().unwrap_or("none").to_owned();
+    key("name", named(unlimited_name), named(&new.unlimited_name));
+    key("replaces", listed(replaces), listed(&new.replaces));
+    let action = |on_error: Option<OnError>| on_error.map_or("the domain's", |on_error| on_error.name()).to_owned();
+    key("on_error", action(*on_error), action(new.on_error));
+    if *metadata != new.metadata {
+        let there = |is_some: bool| if is_some { "some" } else { "none" }.to_owned();
+        let (before, after) = (there(metadata.is_some()), there(new.metadata.is_some()));
         let after = if before == after { "other".to_owned() } else { after };
         key("metadata", before, after);
     }
-    for (before, after) in old.levels.iter().zip(&new.levels) {
-        key("key", before.key.to_string(), after.key.to_string());
-        key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
-        key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
+    for (before, after) in levels.iter().zip(&new.levels) {
+        // Values are in the paths of the rules, and `add_roles` compares `share_threshold`.
+        let Level { key: name, value: _, share_threshold: _, detailed_metric, value_to_metric } = &**before;
+        key("key", name.to_string(), after.key.to_string());
+        key("detailed_metric", detailed_metric.to_string(), after.detailed_metric.to_string());
+        key("value_to_metric", value_to_metric.to_string(), after.value_to_metric.to_string());
     }
 }
 

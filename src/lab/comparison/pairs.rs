@@ -4,8 +4,9 @@
 //! domains have the same content, they differ only in a key, or their lists share values.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use weir_engine::policy::path_below;
+use weir_engine::policy::{Level, path_below};
 use weir_engine::{Matcher, Rule};
 
 use super::Side;
@@ -130,8 +131,28 @@ fn path(rule: &Rule, without: usize, has_key: bool) -> String {
 
 /// The content of a rule without its descriptors.
 fn content(rule: &Rule) -> String {
-    let Rule { limits, unlimited, unlimited_name, role, is_quota, replaces, on_error, metadata, rows, .. } = rule;
-    let shared: Vec<bool> = rule.levels.iter().map(|level| level.share_threshold).collect();
+    // Each field is named, so that the compiler reports a new one.
+    let Rule {
+        id: _,
+        domain: _,
+        path: _,
+        limits,
+        unlimited,
+        unlimited_name,
+        role,
+        is_quota,
+        replaces,
+        on_error,
+        metadata,
+        rows,
+        levels,
+    } = rule;
+    // A rule whose statistics have other names is paired all the same.
+    let shared = |level: &Arc<Level>| {
+        let Level { key: _, value: _, share_threshold, detailed_metric: _, value_to_metric: _ } = **level;
+        share_threshold
+    };
+    let shared: Vec<bool> = levels.iter().map(shared).collect();
     format!(
         "{limits:?}{unlimited}{unlimited_name:?}{role:?}{is_quota}{replaces:?}{on_error:?}{metadata:?}{rows:?}{shared:?}"
     )

@@ -98,8 +98,17 @@ pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<S
 
 fn fate(old: &Limit, new: &Limit, tag: &[Cause]) -> Fate {
     if tag.is_empty() && old.id() == new.id() {
-        let is_paced = matches!(new.kind(), StateKind::Pacing(_));
-        return if is_paced && old.requests() != new.requests() { Fate::Rescaled } else { Fate::Kept };
+        // The debt of a pace is a time, so it is another number of hits at another rate.
+        let is_time = match new.kind() {
+            StateKind::Pacing(_) => true,
+            StateKind::FixedWindow(_)
+            | StateKind::AnchoredWindow(_)
+            | StateKind::SlidingWindowCounter(_)
+            | StateKind::TokenBucket(_)
+            | StateKind::SlidingWindow(_)
+            | StateKind::SlidingWindowLog(_) => false,
+        };
+        return if is_time && old.requests() != new.requests() { Fate::Rescaled } else { Fate::Kept };
     }
     let mut causes = tag.to_vec();
     causes.extend(id_causes(old, new));

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_engine::classes::{Budget, Class, GivenUp, classes, classes_of_other_keys, keys};
-use weir_engine::descriptor::spell_pairs;
+use weir_engine::descriptor::{as_entries, spell_pairs};
 use weir_engine::policy::{Lead, Level, Place};
 use weir_engine::{Domain, Entry, PolicySet, Rule};
 
@@ -149,7 +149,7 @@ impl<'p> Walk<'_, 'p> {
         if rules == [None, None] || !self.known.insert(rules) {
             return;
         }
-        let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let entries = as_entries(&self.entries);
         let met = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &entries).rule?.id));
         let [old, new] = self.rules(rules);
         let example = spell_pairs(&self.entries);
@@ -218,7 +218,9 @@ impl<'p> Walk<'_, 'p> {
         }
         let [before, now] = self.rules([old.rule(), new.rule()]);
         let is_same = match (before, now) {
-            (Some(before), Some(now)) => is_same_rule(before, now) && self.are_same_levels(before, now),
+            (Some(before), Some(now)) => {
+                before.path == now.path && before.has_content_of(now) && self.are_same_levels(before, now)
+            }
             (None, None) => true,
             _ => false,
         };
@@ -268,19 +270,6 @@ fn unordered(lead: &Lead<'_>) -> String {
         Lead::Pattern(matcher) => format!("~{}", matcher.name()),
         Lead::KeyAlone => String::new(),
     }
-}
-
-fn is_same_rule(old: &Rule, new: &Rule) -> bool {
-    old.path == new.path
-        && old.limits == new.limits
-        && old.unlimited == new.unlimited
-        && old.unlimited_name == new.unlimited_name
-        && old.role == new.role
-        && old.is_quota == new.is_quota
-        && old.replaces == new.replaces
-        && old.on_error == new.on_error
-        && old.metadata == new.metadata
-        && old.rows == new.rows
 }
 
 fn addresses(places: &Places<'_>) -> [Option<usize>; 2] {

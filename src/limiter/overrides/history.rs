@@ -3,7 +3,7 @@
 //!
 //! A version has the number of its change, and the numbers of the last changes before it. This detects a store that has
 //! lost changes: its version is an ancestor of known ones, or follows from an ancestor and was made by a process that
-//! did not have the lost changes. A number contains a part of the process, so that two processes never use the same
+//! did not have the lost changes. A number contains its writer, so that two processes never use the same
 //! number.
 
 use std::collections::BTreeMap;
@@ -16,34 +16,34 @@ use super::SetOverride;
 
 /// The most numbers of a version: its own, and those of earlier changes.
 const NUMBERS_MAX: usize = 4;
-/// The characters of a number. A number of only digits is from a weir without parts: microseconds since 1970.
+/// The characters of a number. A number of only digits is from an earlier weir, without writers: microseconds since 1970.
 const DIGITS: usize = 16;
-/// The base of the two digit groups of a number with a part, and the separator between time and part.
+/// The base of the two digit groups of a number with a writer, and the separator between time and writer.
 const BASE: u32 = 36;
-const PART: u8 = b'p';
+const WRITER_MARK: u8 = b'p';
 /// The digits of the time.
 const TIME_DIGITS: usize = 11;
-/// How many parts there are.
-const PARTS: u64 = (BASE as u64).pow(4);
+/// How many writers there are.
+const WRITERS: u64 = (BASE as u64).pow(4);
 
 /// The number of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Number {
     time: Micros,
-    part: Part,
+    writer: Writer,
 }
 
-/// Distinguishes the changes of one process from simultaneous changes of others.
+/// A number of a process. It distinguishes the changes of the process from simultaneous changes of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Part(u64);
+pub(super) struct Writer(u64);
 
-impl Part {
-    /// The part of changes by a weir without parts.
+impl Writer {
+    /// The writer of changes by an earlier weir.
     const NONE: Self = Self(0);
 
-    /// A random part, which other processes very probably do not have.
+    /// A random number, which other processes very probably do not have.
     pub(super) fn random() -> Self {
-        Self(1 + RandomState::new().hash_one(()) % (PARTS - 1))
+        Self(1 + RandomState::new().hash_one(()) % (WRITERS - 1))
     }
 }
 
@@ -100,30 +100,30 @@ pub(super) fn time_after(known: &str, now: Micros) -> Micros {
     }
 }
 
-/// The version of a change at this time by the process with this part.
-pub(super) fn next(time: Micros, part: Part, known: &str) -> String {
-    write([Number { time, part }].into_iter().chain(numbers(known).unwrap_or_default()))
+/// The version of a change at this time by this writer.
+pub(super) fn next(time: Micros, writer: Writer, known: &str) -> String {
+    write([Number { time, writer }].into_iter().chain(numbers(known).unwrap_or_default()))
 }
 
 /// The version of a change that joins two versions.
-pub(super) fn joining(time: Micros, part: Part, one: &str, other: &str) -> String {
+pub(super) fn joining(time: Micros, writer: Writer, one: &str, other: &str) -> String {
     let (one, other) = (numbers(one).unwrap_or_default(), numbers(other).unwrap_or_default());
     let heads = one.first().into_iter().chain(other.first());
     let mut tail: Vec<Number> = one.iter().skip(1).chain(other.iter().skip(1)).copied().collect();
     tail.sort_unstable_by(|one, other| other.cmp(one));
     tail.dedup();
-    write([Number { time, part }].into_iter().chain(heads.copied()).chain(tail))
+    write([Number { time, writer }].into_iter().chain(heads.copied()).chain(tail))
 }
 
 fn write(numbers: impl Iterator<Item = Number>) -> String {
     let mut version = String::new();
-    for Number { time, part } in numbers.take(NUMBERS_MAX) {
-        if part == Part::NONE {
+    for Number { time, writer } in numbers.take(NUMBERS_MAX) {
+        if writer == Writer::NONE {
             version.push_str(&format!("{time:0DIGITS$}"));
         } else {
             push_digits(&mut version, time, TIME_DIGITS);
-            version.push(char::from(PART));
-            push_digits(&mut version, part.0, DIGITS - TIME_DIGITS - 1);
+            version.push(char::from(WRITER_MARK));
+            push_digits(&mut version, writer.0, DIGITS - TIME_DIGITS - 1);
         }
     }
     version
@@ -154,12 +154,12 @@ fn numbers(version: &str) -> Option<Vec<Number>> {
 }
 
 fn number(text: &str) -> Option<Number> {
-    if text.as_bytes()[TIME_DIGITS] != PART {
-        return Some(Number { time: text.parse().ok()?, part: Part::NONE });
+    if text.as_bytes()[TIME_DIGITS] != WRITER_MARK {
+        return Some(Number { time: text.parse().ok()?, writer: Writer::NONE });
     }
     let time = u64::from_str_radix(&text[..TIME_DIGITS], BASE).ok()?;
-    let part = u64::from_str_radix(&text[TIME_DIGITS + 1..], BASE).ok()?;
-    Some(Number { time, part: Part(part) })
+    let writer = u64::from_str_radix(&text[TIME_DIGITS + 1..], BASE).ok()?;
+    Some(Number { time, writer: Writer(writer) })
 }
 
 /// A text and its version: one of two that are joined.
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn version(numbers: &[Micros]) -> String {
-        write(numbers.iter().map(|time| Number { time: *time, part: Part::NONE }))
+        write(numbers.iter().map(|time| Number { time: *time, writer: Writer::NONE }))
     }
 
     #[test]
@@ -235,10 +235,10 @@ mod tests {
         let four = version(&[4, 3, 2, 1]);
         assert_eq!((time_after(&four, 9), time_after("", 3)), (9, 3));
         assert_eq!((time_after(&four, 3), time_after(&four, 4)), (8, 9), "clocks that are behind");
-        assert_eq!(next(9, Part::NONE, &four), version(&[9, 4, 3, 2]));
-        assert_eq!(next(9, Part::NONE, ""), version(&[9]));
+        assert_eq!(next(9, Writer::NONE, &four), version(&[9, 4, 3, 2]));
+        assert_eq!(next(9, Writer::NONE, ""), version(&[9]));
         let (one, other) = (version(&[5, 2, 1]), version(&[6, 2, 1]));
-        let joint = joining(7, Part::NONE, &one, &other);
+        let joint = joining(7, Writer::NONE, &one, &other);
         assert_eq!(joint, version(&[7, 5, 6, 2]));
         assert_eq!(relation(&joint, &one), Relation::Later);
         assert_eq!(relation(&joint, &other), Relation::Later);
@@ -246,24 +246,24 @@ mod tests {
         assert!(four.len() <= 64 && four.bytes().all(|byte| byte.is_ascii_alphanumeric()), "as the scripts take it");
     }
     #[test]
-    fn a_number_has_a_part_of_its_process_and_one_without_is_read() {
+    fn a_number_has_its_writer_and_one_without_is_read() {
         let (old, now) = (version(&[4, 3, 2, 1]), 1_700_000_000_000_000);
-        let [one, other] = [1, PARTS - 1].map(|part| next(now, Part(part), &old));
+        let [one, other] = [1, WRITERS - 1].map(|writer| next(now, Writer(writer), &old));
         assert!(one.ends_with(&old[..3 * DIGITS]), "{one}");
         assert_eq!(relation(&one, &old), Relation::Later);
         assert_eq!(relation(&old, &one), Relation::Earlier);
         assert_eq!(relation(&one, &other), Relation::Forked);
-        let joint = joining(now + 1, Part(2), &one, &other);
+        let joint = joining(now + 1, Writer(2), &one, &other);
         assert_eq!(
             numbers(&joint).map(|all| all[..3].to_vec()),
             Some(
-                [(1, 2), (0, 1), (0, PARTS - 1)]
-                    .map(|(more, part)| Number { time: now + more, part: Part(part) })
+                [(1, 2), (0, 1), (0, WRITERS - 1)]
+                    .map(|(more, writer)| Number { time: now + more, writer: Writer(writer) })
                     .to_vec()
             )
         );
         assert_eq!([&one, &other].map(|version| relation(&joint, version)), [Relation::Later; 2]);
         assert!(joint.len() <= 64 && joint.bytes().all(|byte| byte.is_ascii_alphanumeric()), "as the scripts take it");
-        assert_ne!(Part::random(), Part::NONE);
+        assert_ne!(Writer::random(), Writer::NONE);
     }
 }

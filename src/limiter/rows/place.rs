@@ -84,8 +84,7 @@ impl Place<'_> {
         }
     }
 
-    /// Returns a page of the keys of rows that begin with `prefix`, and the start of the next page. For rows of this
-    /// process the part of a position is a shard.
+    /// Returns a page of the keys of rows that begin with `prefix`, and the start of the next page.
     pub(super) async fn keys(
         self,
         prefix: &str,
@@ -105,9 +104,9 @@ impl Place<'_> {
                 Ok((keys, next))
             }
             Self::Process(rows) => {
-                let (keys, next) = rows.keys(prefix, from.part as usize, PAGE_ROWS);
+                let (keys, next) = rows.keys(prefix, from.shard as usize, PAGE_ROWS);
                 let next = next.and_then(|shard| u32::try_from(shard).ok());
-                Ok((keys, next.map(|part| ScanPosition { part, at: 0 })))
+                Ok((keys, next.map(|shard| ScanPosition { shard, at: 0 })))
             }
         }
     }

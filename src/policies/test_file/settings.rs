@@ -103,3 +103,55 @@ fn unknown(name: &str) -> String {
         None => format!("no setting {}: a test has {}", quoted(name), NAMES.join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_settings::SETTINGS;
+
+    use super::*;
+
+    /// The settings and groups that change no answer of a test.
+    const OTHERS: [&str; 26] = [
+        "listen.",
+        "admin.",
+        "health.",
+        "grpc.",
+        "http.",
+        "policies.source",
+        "policies.directory",
+        "policies.files",
+        "policies.dot_files",
+        "policies.beside",
+        "policies.allow_empty",
+        "policies.xds.",
+        "store",
+        "on_error",
+        "near_limit_ratio",
+        "deny_cache.",
+        "redis.",
+        "runtime.",
+        "shutdown.",
+        "log.",
+        "metrics.",
+        "statsd.",
+        "tracing.",
+        "alerts.",
+        "tap.",
+        "limits.request_bytes",
+    ];
+
+    #[test]
+    fn each_setting_changes_answers_or_is_known_to_change_none() {
+        for Setting { name, .. } in SETTINGS {
+            let is_other = OTHERS.iter().any(|other| name == other || other.ends_with('.') && name.starts_with(other));
+            assert_ne!(
+                NAMES.contains(name),
+                is_other,
+                "{name}: to NAMES if it changes an answer of a test, else to OTHERS"
+            );
+        }
+        for other in OTHERS {
+            assert!(SETTINGS.iter().any(|setting| setting.name.starts_with(other)), "no setting {other}");
+        }
+    }
+}

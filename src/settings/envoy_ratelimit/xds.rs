@@ -136,8 +136,8 @@ fn length(mapping: &mut Mapping<'_>, variable: &'static str, setting: &'static s
 }
 
 fn default_of(setting: &str) -> Option<Duration> {
-    let row = crate::Setting::find(setting)?;
-    weir_text::duration(&row.default_text()).ok()
+    let ours = crate::Setting::find(setting)?;
+    weir_text::duration(&ours.default_text()).ok()
 }
 
 /// The random part of a pause in percent, rounded.

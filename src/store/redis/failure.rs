@@ -48,7 +48,7 @@ const fn kind_of(reason: &Reason) -> &'static str {
     }
 }
 
-/// The limiter splits charges by `Store::part_of` first, so only a bug can cause this.
+/// The limiter splits charges by `Store::slot_of` first, so only a bug can cause this.
 pub(super) fn several_slots(charges: usize) -> StoreError {
     let message = format!("the {charges} charges of one call are in several slots of the redis cluster");
     StoreError::NotSent(Failure { kind: "crossslot", message })

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use weir_engine::observer::TraceIds;
 
 pub use super::table::FamilyKind;
-use super::table::Row;
+use super::table::Metric;
 
 /// The head of a family, before its series.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +19,9 @@ pub struct Family<'a> {
     pub kind: FamilyKind,
 }
 
-impl From<&'static Row> for Family<'static> {
-    fn from(row: &'static Row) -> Self {
-        Self { name: row.name, help: row.help, kind: row.kind }
+impl From<&'static Metric> for Family<'static> {
+    fn from(metric: &'static Metric) -> Self {
+        Self { name: metric.name, help: metric.help, kind: metric.kind }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::families::{Source, Visitor};
-use super::table::row;
+use super::table::metric;
 
 const BATCH: usize = 64;
 
@@ -106,8 +106,8 @@ where
         if self.has_ended {
             return false;
         }
-        if let Some(row) = row(self.name).filter(|_| !self.has_begun) {
-            to.family(row.into());
+        if let Some(metric) = metric(self.name).filter(|_| !self.has_begun) {
+            to.family(metric.into());
         }
         self.has_begun = true;
         let show = &mut self.show;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Value, Visitor};
 use super::latency::{Distribution, Latencies, Protocol};
-use super::table::row;
+use super::table::metric;
 use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
 use crate::statistics::{Kind, Statistics};
 
@@ -162,7 +162,7 @@ impl MappedStatistics {
         // A metric has one type: if a mapping gives the same name to times and to numbers, the numbers are used.
         families.extend(self.times(now).filter(|times| families.iter().all(|other| other.name != times.name)));
         families.retain(|family| {
-            let is_taken = row(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
+            let is_taken = metric(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
             if is_taken {
                 tracing::debug!(name = family.name, "a mapping gives the name of one of weir's metrics");
             }

@@ -7,7 +7,7 @@
 use std::fs;
 
 use super::families::{Source, Value, Visitor};
-use super::table::row;
+use super::table::metric;
 
 /// Ticks in a second, as in /proc: part of Linux' interface, for any kernel clock.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -41,8 +41,8 @@ impl Source for Process {
             open_files: fs::read_dir("/proc/self/fd").ok().map(|files| files.count().saturating_sub(1)),
         };
         for (name, value) in texts.numbers() {
-            if let (Some(row), Some(value)) = (row(name), value) {
-                to.family(row.into());
+            if let (Some(metric), Some(value)) = (metric(name), value) {
+                to.family(metric.into());
                 to.series(&[], Value::Number(value));
             }
         }

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use super::families::{FamilyKind, Source, Value, Visitor};
-use super::table::{Row, row};
+use super::table::{Metric, metric};
 
 /// A number that is stored here.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ impl Number {
 type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
 struct Family {
-    row: &'static Row,
+    metric: &'static Metric,
     series: BTreeMap<Vec<String>, Read>,
 }
 
@@ -54,12 +54,12 @@ impl Registry {
     /// When the table has no metric of this name and kind, when it has other labels, or when the series
     /// exists.
     pub(super) fn add(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)], read: Read) {
-        let row = row(name).filter(|row| row.kind == kind);
-        let row = row.unwrap_or_else(|| panic!("src/telemetry/metrics/table.rs has no {} {name}", kind.name()));
-        assert!(labels.iter().map(|(label, _)| label).eq(row.labels), "{name} has the labels {:?}", row.labels);
+        let metric = metric(name).filter(|metric| metric.kind == kind);
+        let metric = metric.unwrap_or_else(|| panic!("src/telemetry/metrics/table.rs has no {} {name}", kind.name()));
+        assert!(labels.iter().map(|(label, _)| label).eq(metric.labels), "{name} has the labels {:?}", metric.labels);
         let values = labels.iter().map(|(_, value)| (*value).to_owned()).collect();
         let mut families = self.0.lock();
-        let family = families.entry(row.name).or_insert_with(|| Family { row, series: BTreeMap::new() });
+        let family = families.entry(metric.name).or_insert_with(|| Family { metric, series: BTreeMap::new() });
         assert!(family.series.insert(values, read).is_none(), "{name} {labels:?} is there already");
     }
 
@@ -125,15 +125,15 @@ impl Source for Registered {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         let families = self.registry.0.lock();
         let rest = families.range::<str, _>((Bound::Excluded(self.last), Bound::Unbounded));
-        let Some((name, Family { row, series })) = rest.into_iter().find(|(_, family)| !family.series.is_empty())
+        let Some((name, Family { metric, series })) = rest.into_iter().find(|(_, family)| !family.series.is_empty())
         else {
             return false;
         };
         self.last = name;
-        to.family((*row).into());
+        to.family((*metric).into());
         for (values, read) in series {
             let labels: SmallVec<[(&str, &str); 4]> =
-                row.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                metric.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
             to.series(&labels, Value::Number(read() as f64));
         }
         true

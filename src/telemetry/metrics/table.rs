@@ -22,7 +22,7 @@ weir_engine::named! {
 }
 
 #[derive(Debug)]
-pub struct Row {
+pub struct Metric {
     pub name: &'static str,
     pub kind: FamilyKind,
     /// Its labels, in alphabetical order.
@@ -33,19 +33,19 @@ pub struct Row {
     pub more: &'static str,
 }
 
-const fn counter(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
-    Row { name, kind: FamilyKind::Counter, labels, unit, help: "", more: "" }
+const fn counter(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Metric {
+    Metric { name, kind: FamilyKind::Counter, labels, unit, help: "", more: "" }
 }
 
-const fn gauge(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
-    Row { kind: FamilyKind::Gauge, ..counter(name, labels, unit) }
+const fn gauge(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Metric {
+    Metric { kind: FamilyKind::Gauge, ..counter(name, labels, unit) }
 }
 
-const fn histogram(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Row {
-    Row { kind: FamilyKind::Histogram, ..counter(name, labels, unit) }
+const fn histogram(name: &'static str, labels: &'static [&'static str], unit: &'static str) -> Metric {
+    Metric { kind: FamilyKind::Histogram, ..counter(name, labels, unit) }
 }
 
-impl Row {
+impl Metric {
     const fn help(self, help: &'static str) -> Self {
         Self { help, ..self }
     }
@@ -60,7 +60,7 @@ pub struct Section {
     pub title: &'static str,
     /// When these metrics exist.
     pub about: &'static str,
-    pub rows: &'static [Row],
+    pub metrics: &'static [Metric],
 }
 
 pub const SECTIONS: [Section; 14] = [
@@ -89,7 +89,7 @@ pub const STORE_DURATION: &str = "weir_store_duration_seconds";
 const REQUESTS: Section = Section {
     title: "Requests",
     about: "The label `domain` has the domains of the policies in force. `(unknown)` stands for all others.",
-    rows: &[
+    metrics: &[
         counter(REQUESTS_TOTAL, &["domain", "result"], "requests")
             .help("Requests by domain and by how their decision ended.")
             .more("`result` is `ok`, `over_limit` or `store_failed` (by `on_error: error`; its other actions count as `ok` or \
@@ -113,7 +113,7 @@ const LIMITS: Section = Section {
             name of the limit, or its id where it has none. A `|`, `=` or `\\` of a key, and a `|` or `\\` of a value, has a \
             backslash before it in a path. Limits that come with requests count as rule and limit `(request)` of their domain. \
             `metrics.per_rule: off` leaves all of these out.",
-    rows: &[
+    metrics: &[
         counter("weir_hits_total", &["domain", "limit", "rule"], "hits")
             .help("Hits that requests asked of a limit."),
         counter("weir_within_limit_hits_total", &["domain", "limit", "rule"], "hits")
@@ -134,7 +134,7 @@ const LIMITS: Section = Section {
 const ALERTS_SECTION: Section = Section {
     title: "Alerts",
     about: "Of limits with [`alert_at`](policies.md#alerts). The metrics of the webhook are there if `alerts.webhook_url` is set.",
-    rows: &[
+    metrics: &[
         counter(ALERTS, &["domain", "limit", "rule", "share"], "crossings")
             .help("Crossings of a share of a limit by a key in a window, on this replica.")
             .more("`share` is in percent. The sum over all replicas counts each crossing once, but for the \
@@ -158,7 +158,7 @@ const ALERTS_SECTION: Section = Section {
 const STORES: Section = Section {
     title: "Stores",
     about: "With `store: memory` the histogram is empty, and `weir_store_errors_total` has the kind `too_heavy` alone.",
-    rows: &[
+    metrics: &[
         histogram(STORE_DURATION, &[], "seconds")
             .help("Time that a store outside this process took for a decision.")
             .more("From the decoded request to the answer of Redis or its failure, waiting in the queue included. A request that asks several \
@@ -216,7 +216,7 @@ const REDIS: Section = Section {
     title: "Redis",
     about: "With `store: redis` only. The label `address` comes from the settings or from the map of a cluster. A node that has \
             left its cluster is not shown any more.",
-    rows: &[
+    metrics: &[
         gauge("weir_redis_circuit_open", &["address"], "runtimes")
             .help("Runtimes whose circuit breaker for this Redis is open.")
             .more("weir has a runtime for each core and one for HTTP. See \
@@ -247,7 +247,7 @@ const REDIS: Section = Section {
 const MEMORY: Section = Section {
     title: "Memory store",
     about: "With `store: redis` it is the store of `on_error: local`.",
-    rows: &[
+    metrics: &[
         gauge("weir_keys", &[], "states")
             .help("States in the memory store, including expired ones that were not dropped yet."),
         counter("weir_evictions_total", &[], "states")
@@ -261,7 +261,7 @@ const MEMORY: Section = Section {
 const POLICIES: Section = Section {
     title: "Policies",
     about: "With `policies.source: xds` a load is a response of the control plane.",
-    rows: &[
+    metrics: &[
         counter("weir_config_loads_total", &[], "loads")
             .help("Policies that were loaded and put in force."),
         counter("weir_config_load_errors_total", &[], "loads")
@@ -285,7 +285,7 @@ const POLICIES: Section = Section {
 const XDS: Section = Section {
     title: "Control plane",
     about: "With `policies.source: xds` only.",
-    rows: &[
+    metrics: &[
         gauge("weir_xds_connected", &[], "0 or 1")
             .help("Whether there is a connection to the control plane.")
             .more("Alert when it is 0 for minutes: changes do not arrive."),
@@ -306,7 +306,7 @@ const XDS: Section = Section {
 const STATISTICS: Section = Section {
     title: "Statistics and log",
     about: "The [statistics](telemetry.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
-    rows: &[
+    metrics: &[
         gauge("weir_dynamic_series", &[], "names")
             .help("Names of statistics with values of requests.")
             .more("At most `metrics.dynamic_series`."),
@@ -326,7 +326,7 @@ const STATISTICS: Section = Section {
 const METRICS_EXPORT: Section = Section {
     title: "Metrics by OTLP",
     about: "With `metrics.exporter: otlp` only. Decisions do not wait for a collector.",
-    rows: &[counter("weir_metrics_exports_total", &["result"], "exports")
+    metrics: &[counter("weir_metrics_exports_total", &["result"], "exports")
         .help("Exports of all metrics to the collector, by result.")
         .more(
             "`ok`, or `failed`: the collector did not accept all of it. The next export has the same counts and more. See \
@@ -337,7 +337,7 @@ const METRICS_EXPORT: Section = Section {
 const TRACES: Section = Section {
     title: "Traces",
     about: "With `tracing.exporter: otlp` only. Decisions do not wait for a collector.",
-    rows: &[
+    metrics: &[
         counter("weir_traces_spans_exported_total", &[], "spans")
             .help("Spans that the collector accepted."),
         counter("weir_traces_spans_dropped_total", &["reason"], "spans")
@@ -350,7 +350,7 @@ const TRACES: Section = Section {
 const TAPS: Section = Section {
     title: "Taps",
     about: "A [tap](admin.md#weir-tap) shows live requests to an operator.",
-    rows: &[
+    metrics: &[
         gauge("weir_taps", &[], "taps")
             .help("Taps that are open now.")
             .more("At most 4."),
@@ -366,7 +366,7 @@ const PROCESS: Section = Section {
     title: "Process",
     about: "Those that begin with `process_` have the names that all clients of Prometheus use. They are there on Linux, also with \
             `metrics.weir_names: off`.",
-    rows: &[
+    metrics: &[
         gauge("weir_build_info", &["commit", "version"], "always 1")
             .help("Always 1. Its labels say which build this is."),
         counter("process_cpu_seconds_total", &[], "seconds")
@@ -385,9 +385,9 @@ const PROCESS: Section = Section {
 };
 
 #[must_use]
-pub fn row(name: &str) -> Option<&'static Row> {
+pub fn metric(name: &str) -> Option<&'static Metric> {
     const ALL: &[Section] = &SECTIONS;
-    ALL.iter().flat_map(|section| section.rows).find(|row| row.name == name)
+    ALL.iter().flat_map(|section| section.metrics).find(|metric| metric.name == name)
 }
 
 /// docs/metrics.md.
@@ -398,7 +398,7 @@ pub fn page() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(page, "\n## {}\n\n{}\n", section.title, section.about);
         page.push_str("| metric | type | labels | unit | meaning |\n| --- | --- | --- | --- | --- |\n");
-        for Row { name, kind, labels, unit, help, more } in section.rows {
+        for Metric { name, kind, labels, unit, help, more } in section.metrics {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
             let space = if more.is_empty() { "" } else { " " };
             let (kind, labels) = (kind.name(), labels.join(", "));
@@ -437,10 +437,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_keeps_the_conventions_of_prometheus() {
+    fn each_metric_keeps_the_conventions_of_prometheus() {
         let mut names = Vec::new();
-        for row in SECTIONS.iter().flat_map(|section| section.rows) {
-            let Row { name, kind, labels, unit, help, .. } = row;
+        for metric in SECTIONS.iter().flat_map(|section| section.metrics) {
+            let Metric { name, kind, labels, unit, help, .. } = metric;
             assert_eq!(name.ends_with("_total"), *kind == FamilyKind::Counter, "{name}");
             assert!(name.starts_with("weir_") || name.starts_with("process_"), "{name}");
             assert!(help.ends_with('.') && !unit.is_empty(), "{name}: {help}");

@@ -95,7 +95,7 @@ async fn a_node_that_names_no_host_is_where_it_was_asked() {
     let store = store(&[&one]);
     hit(&store, PATIENCE).await.unwrap();
     assert_eq!((decisions(&one), decisions(&two)), (1, 1));
-    assert_eq!(store.part_of("w1:{shop}"), SLOT);
+    assert_eq!(store.slot_of("w1:{shop}"), SLOT);
 }
 
 /// Two nodes that each say that the other has the slot: an operator sees `moved`, not charged, after a few tries and

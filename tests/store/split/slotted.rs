@@ -241,7 +241,7 @@ impl Store for Slotted {
         self.memory.ping(deadline)
     }
 
-    fn part_of(&self, key: &str) -> u16 {
+    fn slot_of(&self, key: &str) -> u16 {
         slot_of(key)
     }
 

@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use weir_engine::StateKind;
-use weir_engine::kind_rows;
+use weir_engine::kind_table;
 
 use crate::redis::transport::script::Script;
 
@@ -38,7 +38,7 @@ macro_rules! scripts_of_kinds {
     };
 }
 
-kind_rows!(scripts_of_kinds);
+kind_table!(scripts_of_kinds);
 
 /// Decides lists of charges on short states.
 static DECIDE: LazyLock<Script> = script!("decide");
@@ -120,7 +120,7 @@ mod tests {
     fn fragments_have_as_many_numbers_as_the_engine_and_a_row_in_the_readme() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
         let readme = fs::read_to_string(folder.join("README.md")).expect("a readme");
-        for (name, number, numbers, replies) in kind_rows!(list) {
+        for (name, number, numbers, replies) in kind_table!(list) {
             let fragment = fs::read_to_string(folder.join(format!("algorithms/{name}.lua"))).expect("a fragment");
             assert_eq!(numbers_of(&fragment), numbers, "numbers of {name}");
             assert_eq!(replies_of(&fragment), replies, "numbers that {name} returns");

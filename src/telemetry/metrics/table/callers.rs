@@ -5,7 +5,7 @@ use super::{Section, counter, gauge};
 pub(super) const CALLERS: Section = Section {
     title: "Callers",
     about: "Those that begin with `weir_tls` are there with `listen.tls` only.",
-    rows: &[
+    metrics: &[
         gauge("weir_connections", &["runtime"], "connections")
             .help("Open gRPC connections of each runtime. There is one for each core.")
             .more("weir spreads connections by the requests of the last seconds, so busy callers weigh more than idle ones."),

@@ -1,7 +1,7 @@
 //! `never_met` against a matcher of its own: random descriptors of a key, and each text of a small alphabet up to a length.
 
 use proptest::prelude::*;
-use weir_policies::{Code, lint, parse};
+use weir_policies::{Code, check_warnings, parse};
 
 /// Which texts are tried: all of these letters up to this length. Two shortest texts that tell any patterns of these sizes apart are shorter.
 const LETTERS: [char; 3] = ['a', 'b', 'c'];
@@ -154,7 +154,7 @@ proptest! {
             // Two of them are for the same values.
             return Ok(());
         };
-        lint(&mut loaded);
+        check_warnings(&mut loaded);
         let told = |at: usize| loaded.warnings.list().iter().any(|warning| {
             [Code::NeverMet, Code::MatchesNothing].contains(&warning.code) && warning.position.line as usize == at + 3
         });

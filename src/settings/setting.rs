@@ -1,6 +1,6 @@
-//! A row of the table of settings: its kind with its bounds, and its default.
+//! A setting: its name, its kind with its bounds, and its default.
 //!
-//! Not here: the rows, which their groups declare (group.rs), and how a text is parsed (value.rs).
+//! Not here: the settings, which their groups declare (group.rs), and how a text is parsed (value.rs).
 
 use std::time::Duration;
 

@@ -16,23 +16,23 @@ use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, 
 /// The most examples of one change. The direction of a change counts the others too.
 const EXAMPLES_MAX: usize = 8;
 
-pub(super) struct Rows<'p> {
+pub(super) struct Changes<'p> {
     pub(super) changes: Vec<RuleChange<'p>>,
     pub(super) same: usize,
 }
 
-pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<'p> {
+pub(super) fn changes<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Changes<'p> {
     let mut placed = Placed::new(pairs, observed);
-    let mut rows = Rows { changes: Vec::new(), same: 0 };
+    let mut all = Changes { changes: Vec::new(), same: 0 };
     for (number, pair) in pairs.iter().enumerate() {
         let changes = placed.of_pair(number, *pair);
         let is_moved = placed.has_moved(*pair);
-        rows.same += usize::from(changes.is_empty() && !is_moved);
-        rows.changes.extend(changes);
+        all.same += usize::from(changes.is_empty() && !is_moved);
+        all.changes.extend(changes);
     }
     let moved = std::mem::take(&mut placed.moved);
-    rows.changes.extend(moved.into_iter().map(|number| placed.of_transition(number, Kind::Moved)));
-    rows
+    all.changes.extend(moved.into_iter().map(|number| placed.of_transition(number, Kind::Moved)));
+    all
 }
 
 struct Placed<'o, 'p> {

@@ -1,4 +1,4 @@
-//! Finds probable mistakes in valid policies. For `weir check`, not for loads.
+//! The warnings of `weir check`: probable mistakes in valid policies, which no load looks for.
 //!
 //! The time of a comparison grows with the square of the compared items, so all comparisons together have a bound. Not here:
 //! warnings about the form of a file, which a load finds (reader.rs), and about weights (heavy.rs).
@@ -29,8 +29,8 @@ const STEPS_OF_ONE_MAX: u64 = 2_000_000;
 /// The most limit names that one missing name is compared with, and the most missing names.
 const NAMES_MAX: usize = 1_000;
 
-/// Adds warnings about probable mistakes.
-pub fn lint(loaded: &mut Loaded) {
+/// Adds the warnings of `weir check`.
+pub fn check_warnings(loaded: &mut Loaded) {
     let mut found = Findings {
         policies: &loaded.policies,
         is_compatible: loaded.dialect.compatible,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use weir_cli::check::{self, Failed};
 use weir_lab::testing::Strictness;
-use weir_policies::{Code, Dialect, Loaded, lint, load_dir, parse, parse_with};
+use weir_policies::{Code, Dialect, Loaded, check_warnings, load_dir, parse, parse_with};
 
 fn at_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -24,7 +24,7 @@ fn warnings(descriptors: &str) -> Vec<String> {
 fn of_text(text: &str) -> Vec<String> {
     let mut loaded = parse(&[("p", text)]).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
     assert_eq!(loaded.warnings.count(), 0, "a load does not look for them: {}", loaded.warnings);
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     shown(&loaded)
 }
 
@@ -257,7 +257,7 @@ fn a_domain_that_is_spelled_as_another_is_found() {
     let domain = |name: &str| format!("domain: {name}\ndescriptors: [{{key: a, rate_limit: 1/s}}]");
     let (one, other, third) = (domain("checkout"), domain("chekout"), domain("shop"));
     let mut loaded = parse(&[("a", &one), ("b", &other), ("c", &third)]).unwrap();
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     let advice = Code::AlikeDomain.advice();
     let expected =
         format!("b:1:9 the domain \"chekout\" is spelled almost as \"checkout\", at a:1:9: {advice} [alike_domain]");
@@ -265,7 +265,7 @@ fn a_domain_that_is_spelled_as_another_is_found() {
 }
 
 #[test]
-fn each_code_of_the_lint_has_a_case_here() {
+fn each_code_of_weir_check_has_a_case_here() {
     let of_a_load = 10;
     for code in &Code::ALL[of_a_load..] {
         let is_here = *code == Code::AlikeDomain || FOUND.iter().any(|(found, ..)| found == code);
@@ -341,7 +341,7 @@ fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     let of = |descriptors: &str| {
         let text = format!("domain: d\ndescriptors:\n{descriptors}");
         let mut loaded = parse_with(&[("p", &text)], Dialect { compatible: true, merge_domains: false }).unwrap();
-        lint(&mut loaded);
+        check_warnings(&mut loaded);
         shown(&loaded)
     };
     let never = Code::NeverMet.advice();
@@ -477,7 +477,7 @@ fn every_example_is_without_a_warning() {
         let below = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
         open.extend(below.filter(|path| path.is_dir()));
         let Ok(mut loaded) = load_dir(&directory) else { continue };
-        lint(&mut loaded);
+        check_warnings(&mut loaded);
         assert_eq!(shown(&loaded), Vec::<String>::new(), "{}", directory.display());
         checked += 1;
     }
@@ -497,7 +497,7 @@ fn the_recorded_policies_have_the_mistakes_that_they_show() {
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
             let mut loaded = parse_with(&files, Dialect { compatible: true, merge_domains }).unwrap();
             let before = loaded.warnings.count();
-            lint(&mut loaded);
+            check_warnings(&mut loaded);
             let added = loaded.warnings.list()[before..].iter().filter(|warning| warning.code != Code::NoReason);
             odd.extend(added.map(|warning| format!("{}: {}", case["name"].as_str().unwrap(), warning.code.name())));
             checked += 1;
@@ -542,7 +542,7 @@ fn warnings_past_the_bound_are_counted() {
         writeln!(text, "- {{key: a, value: v{i}}}").unwrap();
     }
     let mut loaded = parse(&[("p", &text)]).unwrap();
-    lint(&mut loaded);
+    check_warnings(&mut loaded);
     assert_eq!((loaded.warnings.list().len(), loaded.warnings.count()), (1_000, 3_000));
 }
 

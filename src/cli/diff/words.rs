@@ -11,7 +11,7 @@ use weir_policies::Location;
 use super::{Report, Side};
 use crate::check::{amount, limit_in_words};
 
-pub(super) struct Row {
+pub(super) struct RuleWords {
     pub(super) domain: String,
     pub(super) kind: &'static str,
     /// Its path, or both paths if it was renamed.
@@ -30,18 +30,18 @@ pub(super) enum ChangeLine {
 }
 
 impl Report<'_> {
-    pub(super) fn rows(&self) -> Vec<Row> {
-        self.comparison.rules.iter().map(|change| self.row(change)).collect()
+    pub(super) fn rules(&self) -> Vec<RuleWords> {
+        self.comparison.rules.iter().map(|change| self.rule(change)).collect()
     }
 
-    fn row(&self, change: &RuleChange<'_>) -> Row {
+    fn rule(&self, change: &RuleChange<'_>) -> RuleWords {
         // The changed rule, and whether it is the removed one.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
         let mut lines: Vec<ChangeLine> = change.effects.iter().flat_map(lines).collect();
         lines.extend(context(change));
         lines.extend(change.example.as_ref().map(|example| ChangeLine::Note(met(example, change.old, change.new))));
-        Row {
+        RuleWords {
             domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
             kind: change.kind.name(),
             rule: named(change),
@@ -177,7 +177,7 @@ fn state(change: &StateChange<'_>) -> String {
 }
 
 /// An unknown effect: the domain, the rule, its place, and the reason.
-pub(super) struct CouldNotTellRow {
+pub(super) struct CouldNotTellWords {
     pub(super) domain: String,
     pub(super) rule: String,
     pub(super) place: Option<Location>,
@@ -185,17 +185,17 @@ pub(super) struct CouldNotTellRow {
 }
 
 impl Report<'_> {
-    pub(super) fn could_not_tell_rows(&self) -> Vec<CouldNotTellRow> {
-        let row = |CouldNotTell { domain, old, new, why }: &CouldNotTell<'_>| {
+    pub(super) fn could_not_tell_cases(&self) -> Vec<CouldNotTellWords> {
+        let words = |CouldNotTell { domain, old, new, why }: &CouldNotTell<'_>| {
             let own = new.map(|rule| (rule, self.new)).or(old.map(|rule| (rule, self.old)));
-            CouldNotTellRow {
+            CouldNotTellWords {
                 domain: (*domain).to_owned(),
                 rule: own.map_or_else(|| "no rule".to_owned(), |(rule, _)| rule.path.to_string()),
                 place: own.and_then(|(rule, side)| place(side, rule)).cloned(),
                 why: why.clone(),
             }
         };
-        self.comparison.unknown.iter().map(row).collect()
+        self.comparison.unknown.iter().map(words).collect()
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<ChangeLine>) 
 pub(super) const KEYS_SHOWN: usize = 10;
 
 /// Changed answers of a rule or descriptor: how many requests now pass, are denied, or get an error.
-pub(super) struct AnswerRow {
+pub(super) struct AnswerWords {
     pub(super) domain: String,
     pub(super) what: String,
     pub(super) changed: Changed,
@@ -241,15 +241,15 @@ impl Report<'_> {
         Some(text)
     }
 
-    pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
+    pub(super) fn changed_answers(&self) -> (Vec<AnswerWords>, Vec<AnswerWords>) {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
         let of_rule = |(met, changed): &(MetRules, Changed)| {
             let what =
                 if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
-            AnswerRow { domain: met.domain.clone(), what, changed: *changed }
+            AnswerWords { domain: met.domain.clone(), what, changed: *changed }
         };
-        let of_key = |(domain, key, changed): &(String, String, Changed)| AnswerRow {
+        let of_key = |(domain, key, changed): &(String, String, Changed)| AnswerWords {
             domain: domain.clone(),
             what: key.clone(),
             changed: *changed,
@@ -260,21 +260,21 @@ impl Report<'_> {
 }
 
 /// Requests with possibly changed answers: the domain, the rules, and how many.
-pub(super) struct UnknownRow {
+pub(super) struct UnknownWords {
     pub(super) domain: String,
     pub(super) what: String,
     pub(super) requests: u64,
 }
 
 impl Report<'_> {
-    pub(super) fn unknown_rows(&self) -> Vec<UnknownRow> {
+    pub(super) fn unknown_answers(&self) -> Vec<UnknownWords> {
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
-        let row = |(may_meet, requests): &(MayMeet, u64)| {
+        let words = |(may_meet, requests): &(MayMeet, u64)| {
             let now: Vec<String> = may_meet.now.iter().map(path).collect();
             let now = if now.is_empty() { "unknown".to_owned() } else { now.join(" or ") };
             let what = format!("{} -> {now}", path(&may_meet.recorded));
-            UnknownRow { domain: may_meet.domain.clone(), what, requests: *requests }
+            UnknownWords { domain: may_meet.domain.clone(), what, requests: *requests }
         };
-        self.answers.map_or_else(Vec::new, |answers| answers.unknown.rules.iter().map(row).collect())
+        self.answers.map_or_else(Vec::new, |answers| answers.unknown.rules.iter().map(words).collect())
     }
 }

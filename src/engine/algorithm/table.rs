@@ -1,13 +1,13 @@
 //! The table of the kinds of state.
 //!
-//! These rows generate all code for every kind: the enums and the dispatch (kinds.rs), the assembly of the scripts when
+//! These lines generate all code for every kind: the enums and the dispatch (kinds.rs), the assembly of the scripts when
 //! weir is built (lua/assemble.rs), and the script texts (src/store/redis/scripts/library.rs).
 
-/// Calls a macro with all rows. A row has the variant, the type that implements `Counting`, the name (also of the
+/// Calls a macro with all kinds, one a line. A line has the variant, the type that implements `Counting`, the name (also of the
 /// fragment in lua/algorithms), and the number by which scripts distinguish the kinds. Scripts test for the kinds in
-/// the order of the rows.
+/// the order of the lines.
 #[macro_export]
-macro_rules! kind_rows {
+macro_rules! kind_table {
     ($make:ident) => {
         $make! {
             /// Hits counted in one window of the clock.
