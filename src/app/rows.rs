@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use weir_engine::rows::Row;
 use weir_lifecycle::{Life, Phase, on_own_thread};
-use weir_limiter::rows::RowTable;
-use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
+use weir_limiter::rows::known::KnownRows;
+use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
 use weir_policies::row_file::{ROW_FILE_ENDING, RowReader, line_problem};
 use weir_telemetry::metrics::Metrics;
 
@@ -139,15 +139,14 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
         read(path, &mut rows, &mut places, &mut problems);
     }
     if problems.is_empty() {
-        match table.replace_of_files(policies, rows, PROBLEMS_MAX) {
-            Ok(rows) => {
-                tracing::info!(rows, files = files.len(), "rows of files loaded");
-                return true;
-            }
-            Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {
-                let Place { file, line } = &places[at];
-                line_problem(&file.display(), *line, &refused)
-            })),
+        let fitting = table.fitting(policies, rows, |at, refused| {
+            let Place { file, line } = &places[at];
+            problems.push(line_problem(&file.display(), *line, &refused));
+            problems.len() < PROBLEMS_MAX
+        });
+        if problems.is_empty() {
+            tracing::info!(rows = table.replace_of_files(fitting), files = files.len(), "rows of files loaded");
+            return true;
         }
     }
     for problem in problems.iter().take(PROBLEMS_MAX) {
@@ -185,5 +184,5 @@ fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mu
 
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
-    metrics.gauge("weir_rows_known", &[], move || of.len() as u64);
+    metrics.gauge("weir_rows_known", &[], move || of.count() as u64);
 }

@@ -16,7 +16,7 @@ use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent};
 use weir_engine::words::{counted, printable};
-use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD};
 use weir_settings::Settings;
 use weir_text::json::{JsonNumbers, JsonRow};
@@ -290,8 +290,11 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
             ends.extend(answer.results.into_iter().map(|result| match result {
-                ShownResult::Word(word) if word == "same" => LineEnd::Same,
-                ShownResult::Word(_) => LineEnd::Written,
+                ShownResult::Word(word) => match word.as_str() {
+                    "same" => LineEnd::Same,
+                    "replaced" => LineEnd::Replaced,
+                    _ => LineEnd::Written,
+                },
                 ShownResult::Refused { refused, is_store: true } => LineEnd::Unconfirmed(refused),
                 ShownResult::Refused { refused, is_store: false } => LineEnd::Refused(refused),
             }));
@@ -332,7 +335,11 @@ impl Direct<'_> {
             return rows.iter().map(check).collect();
         }
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
-        let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
+        let end = |written: Written| match written.result {
+            WriteResult::Written => LineEnd::Written,
+            WriteResult::Same => LineEnd::Same,
+            WriteResult::Replaced => LineEnd::Replaced,
+        };
         written.map(|written| written.map_or_else(refused, end)).collect()
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowMisfit};
-use weir_limiter::rows::{Removed, RowRefused, RowTable, Written};
+use weir_limiter::rows::{Removed, RowRefused, RowTable, WriteResult, Written};
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
 use weir_text::json::JsonRow;
@@ -182,7 +182,7 @@ pub(super) async fn remove(
 
 /// Logs the author of a change.
 fn audit(by: &str, row: &Row, written: &Written) {
-    if written.is_same {
+    if written.result != WriteResult::Written {
         return;
     }
     tracing::info!(
@@ -213,7 +213,11 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
 }
 
 const fn word(written: &Written) -> &'static str {
-    if written.is_same { "same" } else { "written" }
+    match written.result {
+        WriteResult::Written => "written",
+        WriteResult::Same => "same",
+        WriteResult::Replaced => "replaced",
+    }
 }
 
 fn refused_json(refused: &RowRefused) -> Value {

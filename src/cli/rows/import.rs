@@ -35,6 +35,8 @@ pub enum ImportError {
 pub(super) enum LineEnd {
     Written,
     Same,
+    /// A later line has the same descriptor, so this one was not written.
+    Replaced,
     Refused(String),
     /// The store did not confirm the row.
     Unconfirmed(String),
@@ -59,6 +61,7 @@ impl Pass {
 struct Counts {
     written: usize,
     same: usize,
+    replaced: usize,
     wrong: usize,
     /// The first wrong lines: number, column and reason.
     listed: Vec<String>,
@@ -80,9 +83,12 @@ pub(super) fn import<E: From<ImportError>>(
         }
     }
     let counts = pass(path, Pass::Write, &mut send, notes)?;
-    let Counts { written, same, wrong: wrong_lines, .. } = counts;
-    writeln!(out, "{} written, {same} were the same, {wrong_lines} wrong", counted(written, "row"))
-        .map_err(ImportError::Output)?;
+    let Counts { written, same, replaced, wrong: wrong_lines, .. } = counts;
+    let mut summary = format!("{} written, {same} were the same, {wrong_lines} wrong", counted(written, "row"));
+    if replaced > 0 {
+        summary.push_str(&format!(", {replaced} replaced by later lines"));
+    }
+    writeln!(out, "{summary}").map_err(ImportError::Output)?;
     if wrong_lines > 0 {
         return Err(ImportError::Lines(wrong(&counts, "the other lines are written")).into());
     }
@@ -158,6 +164,7 @@ fn pass<E: From<ImportError>>(
                 match end {
                     LineEnd::Same => counts.same += 1,
                     LineEnd::Written => counts.written += 1,
+                    LineEnd::Replaced => counts.replaced += 1,
                     LineEnd::Refused(reason) => counts.refuse(line_problem(&path.display(), line, &reason)),
                     LineEnd::Unconfirmed(reason) => {
                         bar.clear();

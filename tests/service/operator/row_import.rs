@@ -75,6 +75,13 @@ fn a_file_goes_into_the_redis_of_the_settings_without_a_server() {
     let by_settings = ["--config", &settings];
     assert_eq!(imported(&import(&customers, &by_settings, &[])), "3 rows written, 0 were the same, 0 wrong\n");
     assert_eq!(imported(&import(&customers, &by_settings, &[])), "0 rows written, 3 were the same, 0 wrong\n");
+    let twice =
+        files.write("twice.csv", "domain,tenant,plan\nshop,acme,max\nshop,acme,gold\nshop,new,max\nshop,new,gold\n");
+    assert_eq!(
+        imported(&import(&twice, &by_settings, &[])),
+        "1 row written, 1 were the same, 0 wrong, 2 replaced by later lines\n"
+    );
+    assert_eq!(redis.command(&["DEL", "a:w1:{shop|tenant=new}row"]).unwrap().trim(), "1");
     let mut keys: Vec<String> = redis.command(&["KEYS", "*"]).unwrap().lines().map(str::to_owned).collect();
     keys.sort_unstable();
     let key = |tenant: &str| format!("a:w1:{{shop|tenant={tenant}}}row");
