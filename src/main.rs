@@ -7,6 +7,7 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use clap::Parser as _;
+use weir_cli::admin::Unanswered;
 use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, settings_in};
 use weir_cli::ask::{self, Decided, Output, Question};
 use weir_cli::client::{self, Ended};
@@ -101,13 +102,17 @@ fn main() -> ExitCode {
         }
         Command::Top(arguments) => top::run(&arguments).map_err(|error| error.to_string()),
         Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
-            Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+            Err(error @ (overrides::Failed::Usage(_) | overrides::Failed::Server(Unanswered::Token(_)))) => {
+                return told(&error, USAGE);
+            }
             result => result.map_err(|error| error.to_string()),
         },
         Command::Rows(arguments) => match rows::run(&arguments.action, &mut stdout(), &mut stderr()) {
-            Err(error @ (rows::Failed::Usage(_) | rows::Failed::Import(rows::ImportError::File(_)))) => {
-                return told(&error, USAGE);
-            }
+            Err(
+                error @ (rows::Failed::Usage(_)
+                | rows::Failed::Server(Unanswered::Token(_))
+                | rows::Failed::Import(rows::ImportError::File(_))),
+            ) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
         },
         Command::Tap(arguments) => tap::run(&arguments).map_err(|error| error.to_string()),

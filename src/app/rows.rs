@@ -18,7 +18,7 @@ use weir_engine::rows::Row;
 use weir_lifecycle::{Life, Phase, on_own_thread};
 use weir_limiter::rows::RowTable;
 use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
-use weir_policies::row_file::{ROW_FILE_ENDING, RowReader};
+use weir_policies::row_file::{ROW_FILE_ENDING, RowReader, line_problem};
 use weir_telemetry::metrics::Metrics;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -146,7 +146,7 @@ fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<Pa
             }
             Err(refused) => problems.extend(refused.into_iter().map(|(at, refused)| {
                 let Place { file, line } = &places[at];
-                format!("{}:{line}: column 1: {refused}", file.display())
+                line_problem(&file.display(), *line, &refused)
             })),
         }
     }
@@ -168,7 +168,7 @@ fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mu
     for line in reader {
         match line {
             Ok((line, _)) if rows.len() >= ROWS_OF_PROCESS_MAX => {
-                problems.push(format!("{}:{line}: column 1: too many rows", path.display()));
+                problems.push(line_problem(&path.display(), line, &"too many rows"));
                 return;
             }
             Ok((line, row)) => {

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use weir_engine::words::printable;
 use weir_settings::Setting;
 use weir_tls::dial::Bounded;
 
+use super::runtime::block_on;
 use super::token::Token;
 
 /// The largest head of an answer, in bytes.
@@ -67,14 +70,27 @@ pub enum NoAnswer {
     Unknown(AdminServer, String, String),
 }
 
+/// Why a command has no answer to its request.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// The file with the token cannot be used.
+    #[error("{0}")]
+    Token(String),
+    /// The server gave no usable answer, or refused.
+    #[error("{0}")]
+    NoAnswer(#[from] NoAnswer),
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+}
+
 #[derive(Clone, Debug)]
-pub struct Sent<'a> {
-    pub method: Method,
-    pub path: &'a str,
+struct Sent<'a> {
+    method: Method,
+    path: &'a str,
     /// The JSON body; empty for none.
-    pub body: String,
+    body: String,
     /// The token of a command that can send one.
-    pub token: Option<&'a Token>,
+    token: Option<&'a Token>,
 }
 
 impl<'a> Sent<'a> {
@@ -170,9 +186,22 @@ impl AdminServer {
         self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
+    /// The answer to one request of a command, with the token of a file.
+    ///
     /// # Errors
     /// When there is no valid answer.
-    pub async fn ask<T: DeserializeOwned>(
+    pub(super) fn request<T: DeserializeOwned>(
+        &self,
+        token_file: Option<&Path>,
+        (method, path, body): (Method, &str, String),
+        bounds: Bounds,
+    ) -> Result<T, Unanswered> {
+        let token = Token::of_file(token_file).map_err(Unanswered::Token)?;
+        let sent = Sent { method, path, body, token: Some(&token) };
+        Ok(block_on(self.ask(&sent, Expected::Ok, bounds)).map_err(Unanswered::Start)??)
+    }
+
+    async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
         expected: Expected,

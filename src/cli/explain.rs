@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::{as_entries, spell_entries};
 use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
 use weir_engine::words::printable;
@@ -57,9 +57,9 @@ pub fn run_served(
     write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
     let of_domain = loaded.policies.domain(domain);
     for (number, entries) in descriptors.iter().enumerate() {
-        let entries_of: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let has_rows =
-            |of_domain| loaded.policies.find(of_domain, &entries_of).rule.is_some_and(|rule| rule.rows.is_some());
+        let has_rows = |of_domain| {
+            loaded.policies.find(of_domain, &as_entries(entries)).rule.is_some_and(|rule| rule.rows.is_some())
+        };
         if of_domain.is_some_and(has_rows) {
             writeln!(out, "row of descriptor {}: {}", number + 1, rows::of_server(server, domain, entries))?;
         }
@@ -87,21 +87,13 @@ fn write(
         return unknown_domain(loaded, domain, out);
     };
     writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
-    let descriptors = &entries_of(descriptors);
+    let descriptors: &Vec<_> = &descriptors.iter().map(|pairs| as_entries(pairs)).collect();
     let request = Request { loaded, servers, shown: &shown, fitted, outline, domain: found, descriptors };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
         request.explain(i, out)?;
     }
     Ok(())
-}
-
-fn entries_of(descriptors: &[Vec<(String, String)>]) -> Vec<Vec<Entry<'_>>> {
-    let entry = |(key, value)| Entry { key, value };
-    descriptors
-        .iter()
-        .map(|pairs| pairs.iter().map(|(key, value)| entry((key.as_str(), value.as_str()))).collect())
-        .collect()
 }
 
 fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Result<()> {

@@ -21,6 +21,7 @@ pub mod rows;
 mod runtime;
 pub mod serve;
 pub mod served;
+mod shown;
 pub mod simulate;
 pub mod tap;
 pub mod test;

@@ -8,14 +8,16 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::spell_pairs;
+use weir_engine::overrides::Numbers;
 use weir_engine::words::printable;
 use weir_text::instant_text;
+use weir_text::json::json_numbers;
 
-use super::admin::{Method, NoAnswer, encoded};
-use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, SetArguments};
+use super::admin::{Method, NoAnswer, Unanswered, encoded};
+use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, ServerArguments, SetArguments};
 use super::explain;
-use super::overridden::{List, PATH, ShownOverride, Unanswered, send};
-use super::token::Token;
+use super::overridden::{BOUNDS, List, PATH, ShownOverride};
+use super::shown::Kept;
 
 /// The maximum age of a list without a note.
 const READ_MS_MAX: u64 = 5_000;
@@ -24,7 +26,7 @@ const READ_MS_MAX: u64 = 5_000;
 pub enum Failed {
     #[error("{0}")]
     Server(#[from] Unanswered),
-    /// The arguments contradict each other, or name a file that cannot be used.
+    /// The arguments contradict each other.
     #[error("{0}")]
     Usage(String),
     #[error("cannot write: {0}")]
@@ -33,7 +35,8 @@ pub enum Failed {
 
 #[derive(Deserialize)]
 struct Changed {
-    store: String,
+    #[serde(flatten)]
+    kept: Kept,
     /// Other descriptors that share it, as a descriptor with patterns.
     shared_with: Option<String>,
     #[serde(flatten)]
@@ -57,22 +60,16 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
     if burst.is_some() && limits.len() > 1 {
         return Err(Failed::Usage("--burst with several --limit: set one limit at a time".to_owned()));
     }
-    let limits: Vec<Value> = limits
-        .iter()
-        .map(|limit| {
-            json!({ "name": limit.name, "requests": limit.requests, "window_us": limit.window_us, "burst": burst })
-        })
-        .collect();
+    let limits: Vec<Numbers> = limits.iter().map(|limit| Numbers { burst: *burst, ..limit.clone() }).collect();
     let body = json!({
         "domain": domain,
         "descriptor": spell_pairs(&descriptor.entries),
-        "limits": limits,
+        "limits": json_numbers(&limits),
         "until": until.map(instant_text),
         "for_us": lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
         "reason": reason,
     });
-    let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
-    let changed: Changed = match send(&server.server, Method::PUT, PATH, body.to_string(), Some(&token)) {
+    let changed: Changed = match change(server, Method::PUT, PATH, body.to_string()) {
         Ok(changed) => changed,
         Err(error) => {
             if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
@@ -83,11 +80,8 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
             return Err(error.into());
         }
     };
-    let kept = match changed.store.as_str() {
-        "memory" => "in the memory of this server: lost when it stops, and not shared with other servers".to_owned(),
-        store => format!("in {}: in force on all servers that share it within a second", printable(store)),
-    };
-    writeln!(out, "set   {}\nkept {kept}", changed.shown.line())?;
+    let kept = changed.kept.text("on all servers that share it within a second");
+    writeln!(out, "set   {}\n{kept}", changed.shown.line())?;
     if let Some(others) = &changed.shared_with {
         writeln!(out, "also {}: share_threshold gives all of these one state", printable(others))?;
     }
@@ -98,8 +92,7 @@ fn delete(arguments: &DescriptorArguments, out: &mut dyn Write) -> Result<(), Fa
     let DescriptorArguments { domain, descriptor, server } = arguments;
     let descriptor = encoded(&spell_pairs(&descriptor.entries));
     let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
-    let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
-    let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), Some(&token))?;
+    let changed: Changed = change(server, Method::DELETE, &path, String::new())?;
     writeln!(out, "deleted   {}", changed.shown.line())?;
     if let Some(others) = &changed.shared_with {
         writeln!(out, "also for  {}", printable(others))?;
@@ -107,14 +100,19 @@ fn delete(arguments: &DescriptorArguments, out: &mut dyn Write) -> Result<(), Fa
     Ok(())
 }
 
+fn change(server: &ServerArguments, method: Method, path: &str, body: String) -> Result<Changed, Unanswered> {
+    server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
+}
+
 fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     let ListArguments { server, json } = arguments;
+    let asked = (Method::GET, PATH, String::new());
     if *json {
-        let answer: Value = send(server, Method::GET, PATH, String::new(), None)?;
+        let answer: Value = server.request(None, asked, BOUNDS)?;
         writeln!(out, "{answer:#}")?;
         return Ok(());
     }
-    let List { read_ms_ago, overrides } = send(server, Method::GET, PATH, String::new(), None)?;
+    let List { read_ms_ago, overrides } = server.request(None, asked, BOUNDS)?;
     for one in &overrides {
         writeln!(out, "{}   {}", one.line(), printable(&one.reason))?;
         if let Some(unused) = &one.unused {

@@ -10,27 +10,23 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
 use weir_app::AppError;
-use weir_engine::Window;
-use weir_engine::descriptor::{parse_entries, spell_entries, spell_pairs};
-use weir_engine::overrides::Numbers;
+use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent};
 use weir_engine::words::{counted, printable};
 use weir_limiter::rows::{RowRefused, RowTable, Written};
 use weir_policies::row_file::{self, ROW_HEAD};
 use weir_settings::Settings;
-use weir_text::{instant_text, parse_instant};
+use weir_text::json::{JsonNumbers, JsonRow};
 
 pub use self::import::ImportError;
 use self::import::{LineEnd, Pass, import};
-use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent, encoded};
+use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ServerArguments};
 use super::args::rows::{AllArguments, ImportArguments, RowAction, SetRowArguments};
-use super::overridden::{Unanswered, send};
-use super::runtime::block_on;
-use super::token::Token;
+use super::shown::{self, Kept, ShownNumbers};
 
 const PATH: &str = "/rows";
 /// The most bytes of the rows of one request, apart from its last row.
@@ -44,7 +40,7 @@ pub enum Failed {
     /// The server gave no usable answer, or rejected the request.
     #[error("{0}")]
     Server(#[from] Unanswered),
-    /// The arguments contradict each other, or name a file that cannot be used.
+    /// The arguments contradict each other, or the settings are wrong.
     #[error("{0}")]
     Usage(String),
     /// A file was not imported.
@@ -61,28 +57,22 @@ pub enum Failed {
 /// A row in an answer.
 #[derive(Deserialize)]
 struct ShownRow {
-    domain: String,
+    domain: Box<str>,
     descriptor: String,
-    plan: Option<String>,
+    plan: Option<Box<str>>,
     #[serde(default)]
     limits: Vec<ShownNumbers>,
     until: Option<String>,
     #[serde(default)]
-    note: String,
+    note: Box<str>,
+    /// Why the row has no effect.
     unused: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct ShownNumbers {
-    name: Option<String>,
-    requests: u32,
-    window_us: u64,
-    burst: Option<u32>,
-}
-
-#[derive(Deserialize)]
 struct Changed {
-    store: String,
+    #[serde(flatten)]
+    kept: Kept,
     result: String,
     before: Option<ShownRow>,
     #[serde(flatten)]
@@ -136,24 +126,21 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         },
         RowAction::Get(DescriptorArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
-            Ok(writeln!(out, "{}", row.line())?)
+            Ok(writeln!(out, "{}", row.lines())?)
         }
         RowAction::Set(arguments) => set(arguments, out),
         RowAction::Remove(DescriptorArguments { domain, descriptor, server }) => {
             let removed: Removed = ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
             writeln!(out, "removed   {}", removed.row.line())?;
             match removed.left {
-                Some(of_file) => writeln!(out, "now       {}, from a file", of_file.line())?,
+                Some(of_file) => writeln!(out, "now       {}, from a file{}", of_file.line(), of_file.no_effect())?,
                 None => writeln!(out, "now       no row: the default plan applies")?,
             }
             Ok(())
         }
         RowAction::List(arguments) => each_page(arguments, |page| {
             for row in &page.rows {
-                writeln!(out, "{}", row.line())?;
-                if let Some(unused) = &row.unused {
-                    writeln!(out, "  not used: {}", printable(unused))?;
-                }
+                writeln!(out, "{}", row.lines())?;
             }
             for key in &page.foreign {
                 writeln!(
@@ -184,11 +171,13 @@ fn one(domain: &str, entries: &[(String, String)]) -> String {
     format!("{PATH}?domain={}&descriptor={}", encoded(domain), encoded(&spell_pairs(entries)))
 }
 
-fn ask<T: DeserializeOwned>(server: &ServerArguments, method: Method, path: &str, body: String) -> Result<T, Failed> {
-    let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
-    let sent = Sent { method, path, body, token: Some(&token) };
-    let asked = block_on(server.server.ask(&sent, Expected::Ok, BOUNDS)).map_err(Unanswered::Start)?;
-    Ok(asked.map_err(Unanswered::NoAnswer)?)
+fn ask<T: DeserializeOwned>(
+    server: &ServerArguments,
+    method: Method,
+    path: &str,
+    body: String,
+) -> Result<T, Unanswered> {
+    server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
 }
 
 fn each_page(arguments: &AllArguments, mut show: impl FnMut(&Page) -> Result<(), io::Error>) -> Result<(), Failed> {
@@ -229,36 +218,22 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     let SetRowArguments { domain, descriptor, plan, limits, until, note, server } = arguments;
     let content = match (plan, limits) {
         (Some(plan), _) => RowContent::Plan(plan.as_str().into()),
-        (None, limits) => {
-            let text = limits.as_deref().unwrap_or_default();
-            RowContent::Own(
-                row_file::numbers(text).map_err(|reason| Failed::Usage(format!("--limits {text:?}: {reason}")))?,
-            )
-        }
+        (None, limits) => RowContent::Own(limits.clone().unwrap_or_default()),
     };
     let entries = descriptor.entries.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
     let row = Row { domain: domain.as_str().into(), entries, content, until: *until, note: note.as_str().into() };
-    let changed: Changed = ask(server, Method::PUT, PATH, as_json(&row).to_string())?;
-    writeln!(out, "{}   {}", printable(&changed.result), changed.row.line())?;
+    let changed: Changed = ask(server, Method::PUT, PATH, json_text(&row))?;
+    writeln!(out, "{}   {}", printable(&changed.result), changed.row.lines())?;
     if let Some(before) = changed.before.filter(|_| changed.result != "same") {
         writeln!(out, "before    {}", before.line())?;
     }
-    match changed.store.as_str() {
-        "memory" => {
-            writeln!(out, "kept in the memory of this server: lost when it stops, and not shared with other servers")?;
-        }
-        store => {
-            let store = printable(store);
-            writeln!(out, "kept in {store}: in force at the next decision of every server that shares it")?;
-        }
-    }
-    Ok(())
+    Ok(writeln!(out, "{}", changed.kept.text("at the next decision of every server that shares it"))?)
 }
 
 /// The row of a descriptor in words, for `weir explain`.
 pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> String {
-    match send::<ShownRow>(server, Method::GET, &one(domain, entries), String::new(), None) {
-        Ok(row) => row.line(),
+    match server.request::<ShownRow>(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
+        Ok(row) => row.lines(),
         Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => {
             "none, so the default plan applies".to_owned()
         }
@@ -266,60 +241,26 @@ pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, 
     }
 }
 
-/// A row in the form of the HTTP API.
-fn as_json(row: &Row) -> Value {
-    let mut body = json!({
-        "domain": row.domain,
-        "descriptor": spell_entries(row.descriptor()),
-        "until": row.until.map(instant_text),
-        "note": row.note,
-    });
-    match &row.content {
-        RowContent::Plan(plan) => body["plan"] = json!(plan),
-        RowContent::Own(numbers) => {
-            let one = |Numbers { name, requests, window, burst }: &Numbers| json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst });
-            body["limits"] = numbers.iter().map(one).collect();
-        }
-    }
-    body
+fn json_text(row: &Row) -> String {
+    json!(JsonRow::from(row)).to_string()
 }
 
 impl ShownRow {
     /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
-        let entries = parse_entries(&self.descriptor).ok()?;
-        let content = match &self.plan {
-            Some(plan) => RowContent::Plan(plan.as_str().into()),
-            None => {
-                let numbers = self.limits.iter().map(|limit| {
-                    let window = Window::from_micros(limit.window_us).ok()?;
-                    let name = limit.name.as_deref().map(Into::into);
-                    Some(Numbers { name, requests: limit.requests, window, burst: limit.burst })
-                });
-                RowContent::Own(numbers.collect::<Option<_>>()?)
-            }
-        };
-        let until = match &self.until {
-            Some(text) => Some(parse_instant(text).ok()?),
-            None => None,
-        };
-        Some(Row {
-            domain: self.domain.as_str().into(),
-            entries: entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
-            content,
-            until,
-            note: self.note.as_str().into(),
-        })
+        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
+        let limits = limits.iter().map(JsonNumbers::from).collect();
+        let (domain, descriptor, plan) = (domain.clone(), descriptor.clone(), plan.clone());
+        JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone() }.row().ok()
     }
 
     /// One line for people.
     fn line(&self) -> String {
-        let content = match self.row().map(|row| row.content) {
-            Some(RowContent::Own(numbers)) => row_file::numbers_text(&numbers),
-            Some(plan @ RowContent::Plan(_)) => plan.to_string(),
-            None => "?".to_owned(),
+        let content = match &self.plan {
+            Some(plan) => format!("plan {}", printable(plan)),
+            None => shown::text(&self.limits),
         };
-        let mut line = format!("{} {}   {}", printable(&self.domain), printable(&self.descriptor), printable(&content));
+        let mut line = format!("{} {}   {content}", printable(&self.domain), printable(&self.descriptor));
         if let Some(until) = &self.until {
             line.push_str(&format!("   until {}", printable(until)));
         }
@@ -328,6 +269,15 @@ impl ShownRow {
         }
         line
     }
+
+    /// A second line, if the row has no effect.
+    fn no_effect(&self) -> String {
+        self.unused.as_ref().map(|unused| format!("\n  not used: {}", printable(unused))).unwrap_or_default()
+    }
+
+    fn lines(&self) -> String {
+        self.line() + &self.no_effect()
+    }
 }
 
 /// Sends a batch of rows to a running server.
@@ -335,7 +285,7 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
     let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
     let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
     for (at, row) in rows.iter().enumerate() {
-        body.push_str(&as_json(row).to_string());
+        body.push_str(&json_text(row));
         body.push('\n');
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;

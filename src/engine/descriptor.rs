@@ -1,7 +1,13 @@
 //! The content of a request: entries and hits.
 
+/// The most entries of a descriptor that has an override or a row.
+pub const ENTRIES_MAX: usize = 64;
+
 /// The most hits of one charge.
 pub type Hits = u32;
+
+/// Keys and values of a descriptor, in order.
+pub type Entries = Box<[(Box<str>, Box<str>)]>;
 
 /// One key and value of a descriptor, borrowed from the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,20 @@ pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(entries)
 }
 
+/// As [`parse_entries`], for a descriptor that is kept.
+///
+/// # Errors
+/// As [`parse_entries`], after `descriptor: `.
+pub fn entries_of(text: &str) -> Result<Entries, String> {
+    let entries = parse_entries(text).map_err(|reason| format!("descriptor: {reason}"))?;
+    Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+}
+
+/// The same entries, borrowed.
+pub fn as_entries<T: AsRef<str>>(pairs: &[(T, T)]) -> Vec<Entry<'_>> {
+    pairs.iter().map(|(key, value)| Entry { key: key.as_ref(), value: value.as_ref() }).collect()
+}
+
 /// Writes a descriptor as [`parse_entries`] reads it.
 pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String {
     let mut text = String::new();
@@ -49,8 +69,8 @@ pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String
 }
 
 /// As [`spell_entries`], for pairs of keys and values.
-pub fn spell_pairs(pairs: &[(String, String)]) -> String {
-    spell_entries(pairs.iter().map(|(key, value)| Entry { key, value }))
+pub fn spell_pairs<T: AsRef<str>>(pairs: &[(T, T)]) -> String {
+    spell_entries(pairs.iter().map(|(key, value)| Entry { key: key.as_ref(), value: value.as_ref() }))
 }
 
 fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
@@ -72,4 +92,17 @@ fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
     }
     parts.push(part);
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_written_as_it_is_read() {
+        for text in ["user=ann", "path=/a\\,b\\\\,client=", "x=a=b"] {
+            assert_eq!(spell_pairs(&entries_of(text).unwrap()), text);
+        }
+        assert_eq!(entries_of("x"), Err("descriptor: \"x\" has no \"=\": write KEY=VALUE".to_owned()));
+    }
 }

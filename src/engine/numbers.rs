@@ -21,14 +21,29 @@ pub struct Numbers {
     pub burst: Option<u32>,
 }
 
+/// The longer units of a length, in microseconds.
+const LONG_UNITS: [(&str, u64); 3] = [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000)];
+
+/// As people write them: `rpm=500/minute burst 10`, `5/90s`.
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(name) = &self.name {
-            write!(f, "{name}: ")?;
+        let Self { name, requests, window, burst } = self;
+        if let Some(name) = name {
+            write!(f, "{name}=")?;
         }
-        write!(f, "{} per {}", self.requests, self.window)?;
-        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+        let long = LONG_UNITS.into_iter().find(|(_, us)| window.us().is_multiple_of(*us));
+        match (window.unit(), long) {
+            (Some(unit), _) => write!(f, "{requests}/{}", unit.name())?,
+            (None, Some((unit, us))) => write!(f, "{requests}/{}{unit}", window.us() / us)?,
+            (None, None) => write!(f, "{requests}/{window}")?,
+        }
+        burst.map_or(Ok(()), |burst| write!(f, " burst {burst}"))
     }
+}
+
+/// The numbers of several limits, as people write them: `rpm=500/minute burst 10; rpd=9000/day`.
+pub fn numbers_text(numbers: &[Numbers]) -> String {
+    numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl Numbers {
@@ -101,5 +116,35 @@ impl fmt::Display for Misfit {
                 write!(f, "the override of {other} applies to the same state, which several descriptors share")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_the_longest_unit_that_divides_the_window() {
+        for (us, text) in [
+            (60_000_000, "5/minute"),
+            (7 * 86_400_000_000, "5/week"),
+            (2 * 86_400_000_000, "5/2d"),
+            (36 * 3_600_000_000, "5/36h"),
+            (5_400_000_000, "5/90m"),
+            (90_000_000, "5/90s"),
+            (1_500_000, "5/1500ms"),
+            (1_000_001, "5/1000001us"),
+        ] {
+            let window = Window::from_micros(us).unwrap();
+            assert_eq!(Numbers { name: None, requests: 5, window, burst: None }.to_string(), text);
+        }
+        let window = Window::from_micros(60_000_000).unwrap();
+        let two = [("rpm", Some(10)), ("rpd", None)].map(|(name, burst)| Numbers {
+            name: Some(name.into()),
+            requests: 5,
+            window,
+            burst,
+        });
+        assert_eq!(numbers_text(&two), "rpm=5/minute burst 10; rpd=5/minute");
     }
 }

@@ -6,18 +6,15 @@
 
 use hashbrown::HashMap;
 
-use super::descriptor::{Entry, spell_entries};
+use super::descriptor::{Entries, Entry, as_entries, spell_entries, spell_pairs};
 use super::key;
 use super::limit::Limit;
-pub use super::numbers::{Misfit, Numbers};
+pub use super::numbers::{Misfit, Numbers, numbers_text};
 use super::policy::{Match, PolicySet, Rule};
 use super::time::Micros;
 
 /// The most overrides at one time.
 pub const OVERRIDES_MAX: usize = 10_000;
-
-/// Keys and values of a descriptor, in order.
-pub type Entries = Box<[(Box<str>, Box<str>)]>;
 
 /// The numbers that an operator has set for one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +29,7 @@ pub struct Override {
 
 impl Override {
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+        as_entries(&self.entries)
     }
 }
 
@@ -65,7 +62,7 @@ impl Overrides {
         for (number, one) in given.iter().take(OVERRIDES_MAX).enumerate() {
             places.push(fit(policies, one).and_then(|(rule, tag, limits)| {
                 if let Some(Fitted { number, .. }) = by_tag.get(&*tag) {
-                    return Err(Misfit::Taken(spell_entries(given[*number].descriptor())));
+                    return Err(Misfit::Taken(spell_pairs(&given[*number].entries)));
                 }
                 by_tag.insert(tag.into_boxed_str(), Fitted { limits, until: one.until, number });
                 of_rule[rule.id as usize] = true;
@@ -133,7 +130,7 @@ pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
         let of_all = values.iter().find(|(at, _)| *at == position).map_or(&**value, |(_, value)| value);
         Entry { key, value: of_all }
     });
-    (!values.is_empty()).then(|| spell_entries(entries.collect::<Vec<_>>()))
+    (!values.is_empty()).then(|| spell_entries(entries))
 }
 
 /// The limits of a rule after replacing some numbers. The numbers of a row have the same form. [rw-1]

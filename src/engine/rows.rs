@@ -9,10 +9,10 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use super::descriptor::Entry;
+use super::descriptor::{Entries, Entry, as_entries};
 use super::key;
 use super::limit::Limit;
-use super::overrides::{Entries, Misfit, Numbers, replaced};
+use super::overrides::{Misfit, Numbers, numbers_text, replaced};
 use super::plans::PlanLimits;
 use super::policy::{Match, PolicySet, Rule};
 use super::time::{Micros, Unit};
@@ -51,7 +51,7 @@ impl fmt::Display for RowContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plan(name) => write!(f, "plan {name}"),
-            Self::Own(numbers) => f.write_str(&numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; ")),
+            Self::Own(numbers) => f.write_str(&numbers_text(numbers)),
         }
     }
 }
@@ -107,7 +107,7 @@ impl RowContent {
 impl Row {
     #[must_use]
     pub fn descriptor(&self) -> Vec<Entry<'_>> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+        as_entries(&self.entries)
     }
 }
 

@@ -7,6 +7,9 @@ use std::fmt;
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
 
+/// The last instant of weir's clocks. [tm-1]
+pub const MICROS_MAX: Micros = 1 << 52;
+
 /// The boundaries of a calendar's windows around now, in microseconds: the start of the previous, the current and the
 /// next window, and of the window after the next. [cl-1]
 pub type Bounds = [Micros; 4];

@@ -18,13 +18,12 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
 use weir_lifecycle::on_own_thread;
 
-use super::body::{as_entries, entries_of};
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
@@ -358,12 +357,11 @@ async fn reset(
     let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
-    let entries = as_entries(&entries);
-    let (keys, stored) = site.limiter.reset(&domain, &entries).await.map_err(unavailable)?;
+    let (keys, stored) = site.limiter.reset(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
     if keys.is_empty() {
         return Err(no_limit());
     }
-    let descriptor = spell_entries(entries.iter().copied());
+    let descriptor = spell_pairs(&entries);
     tracing::info!(by, domain, descriptor, stored, "state reset by the admin listener");
     Ok(Json(json!({ "keys": keys, "stored": stored })).into_response())
 }

@@ -1,6 +1,6 @@
 //! Fuzz targets for the bodies that set overrides and rows.
 
-use weir_engine::descriptor::{parse_entries, spell_entries};
+use weir_engine::descriptor::{entries_of, spell_pairs};
 
 use super::{overrides, rows};
 
@@ -15,10 +15,7 @@ const NOW: u64 = 2_000_000_000_000_000;
 pub fn override_body(data: &[u8]) {
     let Ok(one) = overrides::wanted(data, "fuzz", NOW) else { return };
     assert!(!one.set.numbers.is_empty() && !one.reason.is_empty());
-    let entries = parse_entries(&spell_entries(one.set.descriptor())).expect("the text of a descriptor");
-    assert!(
-        entries.iter().map(|(key, value)| (&**key, &**value)).eq(one.set.entries.iter().map(|(k, v)| (&**k, &**v)))
-    );
+    assert_eq!(entries_of(&spell_pairs(&one.set.entries)), Ok(one.set.entries));
 }
 
 /// The body of `PUT /rows`, and a line of `POST /rows`.

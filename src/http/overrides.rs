@@ -13,14 +13,15 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::spell_entries;
-use weir_engine::overrides::{Misfit, Numbers, Override, fit, shared_with};
+use weir_engine::descriptor::{entries_of, spell_pairs};
+use weir_engine::overrides::{Misfit, Override, fit, numbers_text, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
+use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 use weir_text::{instant_text, parse_instant};
 
-use super::body::{self, BodyNumbers, entries_of, numbers_as_json, numbers_of};
+use super::body;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{Site, bad_query, bad_request, json_error, token};
@@ -35,7 +36,7 @@ struct SetBody {
     domain: String,
     /// Entries as `k=v,k=v`.
     descriptor: String,
-    limits: Vec<BodyNumbers>,
+    limits: Vec<JsonNumbers>,
     /// A date or an instant.
     until: Option<String>,
     /// The duration, in place of `until`.
@@ -123,8 +124,8 @@ fn audit(by: &str, one: &SetOverride, what: &'static str) {
     tracing::info!(
         by,
         domain = &*set.domain,
-        descriptor = spell_entries(set.descriptor()),
-        limits = set.numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; "),
+        descriptor = spell_pairs(&set.entries),
+        limits = numbers_text(&set.numbers),
         until = instant_text(set.until),
         reason = &**reason,
         "{what}"
@@ -170,10 +171,10 @@ fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
     let fitted = fit(policies, set);
     json!({
         "domain": set.domain,
-        "descriptor": spell_entries(set.descriptor()),
+        "descriptor": spell_pairs(&set.entries),
         "rule": fitted.as_ref().ok().map(|(rule, ..)| &rule.path),
         "unused": fitted.as_ref().err().map(Misfit::to_string),
-        "limits": numbers_as_json(&set.numbers),
+        "limits": json_numbers(&set.numbers),
         "until": instant_text(set.until),
         "until_us": set.until,
         "set": instant_text(*set_at),
@@ -185,7 +186,7 @@ fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
 /// The answer to a change that the store has confirmed.
 fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
     let mut shown = as_json(one, &overrides.policies());
-    shown["store"] = json!(overrides.store().name());
+    body::add_store(&mut shown, overrides.store());
     shown["shared_with"] = json!(shared_with(&overrides.policies(), &one.set));
     Json(shown).into_response()
 }

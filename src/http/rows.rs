@@ -12,13 +12,14 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
-use weir_engine::rows::{Row, RowContent, RowMisfit};
-use weir_limiter::rows::{Removed, RowRefused, Written};
-use weir_text::{instant_text, parse_instant};
+use weir_engine::rows::{Row, RowMisfit};
+use weir_limiter::rows::{Removed, RowRefused, RowTable, Written};
+use weir_text::instant_text;
+use weir_text::json::JsonRow;
 
-use super::body::{self, BodyNumbers, as_entries, entries_of, numbers_as_json, numbers_of};
+use super::body;
 use super::token::PeerAddress;
 use super::{Site, bad_query, bad_request, json_error, token};
 
@@ -26,22 +27,6 @@ use super::{Site, bad_query, bad_request, json_error, token};
 const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// The most rows of one body.
 const ROWS_MAX: usize = 5_000;
-
-/// A row in the body of a PUT, or in a line of a POST.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    domain: Box<str>,
-    /// Entries as `k=v,k=v`.
-    descriptor: String,
-    plan: Option<Box<str>>,
-    #[serde(default)]
-    limits: Vec<BodyNumbers>,
-    /// A date or an instant.
-    until: Option<String>,
-    #[serde(default)]
-    note: Box<str>,
-}
 
 /// The query of a GET: one row, or a page of all.
 #[derive(Deserialize)]
@@ -83,18 +68,17 @@ pub(super) async fn show(
         (Some(domain), Some(descriptor)) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
             let row = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
-            return Ok(Json(as_json(&row)).into_response());
+            return Ok(Json(checked(table, &row)).into_response());
         }
         (None, Some(_)) => return Err(bad_request("descriptor without domain")),
         (domain, None) => domain,
     };
     let page = table.page(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-    let rows = page.rows.iter().map(|(row, misfit)| {
-        let mut shown = as_json(row);
-        shown["unused"] = json!(misfit.as_ref().map(RowMisfit::to_string));
-        shown
-    });
-    let rows: Vec<Value> = rows.collect();
+    let rows: Vec<Value> = page
+        .rows
+        .iter()
+        .map(|(row, misfit)| with_effect(table, row, misfit.as_ref().map(RowMisfit::to_string)))
+        .collect();
     let store = table.store().name();
     Ok(Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next })).into_response())
 }
@@ -109,14 +93,15 @@ pub(super) async fn set(
     let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let row =
         row_of(&body::read(body, BODY_BYTES_MAX).await?).map_err(|reason| bad_request(format!("body: {reason}")))?;
-    let mut results = site.admin.rows.write(vec![row.clone()]).await;
+    let table = &site.admin.rows;
+    let mut results = table.write(vec![row.clone()]).await;
     let Some(written) = results.pop() else {
         return Err(json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result"));
     };
     let written = written.map_err(refusal)?;
     audit(&by, &row, &written);
-    let mut shown = as_json(&row);
-    shown["store"] = json!(site.admin.rows.store().name());
+    let mut shown = checked(table, &row);
+    body::add_store(&mut shown, table.store());
     shown["result"] = json!(word(&written));
     shown["before"] = json!(written.before.as_ref().map(as_json));
     Ok(Json(shown).into_response())
@@ -181,7 +166,7 @@ pub(super) async fn remove(
             audit_removed(&by, &row, left.as_ref());
             let mut shown = as_json(&row);
             if let Some(left) = &left {
-                shown["left"] = as_json(left);
+                shown["left"] = checked(table, left);
             }
             Ok(Json(shown).into_response())
         }
@@ -204,8 +189,8 @@ fn audit(by: &str, row: &Row, written: &Written) {
     tracing::info!(
         by,
         domain = &*row.domain,
-        descriptor = spell_entries(row.descriptor()),
-        terms = row.content.to_string(),
+        descriptor = spell_pairs(&row.entries),
+        content = row.content.to_string(),
         until = row.until.map(instant_text),
         before = written.before.as_ref().map(|before| before.content.to_string()),
         before_until = written.before.as_ref().and_then(|before| before.until).map(instant_text),
@@ -218,8 +203,8 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
     tracing::info!(
         by,
         domain = &*row.domain,
-        descriptor = spell_entries(row.descriptor()),
-        terms = left.map(|left| left.content.to_string()),
+        descriptor = spell_pairs(&row.entries),
+        content = left.map(|left| left.content.to_string()),
         before = row.content.to_string(),
         before_until = row.until.map(instant_text),
         "row removed"
@@ -235,30 +220,24 @@ fn refused_json(refused: &RowRefused) -> Value {
 }
 
 pub(super) fn as_json(row: &Row) -> Value {
-    let mut shown = json!({
-        "domain": row.domain,
-        "descriptor": spell_entries(row.descriptor()),
-        "until": row.until.map(instant_text),
-        "note": row.note,
-    });
-    match &row.content {
-        RowContent::Plan(plan) => shown["plan"] = json!(plan),
-        RowContent::Own(numbers) => shown["limits"] = numbers_as_json(numbers),
-    }
+    json!(JsonRow::from(row))
+}
+
+/// A row of the table, and why it has no effect.
+fn checked(table: &RowTable, row: &Row) -> Value {
+    with_effect(table, row, table.check(row).err().map(|refused| refused.to_string()))
+}
+
+/// A row that has ended by the clock of this process has no effect. [rw-4]
+fn with_effect(table: &RowTable, row: &Row, misfit: Option<String>) -> Value {
+    let has_ended = row.until.is_some_and(|until| until <= table.now());
+    let mut shown = as_json(row);
+    shown["unused"] = json!(if has_ended { Some("it has ended".to_owned()) } else { misfit });
     shown
 }
 
 pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
-    let Wanted { domain, descriptor, plan, limits, until, note } =
-        serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let numbers = numbers_of(limits)?;
-    let content = match (plan, numbers.is_empty()) {
-        (Some(plan), true) => RowContent::Plan(plan),
-        (None, false) => RowContent::Own(numbers),
-        _ => return Err("either plan or limits".to_owned()),
-    };
-    let until = until.map(|text| parse_instant(&text).map_err(|reason| format!("until = {text:?}: {reason}")));
-    Ok(Row { domain, entries: entries_of(&descriptor)?, content, until: until.transpose()?, note })
+    serde_json::from_slice::<JsonRow>(body).map_err(|error| error.to_string())?.row()
 }
 
 fn refusal(refused: RowRefused) -> Response {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use weir_engine::descriptor::spell_entries;
+use weir_engine::descriptor::spell_pairs;
 use weir_engine::overrides::{Misfit, OVERRIDES_MAX, Override, fit};
 use weir_engine::words::counted;
 use weir_engine::{Micros, PolicySet};
@@ -247,7 +247,7 @@ impl OverrideTable {
             let is_near = one.set.domain == new.set.domain && one.set.entries.len() == new.set.entries.len();
             is_near && one.place() != new.place() && tag(one).as_ref() == Ok(&own)
         };
-        let other = |twin: &SetOverride| Refused::Misfit(Misfit::Taken(spell_entries(twin.set.descriptor())));
+        let other = |twin: &SetOverride| Refused::Misfit(Misfit::Taken(spell_pairs(&twin.set.entries)));
         all.iter().find(is_twin).map_or(Ok(()), |twin| Err(other(twin)))
     }
 
@@ -383,8 +383,9 @@ mod lost;
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+    use weir_engine::descriptor::Entries;
     use weir_engine::observer::Silent;
-    use weir_engine::overrides::{Entries, Numbers};
+    use weir_engine::overrides::Numbers;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use weir_engine::{Entry, Limit, Unit};
     use weir_store::memory::Memory;

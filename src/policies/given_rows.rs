@@ -11,7 +11,7 @@ use weir_engine::rows::Row;
 use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
-use super::row_file::RowReader;
+use super::row_file::{RowReader, line_problem};
 use super::state::{FileReader, Reported};
 use super::{Position, VALUE_BYTES_MAX};
 
@@ -30,7 +30,7 @@ pub struct GivenRows {
 impl GivenRows {
     /// Returns a message about the row of this line, with its place.
     pub fn at(&self, line: usize, message: &str) -> String {
-        format!("{}:{line}: column 1: {message}", self.name)
+        line_problem(&self.name, line, &message)
     }
 }
 

@@ -65,7 +65,7 @@ use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use matches::FORMS;
-pub use rate::{SHORT_UNITS, parse_rate};
+pub use rate::{SHORT_UNITS, parse_named_rate};
 use state::Reader;
 use tree::Planted;
 pub use tree::Tree;

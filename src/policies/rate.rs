@@ -1,5 +1,6 @@
 //! The short form of a limit: `10/s`, `240/h`, `5/90s`.
 
+use weir_engine::overrides::Numbers;
 use weir_engine::{Unit, Window};
 use weir_text::{duration, nearest, quoted};
 
@@ -50,8 +51,23 @@ impl Period {
 ///
 /// # Errors
 /// With the reason, which quotes the text.
-pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
+pub(super) fn parse_rate(text: &str) -> Result<(u32, Window), String> {
     parse(text).map(|(requests, period)| (requests, period.window))
+}
+
+/// Reads `1000/h`, or `NAME=1000/h` for a limit with a name.
+///
+/// # Errors
+/// With the reason, which quotes the text.
+pub fn parse_named_rate(text: &str) -> Result<Numbers, String> {
+    // A rate contains no `=`, so the last `=` ends the name.
+    let (name, rate) = match text.rsplit_once('=') {
+        Some(("", _)) => return Err(format!("{} has no name before the \"=\"", quoted(text))),
+        Some((name, rate)) => (Some(name.into()), rate),
+        None => (None, text),
+    };
+    let (requests, window) = parse_rate(rate.trim())?;
+    Ok(Numbers { name, requests, window, burst: None })
 }
 
 /// [`parse_rate`] with the period as it was written.
@@ -104,5 +120,25 @@ fn no_unit(word: &str) -> String {
     match nearest(word, names) {
         Some(_) => format!("no unit {word:?}{}", instead(word, &names)),
         None => format!("no unit {word:?}: it is one of s, m, h, d, w, month, y, or a length such as 90s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_read_with_its_name() {
+        let rate = |name: Option<&str>, requests, seconds: u64| {
+            let window = Window::from_micros(seconds * 1_000_000).unwrap();
+            Ok(Numbers { name: name.map(Into::into), requests, window, burst: None })
+        };
+        assert_eq!(parse_named_rate("1000/h"), rate(None, 1_000, 3_600));
+        assert_eq!(parse_named_rate("a=b=5/90s"), rate(Some("a=b"), 5, 90));
+        for (text, reason) in [("=1/s", "no name"), ("x=", "no rate"), ("10", "write 10/s"), ("1/fortnight", "no unit")]
+        {
+            let refused = parse_named_rate(text).unwrap_err();
+            assert!(refused.contains(reason), "{text}: {refused}");
+        }
     }
 }

@@ -6,14 +6,13 @@
 
 use std::fmt;
 use std::io::{self, BufRead};
-use std::time::Duration;
 
-use weir_engine::descriptor::{parse_entries, spell_pairs};
-use weir_engine::overrides::{Entries, Numbers};
+use weir_engine::descriptor::{entries_of, spell_pairs};
+use weir_engine::overrides::{Numbers, numbers_text};
 use weir_engine::rows::{Row, RowContent};
-use weir_text::{instant_text, parse_instant, quoted, spell};
+use weir_text::{instant_text, parse_instant, quoted};
 
-use super::rate::parse_rate;
+use super::rate::parse_named_rate;
 
 pub const ROW_LINE_BYTES_MAX: usize = 8 * 1_024;
 pub const ROW_COLUMNS_MAX: usize = 64;
@@ -123,7 +122,7 @@ impl RowHead {
                 Column::Domain if text.is_empty() => return Err(refuse("no domain".to_owned())),
                 Column::Domain => row.domain = text.into(),
                 Column::Descriptor => {
-                    row.entries = entries_of(&text).map_err(|reason| refuse(format!("descriptor: {reason}")))?;
+                    row.entries = entries_of(&text).map_err(refuse)?;
                 }
                 Column::Plan => plan = Some(text),
                 Column::Limits => limits = Some(numbers(&text).map_err(|reason| refuse(format!("limits: {reason}")))?),
@@ -152,10 +151,6 @@ impl RowHead {
     }
 }
 
-fn entries_of(text: &str) -> Result<Entries, String> {
-    Ok(parse_entries(text)?.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
-}
-
 /// The numbers of limits, such as `rpm=500/min burst 10; rpd=9000/day`. The only limit of a rule needs no name.
 ///
 /// # Errors
@@ -165,45 +160,19 @@ pub fn numbers(text: &str) -> Result<Box<[Numbers]>, String> {
 }
 
 fn number(text: &str) -> Result<Numbers, String> {
-    let (rate, burst) = match text.split_once(" burst ") {
-        None => (text, None),
-        Some((rate, burst)) => {
-            let burst = burst.trim().parse().map_err(|_| format!("{} is not a whole number", quoted(burst.trim())))?;
-            (rate, Some(burst))
-        }
-    };
-    // A rate contains no `=`, so the last `=` ends the name.
-    let (name, rate) = match rate.rsplit_once('=') {
-        Some(("", _)) => return Err(format!("{} has no name before the \"=\"", quoted(text))),
-        Some((name, rate)) => (Some(name.into()), rate),
-        None => (None, rate),
-    };
-    let (requests, window) = parse_rate(rate.trim())?;
-    Ok(Numbers { name, requests, window, burst })
-}
-
-/// Formats numbers as [`numbers`] reads them.
-pub fn numbers_text(numbers: &[Numbers]) -> String {
-    let one = |Numbers { name, requests, window, burst }: &Numbers| {
-        let name = name.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
-        let length = || spell(Duration::from_micros(window.us()));
-        let window = window.unit().map_or_else(length, |unit| unit.name().to_owned());
-        let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
-        format!("{name}{requests}/{window}{burst}")
-    };
-    numbers.iter().map(one).collect::<Vec<_>>().join("; ")
+    let Some((rate, burst)) = text.split_once(" burst ") else { return parse_named_rate(text) };
+    let burst = burst.trim().parse().map_err(|_| format!("{} is not a whole number", quoted(burst.trim())))?;
+    Ok(Numbers { burst: Some(burst), ..parse_named_rate(rate.trim())? })
 }
 
 /// Formats a row as a line of a file with the header [`ROW_HEAD`].
 pub fn row_line(row: &Row) -> String {
-    let pairs: Vec<(String, String)> =
-        row.entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let (plan, limits) = match &row.content {
         RowContent::Plan(plan) => (plan.to_string(), String::new()),
         RowContent::Own(numbers) => (String::new(), numbers_text(numbers)),
     };
     let until = row.until.map(instant_text).unwrap_or_default();
-    let texts = [row.domain.to_string(), spell_pairs(&pairs), plan, limits, until, row.note.to_string()];
+    let texts = [row.domain.to_string(), spell_pairs(&row.entries), plan, limits, until, row.note.to_string()];
     texts.map(|text| quoted_field(&text)).join(",")
 }
 
@@ -265,6 +234,11 @@ pub enum RowFileError {
     Read(io::Error),
     /// A line is wrong. It has the number of the line, from 1.
     Line(usize, RowLineError),
+}
+
+/// The message about a row that its line does not show to be wrong.
+pub fn line_problem(name: &dyn fmt::Display, line: usize, reason: &dyn fmt::Display) -> String {
+    RowFileError::Line(line, RowLineError { column: 1, message: reason.to_string() }).in_file(name)
 }
 
 impl RowFileError {

@@ -1,9 +1,10 @@
-//! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false; and the
-//! probable correction of a misspelled word.
+//! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false, JSON of
+//! rows; and the probable correction of a misspelled word.
 
 mod boolean;
 mod duration;
 mod instant;
+pub mod json;
 mod nearest;
 mod quoted;
 pub mod yaml;

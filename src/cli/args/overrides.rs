@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
-use weir_policies::parse_rate;
+use weir_engine::overrides::Numbers;
+use weir_policies::parse_named_rate;
 use weir_text::parse_instant;
 
 use crate::admin::AdminServer;
@@ -43,8 +44,8 @@ pub struct SetArguments {
     #[arg(value_name = "K=V[,K=V]")]
     pub descriptor: Descriptor,
     /// Hits per unit or length, such as 1000/h; with a name if the rule has several limits
-    #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = named_rate)]
-    pub limit: Vec<NamedRate>,
+    #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = parse_named_rate)]
+    pub limit: Vec<Numbers>,
     /// The most hits at one instant, for a limit with a burst; without it, the burst keeps its ratio to the hits
     #[arg(long, value_name = "N", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub burst: Option<u32>,
@@ -95,45 +96,4 @@ pub struct ServerArguments {
     /// A file with a token of the server's admin.token_file
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-}
-
-/// `1000/h`, or `NAME=1000/h`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedRate {
-    /// The name of the limit.
-    pub name: Option<String>,
-    /// Hits per window.
-    pub requests: u32,
-    /// The window in microseconds.
-    pub window_us: u64,
-}
-
-/// A rate contains no `=`, so the last `=` ends the name.
-fn named_rate(text: &str) -> Result<NamedRate, String> {
-    let (name, rate) = match text.rsplit_once('=') {
-        Some(("", _)) => return Err(format!("{text:?} has no name before the \"=\"")),
-        Some((name, rate)) => (Some(name.to_owned()), rate),
-        None => (None, text),
-    };
-    let (requests, window) = parse_rate(rate)?;
-    Ok(NamedRate { name, requests, window_us: window.us() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_read_with_its_name() {
-        let rate = |name: Option<&str>, requests, seconds: u64| {
-            Ok(NamedRate { name: name.map(str::to_owned), requests, window_us: seconds * 1_000_000 })
-        };
-        assert_eq!(named_rate("1000/h"), rate(None, 1_000, 3_600));
-        assert_eq!(named_rate("a=b=5/90s"), rate(Some("a=b"), 5, 90));
-        for (text, reason) in [("=1/s", "no name"), ("x=", "no rate"), ("10", "write 10/s"), ("1/fortnight", "no unit")]
-        {
-            let refused = named_rate(text).unwrap_err();
-            assert!(refused.contains(reason), "{text}: {refused}");
-        }
-    }
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
+use weir_engine::overrides::Numbers;
+use weir_policies::row_file;
 use weir_settings::{Layer, Problems, Secret, Settings};
 use weir_text::parse_instant;
 
@@ -95,7 +97,7 @@ impl RedisArguments {
 
 /// The arguments of `weir rows set`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("terms").required(true)))]
+#[command(group(ArgGroup::new("content").required(true)))]
 pub struct SetRowArguments {
     /// The domain
     pub domain: String,
@@ -103,11 +105,11 @@ pub struct SetRowArguments {
     #[arg(value_name = "K=V[,K=V]")]
     pub descriptor: Descriptor,
     /// A plan of the rule
-    #[arg(long, value_name = "NAME", group = "terms")]
+    #[arg(long, value_name = "NAME", group = "content")]
     pub plan: Option<String>,
     /// The descriptor's own numbers, such as rpm=500/min; the name of the limit is needed if the rule has several
-    #[arg(long, value_name = "[NAME=]RATE[ burst N]", group = "terms")]
-    pub limits: Option<String>,
+    #[arg(long, value_name = "[NAME=]RATE[ burst N]", group = "content", value_parser = row_file::numbers)]
+    pub limits: Option<Box<[Numbers]>>,
     /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
     #[arg(long, value_name = "TIME", value_parser = parse_instant)]
     pub until: Option<Micros>,

@@ -2,7 +2,6 @@
 //!
 //! Rows are checked and written in rows.rs. The format of a line is in policies.
 
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weir_engine::rows::Row;
 use weir_engine::words::counted;
-use weir_policies::row_file::{RowFileError, RowReader};
+use weir_policies::row_file::{RowFileError, RowReader, line_problem};
 
 use crate::bar::Bar;
 
@@ -138,7 +137,6 @@ fn pass<E: From<ImportError>>(
     notes: &mut dyn Write,
 ) -> Result<Counts, E> {
     let unusable = |error: io::Error| ImportError::File(format!("{}: {error}", path.display()));
-    let at = |line: usize, problem: &dyn Display| format!("{}:{line}: {problem}", path.display());
     let file = File::open(path).map_err(unusable)?;
     let bytes = file.metadata().map_err(unusable)?.len();
     let mut rows = RowReader::new(BufReader::new(file));
@@ -160,11 +158,14 @@ fn pass<E: From<ImportError>>(
                 match end {
                     LineEnd::Same => counts.same += 1,
                     LineEnd::Written => counts.written += 1,
-                    LineEnd::Refused(reason) => counts.refuse(at(line, &format_args!("column 1: {reason}"))),
+                    LineEnd::Refused(reason) => counts.refuse(line_problem(&path.display(), line, &reason)),
                     LineEnd::Unconfirmed(reason) => {
                         bar.clear();
-                        let (place, before) = (at(line, &reason), counted(counts.written, "row"));
-                        let text = format!("{place}\n{before} written before it: import the file again");
+                        let before = counted(counts.written, "row");
+                        let text = format!(
+                            "{}:{line}: {reason}\n{before} written before it: import the file again",
+                            path.display()
+                        );
                         return Err(ImportError::Lines(text).into());
                     }
                 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_engine::classes::{Budget, Class, GivenUp, classes, classes_of_other_keys, keys};
-use weir_engine::descriptor::spell_pairs;
+use weir_engine::descriptor::{as_entries, spell_pairs};
 use weir_engine::policy::{Lead, Level, Place};
 use weir_engine::{Domain, Entry, PolicySet, Rule};
 
@@ -149,7 +149,7 @@ impl<'p> Walk<'_, 'p> {
         if rules == [None, None] || !self.known.insert(rules) {
             return;
         }
-        let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let entries = as_entries(&self.entries);
         let met = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &entries).rule?.id));
         let [old, new] = self.rules(rules);
         let example = spell_pairs(&self.entries);

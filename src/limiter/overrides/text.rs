@@ -3,38 +3,28 @@
 //! Any program with access to the store can write the text. So a line that is not exactly as weir writes it is skipped.
 
 use serde::{Deserialize, Serialize};
-use weir_engine::overrides::{Numbers, OVERRIDES_MAX, Override};
+use weir_engine::Micros;
+use weir_engine::descriptor::ENTRIES_MAX;
+use weir_engine::overrides::{OVERRIDES_MAX, Override};
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
-use weir_engine::{Micros, Window};
+use weir_engine::time::MICROS_MAX;
+use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 
 use super::{BY_BYTES_MAX, REASON_BYTES_MAX, SetOverride};
 
 /// The most bytes of one line.
 const LINE_BYTES_MAX: usize = 8 * 1_024;
-/// The most entries of a descriptor.
-const ENTRIES_MAX: usize = 64;
-/// The last instant of weir's clock. [tm-1]
-const INSTANT_MAX: Micros = 1 << 52;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
     domain: Box<str>,
     descriptor: Vec<(Box<str>, Box<str>)>,
-    limits: Vec<LimitNumbers>,
+    limits: Vec<JsonNumbers>,
     until_us: Micros,
     set_us: Micros,
     by: Box<str>,
     reason: Box<str>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitNumbers {
-    name: Option<Box<str>>,
-    requests: u32,
-    window_us: u64,
-    burst: Option<u32>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -77,12 +67,7 @@ fn read_line(line: &str) -> Result<SetOverride, String> {
     // Without the error's own text, because serde quotes its input.
     let line: Line =
         serde_json::from_str(line).map_err(|error| format!("not an override, column {}", error.column()))?;
-    let numbers = line.limits.into_iter().map(|limit| {
-        let LimitNumbers { name, requests, window_us, burst } = limit;
-        let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
-        Ok(Numbers { name, requests, window, burst })
-    });
-    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let numbers = numbers_of(line.limits)?;
     let bounds = [
         ("limits", numbers.len(), 1..=LIMITS_PER_RULE_MAX, ""),
         ("descriptor", line.descriptor.len(), 1..=ENTRIES_MAX, " entries"),
@@ -95,7 +80,7 @@ fn read_line(line: &str) -> Result<SetOverride, String> {
             return Err(format!("{what}: {size}{unit}, must be from {least} to {most}"));
         }
     }
-    if line.until_us > INSTANT_MAX || line.set_us > INSTANT_MAX {
+    if line.until_us > MICROS_MAX || line.set_us > MICROS_MAX {
         return Err("an instant is out of bounds".to_owned());
     }
     let set = Override { domain: line.domain, entries: line.descriptor.into(), numbers, until: line.until_us };
@@ -122,16 +107,10 @@ pub(super) fn check(one: &SetOverride) -> Result<(), String> {
 
 fn line(one: &SetOverride) -> String {
     let SetOverride { set, set_at, by, reason } = one;
-    let limits = set.numbers.iter().map(|Numbers { name, requests, window, burst }| LimitNumbers {
-        name: name.clone(),
-        requests: *requests,
-        window_us: window.us(),
-        burst: *burst,
-    });
     let line = Line {
         domain: set.domain.clone(),
         descriptor: set.entries.to_vec(),
-        limits: limits.collect(),
+        limits: json_numbers(&set.numbers),
         until_us: set.until,
         set_us: *set_at,
         by: by.clone(),
@@ -156,6 +135,7 @@ pub fn fuzz(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use weir_engine::Unit;
+    use weir_engine::overrides::Numbers;
 
     use super::*;
 
@@ -177,6 +157,21 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert_eq!(read(&text), Read { overrides: all.to_vec(), ..Read::default() });
         assert_eq!(read(""), Read::default());
+    }
+
+    /// Replicas of other versions compare and read the text.
+    #[test]
+    fn the_text_of_an_override_does_not_change() {
+        let mut all = [one("a"), one("b")];
+        all[1].set.numbers[0] = Numbers { name: None, burst: None, ..all[1].set.numbers[0].clone() };
+        let line = |value: &str, name: &str, burst: &str| {
+            format!(
+                "{{\"domain\":\"shop\",\"descriptor\":[[\"user\",\"{value}\"]],\"limits\":[{{\"name\":{name},\"requests\":5,\
+                \"window_us\":3600000000,\"burst\":{burst}}}],\"until_us\":2000000,\"set_us\":1000000,\"by\":\"ann\",\
+                \"reason\":\"a \\\"quoted\\\"\\nreason\"}}\n"
+            )
+        };
+        assert_eq!(write(&all), line("a", "\"n\"", "7") + &line("b", "null", "null"));
     }
 
     #[test]

@@ -1,21 +1,20 @@
 //! Converts a row to and from the text in the store: a JSON object. Its hash is the version of the row, so the same row
 //! always has the same text. [rw-2]
 
-use serde::{Deserialize, Serialize};
-use weir_engine::overrides::Numbers;
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
+use weir_engine::Micros;
+use weir_engine::descriptor::ENTRIES_MAX;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, version};
-use weir_engine::{Micros, Window};
+use weir_engine::time::MICROS_MAX;
 use weir_store::StoredRow;
+use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 
 /// The most bytes of a text.
 pub(super) const TEXT_BYTES_MAX: usize = 8 * 1_024;
 /// The most bytes of the name of a plan.
 const PLAN_BYTES_MAX: usize = 256;
-/// The most entries of a descriptor.
-const ENTRIES_MAX: usize = 64;
-/// The last instant of weir's clocks. [tm-1]
-const INSTANT_MAX: Micros = 1 << 52;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,23 +23,31 @@ struct Text {
     descriptor: Vec<(Box<str>, Box<str>)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     plan: Option<Box<str>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    limits: Vec<LimitNumbers>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", serialize_with = "without_nulls")]
+    limits: Vec<JsonNumbers>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until_us: Option<Micros>,
     #[serde(default, skip_serializing_if = "str::is_empty")]
     note: Box<str>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitNumbers {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<Box<str>>,
-    requests: u32,
-    window_us: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    burst: Option<u32>,
+/// Saves bytes in a million rows.
+struct WithoutNulls<'n>(&'n JsonNumbers);
+
+fn without_nulls<S: Serializer>(limits: &[JsonNumbers], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(limits.iter().map(WithoutNulls))
+}
+
+impl Serialize for WithoutNulls<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let JsonNumbers { name, requests, window_us, burst } = self.0;
+        let mut map = to.serialize_map(None)?;
+        name.as_ref().map_or(Ok(()), |name| map.serialize_entry("name", name))?;
+        map.serialize_entry("requests", requests)?;
+        map.serialize_entry("window_us", window_us)?;
+        burst.map_or(Ok(()), |burst| map.serialize_entry("burst", &burst))?;
+        map.end()
+    }
 }
 
 /// Reads a text.
@@ -54,11 +61,7 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
     // serde's own error would quote the text.
     let Text { domain, descriptor, plan, limits, until_us, note } =
         serde_json::from_str(text).map_err(|error| format!("not a row: column {}", error.column()))?;
-    let numbers = limits.into_iter().map(|LimitNumbers { name, requests, window_us, burst }| {
-        let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
-        Ok(Numbers { name, requests, window, burst })
-    });
-    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let numbers = numbers_of(limits)?;
     let content = match (plan, numbers.len()) {
         (Some(plan), 0) if (1..=PLAN_BYTES_MAX).contains(&plan.len()) => RowContent::Plan(plan),
         (None, 1..=LIMITS_PER_RULE_MAX) => RowContent::Own(numbers),
@@ -70,7 +73,7 @@ pub(super) fn read(text: &str) -> Result<Row, String> {
     if note.len() > NOTE_BYTES_MAX {
         return Err(format!("a note has at most {NOTE_BYTES_MAX} bytes"));
     }
-    if until_us.is_some_and(|until| !(1..=INSTANT_MAX).contains(&until)) {
+    if until_us.is_some_and(|until| !(1..=MICROS_MAX).contains(&until)) {
         return Err("the end is out of bounds".to_owned());
     }
     Ok(Row { domain, entries: descriptor.into(), content, until: until_us, note })
@@ -91,15 +94,7 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     }
     let (plan, limits) = match &row.content {
         RowContent::Plan(plan) => (Some(plan.clone()), Vec::new()),
-        RowContent::Own(numbers) => {
-            let limit = |Numbers { name, requests, window, burst }: &Numbers| LimitNumbers {
-                name: name.clone(),
-                requests: *requests,
-                window_us: window.us(),
-                burst: *burst,
-            };
-            (None, numbers.iter().map(limit).collect())
-        }
+        RowContent::Own(numbers) => (None, json_numbers(numbers)),
     };
     let text = Text {
         domain: row.domain.clone(),
@@ -125,4 +120,40 @@ pub fn fuzz(data: &[u8]) {
     let again = read(&written.text).expect("a row that was written can be read");
     assert_eq!(again, row);
     assert_eq!(stored(&again), Ok(written));
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::Unit;
+    use weir_engine::overrides::Numbers;
+
+    use super::*;
+
+    /// Another text has another version: replicas would read all rows again, and an import would write all of them.
+    #[test]
+    fn the_text_of_a_row_does_not_change() {
+        let numbers = |name: Option<&str>, burst| Numbers {
+            name: name.map(Into::into),
+            requests: 5,
+            window: Unit::Hour.window(),
+            burst,
+        };
+        let own = RowContent::Own([numbers(None, None), numbers(Some("n"), Some(7))].into());
+        let row = |content, until, note: &str| Row {
+            domain: "api".into(),
+            entries: [("tenant".into(), "a,b".into())].into(),
+            content,
+            until,
+            note: note.into(),
+        };
+        let begin = r#"{"domain":"api","descriptor":[["tenant","a,b"]],"#;
+        let limits = r#""limits":[{"requests":5,"window_us":3600000000},{"name":"n","requests":5,"window_us":3600000000,"burst":7}]"#;
+        for (row, text) in [
+            (row(RowContent::Plan("gold".into()), None, ""), format!(r#"{begin}"plan":"gold"}}"#)),
+            (row(own, Some(2_000_000), "x"), format!(r#"{begin}{limits},"until_us":2000000,"note":"x"}}"#)),
+        ] {
+            assert_eq!(&*stored(&row).unwrap().text, text);
+            assert_eq!(read(&text), Ok(row));
+        }
+    }
 }

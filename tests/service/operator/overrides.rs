@@ -113,7 +113,7 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     let set = ["set", "shop", "user=eve", "--limit", "5/day", "--for", "2h", "--reason", "a \u{1b}[1m launch"];
     let done = weir(admin, &[&set[..], &["--token-file", token]].concat());
     assert!(done.status.success(), "{done:?}");
-    assert!(text(&done.stdout).contains("shop user=eve   5 per day   until 2"), "{done:?}");
+    assert!(text(&done.stdout).contains("shop user=eve   5/day   until 2"), "{done:?}");
     assert!(text(&done.stdout).contains("in the memory of this server"), "{done:?}");
     // What was used before counts, and others have the rule's.
     assert_eq!((passes(grpc, "user", "eve", 9), passes(grpc, "user", "bob", 9)), (2, 3));
@@ -122,7 +122,7 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
         let fields =
             ["by", "domain", "descriptor", "limits", "reason"].map(|name| line.field(name).and_then(Value::as_str));
         line.message() == Some("override set")
-            && fields == [Some("ann"), Some("shop"), Some("user=eve"), Some("5 per 86400s"), Some("a \u{1b}[1m launch")]
+            && fields == [Some("ann"), Some("shop"), Some("user=eve"), Some("5/day"), Some("a \u{1b}[1m launch")]
     };
     assert!(weir_server.wait_for_log(0, PATIENCE, audited), "{}", weir_server.written());
     let list = weir(admin, &["list"]);
@@ -153,7 +153,7 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     assert_eq!((passes(grpc, "user", "eve", 9), limit_of(grpc, "eve")), (0, 3));
     assert!(weir_server.wait_for_log(0, PATIENCE, |line| {
         let limits = line.field("limits").and_then(Value::as_str);
-        line.message() == Some("override deleted") && limits == Some("5 per 86400s")
+        line.message() == Some("override deleted") && limits == Some("5/day")
     }));
     let again = weir(admin, &delete);
     assert!(again.status.code() == Some(1) && text(&again.stderr).contains("there is no override"), "{again:?}");
@@ -239,7 +239,10 @@ fn replicas_on_one_redis_share_overrides_within_a_second() {
     let (one, other) = (on(&redis), on(&redis));
     for (number, requests) in [7, 8, 9].into_iter().enumerate() {
         let (set, seen) = if number % 2 == 0 { (&one, &other) } else { (&other, &one) };
-        assert_eq!(put(set.at.admin, None, &body("ann", requests)).status, 200);
+        let answer = put(set.at.admin, None, &body("ann", requests));
+        assert_eq!(answer.status, 200);
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!((&answer["store"], &answer["is_shared"]), (&json!("redis"), &json!(true)));
         assert_eq!(limit_of(set.at.grpc, "ann"), requests, "at once where it is set");
         until("the other replica to have it", SOON, || (limit_of(seen.at.grpc, "ann") == requests).then_some(()));
     }

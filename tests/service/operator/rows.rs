@@ -50,6 +50,12 @@ fn failed(admin: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
+/// What `weir explain` prints for a descriptor, from a server.
+fn explained_row(admin: SocketAddr, descriptor: &str) -> String {
+    let words = ["explain", "--server", &admin.to_string(), "shop", descriptor];
+    String::from_utf8(Command::new(binary()).args(words).output().expect("weir runs").stdout).unwrap()
+}
+
 fn request(admin: SocketAddr, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
     let token = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<_> = token.iter().map(|value| ("authorization", value.as_str())).collect();
@@ -73,7 +79,13 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
     let redis = RedisServer::start();
     let url = format!("redis.url={}", redis.url());
     // A busy machine answers late.
-    for settings in [&[][..], &["store=redis", &url, "redis.timeout=5s"]] {
+    for (settings, kept) in [
+        (&[][..], "kept in the memory of this server: lost when it stops, and not shared with other servers\n"),
+        (
+            &["store=redis", &url, "redis.timeout=5s"],
+            "kept in redis: in force at the next decision of every server that shares it\n",
+        ),
+    ] {
         let served = Served::start(POLICY, settings);
         let (admin, grpc) = (served.at.admin, served.at.grpc);
         let directory = tempfile::tempdir().unwrap();
@@ -96,16 +108,12 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
             keys.filter(|key| key["descriptor"] == tenant).map(|key| key["row"].clone()).collect::<Vec<_>>()
         };
         assert_eq!(row_of("tenant=acme"), [json!("plan gold")], "{limited}");
-        assert_eq!(row_of("tenant=a\\,b"), [json!("daily: 5 per 86400s")], "{limited}");
+        assert_eq!(row_of("tenant=a\\,b"), [json!("daily=5/day")], "{limited}");
         assert_eq!(row_of("tenant=new"), [Value::Null], "{limited}");
         assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
         let set = done(admin, &["set", "shop", "tenant=acme", "--limits", "daily=9/day", "--note", "paid"]);
-        assert!(
-            set.starts_with(
-                "written   shop tenant=acme   daily=9/day   paid\nbefore    shop tenant=acme   plan gold\n"
-            ),
-            "{set}"
-        );
+        let changed = "written   shop tenant=acme   daily=9/day   paid\nbefore    shop tenant=acme   plan gold\n";
+        assert_eq!(set, format!("{changed}{kept}"));
         assert_eq!(passes(grpc, "acme", 20), 2, "what was used stays");
         let state = http::get(admin, "/state?domain=shop&descriptor=tenant=acme").unwrap().body;
         assert!(state.contains("\"requests\":9"), "{state}");
@@ -132,13 +140,24 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         done(admin, &["set", "shop", "tenant=old", "--plan", "gold", "--until", "2020-01-01"]);
         assert_eq!(passes(grpc, "old", 20), 3, "its row has ended");
         assert_eq!(failed(admin, &["get", "shop", "tenant=old"]).0, Some(1), "the decision has removed it");
-        done(admin, &["set", "shop", "tenant=older", "--plan", "gold", "--until", "2020-01-01"]);
+        let ended = "shop tenant=older   plan gold   until 2020-01-01T00:00:00Z\n  not used: it has ended\n";
+        let set = done(admin, &["set", "shop", "tenant=older", "--plan", "gold", "--until", "2020-01-01"]);
+        assert_eq!(set, format!("written   {ended}{kept}"));
+        assert_eq!(done(admin, &["get", "shop", "tenant=older"]), ended);
+        let list = done(admin, &["list"]);
+        assert!(list.contains(ended) && list.matches("not used").count() == 1, "{list}");
+        let explained = explained_row(admin, "tenant=older");
+        assert!(explained.ends_with(&format!("row of descriptor 1: {ended}")), "{explained}");
+        let rows_at = |query: &str| -> Value {
+            serde_json::from_str(&http::get(admin, &format!("/rows?domain=shop{query}")).unwrap().body).unwrap()
+        };
+        assert_eq!(rows_at("&descriptor=tenant=older")["unused"], "it has ended");
+        assert_eq!(rows_at("&descriptor=tenant=acme").get("unused"), Some(&Value::Null));
+        let page = rows_at("");
+        let unused = |row: &&Value| row["unused"] == "it has ended" && row["descriptor"] == "tenant=older";
+        assert_eq!(page["rows"].as_array().unwrap().iter().filter(unused).count(), 1, "{page}");
         assert_eq!(done(admin, &["prune"]), "removed 1 row\n");
-        let explained = Command::new(binary())
-            .args(["explain", "--server", &admin.to_string(), "shop", "tenant=acme"])
-            .output()
-            .expect("weir runs");
-        let explained = String::from_utf8(explained.stdout).unwrap();
+        let explained = explained_row(admin, "tenant=acme");
         assert!(explained.contains("row of descriptor 1: shop tenant=acme   daily=9/day   paid\n"), "{explained}");
         assert!(explained.contains("rows: default free, plans gold max"), "{explained}");
         let policies: Value = serde_json::from_str(&http::get(admin, "/policies").unwrap().body).unwrap();
@@ -198,8 +217,9 @@ fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
 fn changes_need_a_token_and_are_logged_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
     let tokens = file(&directory, "tokens", "billing 0123456789abcdef0123\n");
-    let served = Served::start(POLICY, &[&format!("admin.token_file={tokens}")]);
-    let admin = served.at.admin;
+    file(&directory, "shop.yaml", POLICY);
+    let server = Weir::start(directory.path(), &["--set", &format!("admin.token_file={tokens}")]);
+    let admin = server.admin;
     let row = r#"{"domain":"shop","descriptor":"tenant=acme","plan":"gold"}"#;
     for (method, path) in [("PUT", "/rows"), ("POST", "/rows"), ("DELETE", "/rows?domain=shop&descriptor=tenant=acme")]
     {
@@ -213,6 +233,27 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     assert_eq!(results["results"][0], "same");
     assert!(results["results"][1]["refused"].as_str().unwrap().contains("missing field"), "{results}");
     assert!(results["results"][2]["refused"].as_str().unwrap().contains("no plan"), "{results}");
+    assert_eq!(results["results"][2]["is_store"], false);
+    let numbers = r#"{"domain":"shop","descriptor":"tenant=acme","limits":[{"name":"daily","requests":5,"window_us":7200000000}]}"#;
+    assert_eq!(request(admin, "PUT", "/rows", token, numbers).status, 200);
+    let path = "/rows?domain=shop&descriptor=tenant=acme";
+    assert_eq!(request(admin, "DELETE", path, token, "").status, 200);
+    for (message, content, before) in [
+        ("row set", Some("plan gold"), None),
+        ("row set", Some("daily=5/2h"), Some("plan gold")),
+        ("row removed", None, Some("daily=5/2h")),
+    ] {
+        assert!(
+            server.wait_for_log(0, PATIENCE, |line| {
+                let fields = ["by", "domain", "descriptor", "content", "before"];
+                let fields = fields.map(|name| line.field(name).and_then(Value::as_str));
+                line.message() == Some(message)
+                    && fields == [Some("billing"), Some("shop"), Some("tenant=acme"), content, before]
+            }),
+            "{message} {content:?}: {}",
+            server.written()
+        );
+    }
     for (body, reason) in [
         (r#"{"domain":"shop","descriptor":"tenant=a"}"#, "either plan or limits"),
         (r#"{"domain":"shop","descriptor":"tenant=a","plan":"gold","more":1}"#, "unknown field"),
@@ -285,6 +326,27 @@ fn a_row_that_an_operator_sets_is_his_even_if_it_equals_that_of_the_file() {
     assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
     let removed = done(admin, &["remove", "shop", "tenant=acme"]);
     assert_eq!(removed, "removed   shop tenant=acme   plan gold\nnow       shop tenant=acme   plan max, from a file\n");
+}
+
+#[test]
+fn a_row_without_effect_is_shown_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    file(&directory, "customers.rows.csv", "domain,tenant,plan,until\nshop,globex,max,2020-01-01\n");
+    let server = Weir::start(directory.path(), &[] as &[&str]);
+    let admin = server.admin;
+    done(admin, &["set", "shop", "tenant=globex", "--plan", "max"]);
+    let removed = done(admin, &["remove", "shop", "tenant=globex"]);
+    let left =
+        "now       shop tenant=globex   plan max   until 2020-01-01T00:00:00Z, from a file\n  not used: it has ended\n";
+    assert!(removed.ends_with(left), "{removed}");
+    done(admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    replace(&directory, "shop.yaml", &POLICY.replace("gold", "lead"));
+    let unused = "shop tenant=acme   plan gold\n  not used: the rule has no plan \"gold\": there is free, lead, max\n";
+    until("the policy to be in force", PATIENCE, || done(admin, &["list"]).contains(unused).then_some(()));
+    assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), unused);
+    let explained = explained_row(admin, "tenant=acme");
+    assert!(explained.ends_with(&format!("row of descriptor 1: {unused}")), "{explained}");
 }
 
 #[test]
