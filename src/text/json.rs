@@ -62,8 +62,8 @@ impl From<&Row> for JsonRow {
             RowContent::Plan(plan) => (Some(plan.clone()), Vec::new()),
             RowContent::Own(numbers) => (None, json_numbers(numbers)),
         };
-        let (domain, note) = (domain.clone(), note.clone());
-        Self { domain, descriptor: spell_pairs(entries), plan, limits, until: until.map(instant_text), note }
+        let (domain, descriptor, note) = (domain.clone(), spell_pairs(entries), note.clone());
+        Self { domain, descriptor, plan, limits, until: until.map(instant_text), note }
     }
 }
 
