@@ -21,7 +21,7 @@ crate::kind_table!(fragments);
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
 /// Scripts that are files of their own.
-const WHOLE: [&str; 4] = ["undo_log", "read_overrides", "write_overrides", "remove_row"];
+const WHOLE: [&str; 5] = ["undo_log", "read_overrides", "write_overrides", "write_row", "remove_row"];
 
 /// The sections that each fragment has.
 const NEEDED: [&str; 14] = [

@@ -95,6 +95,11 @@ pub trait Observer: Send + Sync {
         let _ = (event, count);
     }
 
+    /// weir did not write the value at this key of a row. [rw-3]
+    fn foreign_row(&self, key: &str) {
+        let _ = key;
+    }
+
     /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;

@@ -132,6 +132,15 @@ pub fn row_key<'p>(
     Ok((rule, key))
 }
 
+/// The key of a descriptor's row, without policies: rules with rows share no states.
+#[must_use]
+pub fn key_of(domain: &str, entries: &[Entry<'_>]) -> String {
+    let mut key = String::new();
+    key::write_tag(&mut key, domain, entries.iter().copied(), &[]);
+    key.push_str(ROW_ID);
+    key
+}
+
 /// Whether the rule's only limit has a window of one second under one plan and another window under another plan. Its
 /// states would then be in two stores. [rw-5]
 #[must_use]

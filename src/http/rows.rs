@@ -250,7 +250,7 @@ fn refusal(refused: RowRefused) -> Response {
         RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. })) | RowRefused::Absent => {
             StatusCode::NOT_FOUND
         }
-        RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign | RowRefused::Contended => StatusCode::CONFLICT,
+        RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign(_) | RowRefused::Contended => StatusCode::CONFLICT,
         RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
         RowRefused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -66,7 +66,7 @@ impl Limiter {
         let store = self.stores.store_of_rule(rule);
         let deadline = Instant::now() + self.stores.options.budget;
         for read in store.read_rows(&[&key], deadline).get().await? {
-            cache.insert(&key, KnownRow::of(&read).0);
+            cache.insert(&key, KnownRow::of(&key, &read).0);
         }
         Ok(())
     }

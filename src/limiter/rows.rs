@@ -14,14 +14,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::observer::{Observer, RowEvent};
-use weir_engine::rows::{ENDED_ROW_KEPT_US, ROW_ID, Row, RowMisfit, row_key};
+use weir_engine::rows::{ENDED_ROW_KEPT_US, Row, RowMisfit, key_of, row_key};
 use weir_engine::{Entry, Micros, PolicySet, Rule, key};
 use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
 use self::known::{KnownRows, limits_of};
 use self::place::Place;
 pub use self::process::ROWS_OF_PROCESS_MAX;
-use self::process::Removal;
+use self::process::{Removal, RowWrite};
 use self::row::ParsedRow;
 pub use self::text::fuzz;
 use super::Policies;
@@ -52,9 +52,9 @@ pub enum RowRefused {
     /// This descriptor has no row.
     #[error("there is no row for this domain and descriptor")]
     Absent,
-    /// weir did not write the value at the key of the row.
-    #[error("the value at the key of the row was not written by weir: set the row, or delete the key")]
-    Foreign,
+    /// weir did not write the value at this key of the row. A write replaces only a text.
+    #[error("the value at the key {0:?} of the row was not written by weir: delete the key")]
+    Foreign(String),
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
@@ -212,8 +212,9 @@ impl RowTable {
         }
     }
 
-    /// Writes each row separately. If several have the same descriptor, weir writes the last one only. weir does not write
-    /// a row that the store already has, except over a file's.
+    /// Writes each row separately, and returns the row that it has replaced: concurrent writes of one row replace each
+    /// other one by one. If several have the same descriptor, weir writes the last one only. weir does not write a row that
+    /// the store already has, except over a file's.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
@@ -245,36 +246,20 @@ impl RowTable {
         rows: &[&(usize, Ready)],
         results: &mut [Result<Written, RowRefused>],
     ) {
-        let keys: Vec<&str> = rows.iter().map(|(_, one)| one.key.as_str()).collect();
-        let before = match place.read(&keys).await {
-            Ok(before) => before,
-            Err(error) => {
-                rows.iter().for_each(|(at, _)| results[*at] = Err(RowRefused::Store(error.clone())));
-                return;
-            }
-        };
-        let (mut places, mut changed) = (Vec::new(), Vec::new());
-        for ((at, Ready { key, row, .. }), before) in rows.iter().zip(before) {
-            // A row that only a file has becomes the operator's, so that a change of the file does not change it. [rw-6]
-            let is_same = matches!(&before, RowRead::Row(before) if *before == row.stored) && place.is_of_operator(key);
-            let before = match before {
-                RowRead::Row(row) => text::read(&row.text).ok(),
-                RowRead::Absent | RowRead::Foreign { .. } => None,
-            };
-            let result = if is_same { WriteResult::Same } else { WriteResult::Written };
-            results[*at] = Ok(Written { before, result });
-            if !is_same {
-                places.push(*at);
-                changed.push((key.as_str(), row));
-            }
-        }
+        let changes: Vec<(&str, &ParsedRow)> = rows.iter().map(|(_, one)| (one.key.as_str(), &one.row)).collect();
         let mut written = 0;
-        for (at, end) in places.into_iter().zip(place.write(&changed).await) {
-            match end {
-                Ok(true) => written += 1,
-                Ok(false) => results[at] = Err(RowRefused::Full),
-                Err(error) => results[at] = Err(RowRefused::Store(error)),
-            }
+        for ((at, Ready { key, .. }), end) in rows.iter().zip(place.write(&changes).await) {
+            results[*at] = match end {
+                Ok(RowWrite::Done { before, is_same }) => {
+                    written += u64::from(!is_same);
+                    let before = before.and_then(|before| text::row_at(key, &before.text));
+                    let result = if is_same { WriteResult::Same } else { WriteResult::Written };
+                    Ok(Written { before, result })
+                }
+                Ok(RowWrite::Full) => Err(RowRefused::Full),
+                Ok(RowWrite::OtherType) => Err(RowRefused::Foreign(key.clone())),
+                Err(error) => Err(RowRefused::Store(error)),
+            };
         }
         self.observer.rows(RowEvent::Written, written);
     }
@@ -293,17 +278,18 @@ impl RowTable {
         let policies = self.policies();
         let (key, is_per_second, absent) = match row_key(&policies, domain, entries) {
             Ok((rule, key)) => (key, rule.is_single_per_second(), RowRefused::Absent),
-            Err(misfit) => (key_without_rule(domain, entries), false, RowRefused::Misfit(misfit)),
+            Err(misfit) => (key_of(domain, entries), false, RowRefused::Misfit(misfit)),
         };
         let places = [is_per_second, !is_per_second].map(|is_per_second| self.place(is_per_second));
         for (at, place) in places.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
             let read = place.read(&[&key]).await.map_err(RowRefused::Store)?;
             match read.into_iter().next() {
-                Some(RowRead::Row(stored)) => {
-                    let row = text::read(&stored.text).map_err(|_| RowRefused::Foreign)?;
-                    return Ok(Found { place, key, stored, row });
-                }
-                Some(RowRead::Foreign { .. }) if at == 0 => return Err(RowRefused::Foreign),
+                Some(RowRead::Row(stored)) => match text::row_at(&key, &stored.text) {
+                    Some(row) => return Ok(Found { place, key, stored, row }),
+                    None if at == 0 => return Err(RowRefused::Foreign(key)),
+                    None => {}
+                },
+                Some(RowRead::Foreign { .. }) if at == 0 => return Err(RowRefused::Foreign(key)),
                 Some(RowRead::Foreign { .. } | RowRead::Absent) | None => {}
             }
         }
@@ -319,7 +305,7 @@ impl RowTable {
         for _ in 0..REMOVE_ATTEMPTS {
             let found = self.find(domain, entries).await?;
             if self.delete(&found).await? {
-                let left = found.place.of_file(&found.key).and_then(|left| text::read(&left.text).ok());
+                let left = found.place.of_file(&found.key).and_then(|left| text::row_at(&found.key, &left.text));
                 return Ok(Removed { row: found.row, left });
             }
         }
@@ -376,7 +362,7 @@ impl RowTable {
             for (key, read) in chunk.iter().zip(read) {
                 let read = match read {
                     RowRead::Absent => continue,
-                    RowRead::Row(stored) => text::read(&stored.text).ok().map(|row| (stored, row)),
+                    RowRead::Row(stored) => text::row_at(key, &stored.text).map(|row| (stored, row)),
                     RowRead::Foreign { .. } => None,
                 };
                 match read {
@@ -455,14 +441,6 @@ impl RowTable {
 fn parsed(row: Row) -> Result<ParsedRow, RowRefused> {
     let stored = text::stored(&row).map_err(RowRefused::Invalid)?;
     Ok(ParsedRow { stored, content: Arc::new(row.content) })
-}
-
-/// Returns the key that the row of a descriptor had under a removed rule. Rules with rows share no states.
-fn key_without_rule(domain: &str, entries: &[Entry<'_>]) -> String {
-    let mut key = String::new();
-    key::write_tag(&mut key, domain, entries.iter().copied(), &[]);
-    key.push_str(ROW_ID);
-    key
 }
 
 impl Cursor {

@@ -115,10 +115,11 @@ impl Stores {
                 self.observer.store_called(Some(error.kind()), took);
             }
             for (key, read) in keys.into_iter().zip(read?) {
-                let (row, is_foreign) = KnownRow::of(&read);
+                let (row, is_foreign) = KnownRow::of(key, &read);
                 self.observer.rows(RowEvent::Read, 1);
                 if is_foreign {
                     self.observer.rows(RowEvent::Foreign, 1);
+                    self.observer.foreign_row(key);
                 }
                 cache.insert(key, row);
             }

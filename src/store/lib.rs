@@ -16,6 +16,8 @@ use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, Receipt, State}
 
 /// The most bytes of the overrides that a store keeps.
 pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
+/// The most bytes of the text of a row.
+pub const ROW_TEXT_BYTES_MAX: usize = 8 << 10;
 
 /// A place for states that decides atomically. [st-1]
 ///
@@ -43,20 +45,20 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys. The keys may be in different slots. An immediate store is never asked, so
+    /// Reads the rows at these keys, and of any other value a bounded part. The keys may be in different slots. An immediate store is never asked, so
     /// it needs no implementation.
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         let _ = (keys, deadline);
         Reply::Ready(Err(no_rows()))
     }
 
-    /// Changes each row separately. Returns for each whether it was changed. An immediate store is never asked, so it needs
+    /// Changes each row separately, atomically with the reading of what was there. An immediate store is never asked, so it needs
     /// no implementation.
     fn change_rows<'a>(
         &'a self,
         changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
         let _ = (changes, deadline);
         Reply::Ready(Err(no_rows()))
     }
@@ -194,26 +196,40 @@ pub struct StoredRow {
     pub version: u64,
     /// From this instant of its clock on, the store treats the row as absent.
     pub until: Option<Micros>,
-    /// The content of the row; not empty.
+    /// The content of the row; not empty, and at most [`ROW_TEXT_BYTES_MAX`].
     pub text: Box<str>,
 }
 
 /// A change of the row at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowChange<'a> {
-    /// Writes this row over any value.
+    /// Writes this row over any row or text. A value of another type stays.
     Write(&'a StoredRow),
     /// Removes this row. If another value is at the key, it stays.
     Remove(&'a StoredRow),
 }
 
+/// The result of a change of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowChanged {
+    /// The row to write is there.
+    Written {
+        /// What it has replaced. If that is the same row, the store has written nothing.
+        before: RowRead,
+    },
+    Removed,
+    /// Nothing has changed: the row to remove is not there, or the key of the row to write has another type.
+    Kept,
+}
+
 /// The value at the key of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowRead {
+    /// No value, or an empty text.
     Absent,
     /// A row. It may have expired by the store's clock.
     Row(StoredRow),
-    /// A value that weir did not write.
+    /// A value that weir did not write, also of another type.
     Foreign {
         /// The version that a decision compares.
         version: u64,

@@ -24,6 +24,7 @@ use redis::Value;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
 pub use self::base::error_class;
+use self::base::error_class::WRONG_TYPE;
 pub use self::base::observer::{DialError, RedisObserver};
 use self::checks::{commands, eviction};
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
@@ -45,7 +46,8 @@ pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
 use super::{
-    Before, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+    Before, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
+    StoredOverrides, Undo,
 };
 
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
@@ -274,9 +276,11 @@ impl Store for Redis {
 
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         Reply::Pending(Box::pin(async move {
-            let read = async |key: &&str| {
-                let reply = self.call(key, || rows::read_call(&self.prefixed(key)), deadline).await?;
-                rows::read_reply(&reply).ok_or_else(malformed_reply)
+            let read = async |key: &&str| match self.call(key, || rows::read_call(&self.prefixed(key)), deadline).await
+            {
+                Ok(reply) => rows::read_reply(&reply).ok_or_else(malformed_reply),
+                Err(error) if error.kind() == WRONG_TYPE => Ok(RowRead::Foreign { version: 0 }),
+                Err(error) => Err(error),
             };
             join_all(keys.iter().map(read)).await.into_iter().collect()
         }))
@@ -286,11 +290,15 @@ impl Store for Redis {
         &'a self,
         changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
         Reply::Pending(Box::pin(async move {
-            let change = async |(key, change): &(&str, RowChange<'_>)| {
-                let reply = self.call(key, || rows::change_call(&self.prefixed(key), *change), deadline).await?;
-                rows::change_reply(&reply).ok_or_else(malformed_reply)
+            let change = async |(key, change): &(&str, RowChange<'_>)| match self
+                .call(key, || rows::change_call(&self.prefixed(key), *change), deadline)
+                .await
+            {
+                Ok(reply) => rows::change_reply(&reply).ok_or_else(malformed_reply),
+                Err(error) if error.kind() == WRONG_TYPE => Ok(RowChanged::Kept),
+                Err(error) => Err(error),
             };
             Ok(join_all(changes.iter().map(change)).await)
         }))

@@ -34,7 +34,7 @@ use weir_engine::observer::{
     self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
 };
 use weir_engine::weight::TOO_HEAVY;
-use weir_engine::{Hits, OnError, PolicySet};
+use weir_engine::{Hits, OnError, PolicySet, key};
 
 use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
@@ -52,6 +52,7 @@ use self::rules::{Rules, hits_of_limits};
 use self::table::{DECISION_DURATION, STORE_DURATION, metric};
 use self::text::{Format, TextWriter};
 use super::alerts::Alerts;
+use super::complaint::Complaint;
 use super::limited::{Limited, Values};
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
@@ -114,6 +115,8 @@ pub struct Metrics {
     leases: [Number; LeaseResult::NAMES.len()],
     lease_hits: [Number; LeaseHits::NAMES.len()],
     rows: [Number; RowEvent::NAMES.len()],
+    foreign_rows: Mutex<Complaint>,
+    values: Values,
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -178,6 +181,8 @@ impl Metrics {
             leases: LeaseResult::NAMES.map(|result| leases.of(result)),
             lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
             rows: RowEvent::NAMES.map(|event| rows.of(event)),
+            foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
+            values: options.values,
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
             evicted_hits: counter("weir_evicted_hits_total"),
@@ -399,6 +404,9 @@ fn add_service(
     statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
 }
 
+/// The least time between two log lines about values at keys of rows that weir did not write.
+const FOREIGN_ROWS_EVERY: Duration = Duration::from_secs(60);
+
 struct PerRuntime {
     metrics: Arc<Metrics>,
     taps: Arc<Taps>,
@@ -494,6 +502,19 @@ impl Observer for PerRuntime {
 
     fn rows(&self, event: RowEvent, count: u64) {
         self.metrics.rows[event as usize].add(count);
+    }
+
+    fn foreign_row(&self, key: &str) {
+        if let Some(count) = self.metrics.foreign_rows.lock().failed(1) {
+            let descriptor = self.metrics.values.descriptor(key).text();
+            let domain = key::parse(key).map(|key| key.domain);
+            tracing::warn!(
+                count,
+                domain,
+                descriptor,
+                "weir did not write the value at the key of a row: the default plan counts"
+            );
+        }
     }
 
     fn evicted(&self, hits_lost: Hits) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Unit};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Store, StoreError, StoredOverrides, Undo};
+use weir_store::{RowChange, RowChanged, RowRead, Store, StoreError, StoredOverrides, StoredRow, Undo};
 
 use crate::support::redis::RedisServer;
 use crate::support::vectors::{self, Action, ChargeUndo, Vector, VectorCharge};
@@ -65,6 +65,16 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     let overrides = StoredOverrides { version: "1".to_owned(), text: Some("{}".to_owned()) };
     assert_eq!(by_us.write_overrides("", &overrides, Instant::now() + PATIENCE).get().await, Ok(true));
     assert_eq!(by_us.read_overrides("", Instant::now() + PATIENCE).get().await, Ok(Some(overrides)));
+
+    let row = StoredRow { version: 7, until: None, text: "{}".into() };
+    let (key, before) = ("w1:{api|tenant=a}row", RowRead::Absent);
+    let deadline = || Instant::now() + PATIENCE;
+    for (change, changed) in
+        [(RowChange::Write(&row), RowChanged::Written { before }), (RowChange::Remove(&row), RowChanged::Removed)]
+    {
+        assert_eq!(by_us.change_rows(&[(key, change)], deadline()).get().await, Ok(vec![Ok(changed)]));
+    }
+    assert_eq!(by_us.read_rows(&[key], deadline()).get().await, Ok(vec![RowRead::Absent]));
 
     let mut ran = ran(&server);
     ran.remove("flushall");

@@ -21,7 +21,7 @@ use weir_store::Clock as _;
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options as Pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{RowChange, RowRead, Store, StoredRow};
+use weir_store::{RowChange, RowChanged, RowRead, Store, StoredRow};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -309,14 +309,15 @@ async fn redis_removes_only_the_row_that_was_read() {
         let ends = store.change_rows(&[("w1:{api|tenant=a}row", change)], Instant::now() + BUDGET).get().await;
         ends.expect("answered").remove(0).expect("answered")
     };
-    assert!(!change(RowChange::Remove(&stored(1))).await, "nothing is there");
-    assert!(change(RowChange::Write(&stored(1))).await);
-    assert!(change(RowChange::Write(&stored(2))).await);
-    assert!(!change(RowChange::Remove(&stored(1))).await);
-    assert!(!change(RowChange::Remove(&StoredRow { until: None, ..stored(2) })).await);
+    let written = |before| RowChanged::Written { before };
+    assert_eq!(change(RowChange::Remove(&stored(1))).await, RowChanged::Kept, "nothing is there");
+    assert_eq!(change(RowChange::Write(&stored(1))).await, written(RowRead::Absent));
+    assert_eq!(change(RowChange::Write(&stored(2))).await, written(RowRead::Row(stored(1))));
+    assert_eq!(change(RowChange::Remove(&stored(1))).await, RowChanged::Kept);
+    assert_eq!(change(RowChange::Remove(&StoredRow { until: None, ..stored(2) })).await, RowChanged::Kept);
     let read = store.read_rows(&["w1:{api|tenant=a}row"], Instant::now() + BUDGET).get().await;
     assert_eq!(read, Ok(vec![RowRead::Row(stored(2))]));
-    assert!(change(RowChange::Remove(&stored(2))).await);
+    assert_eq!(change(RowChange::Remove(&stored(2))).await, RowChanged::Removed);
     let memory = Memory::new(10, world.clock.clone(), Arc::new(Silent));
     assert!(memory.read_rows(&["k"], Instant::now()).get().await.is_err(), "the process has the rows, not the store");
 }
@@ -324,22 +325,119 @@ async fn redis_removes_only_the_row_that_was_read() {
 #[tokio::test]
 async fn a_foreign_value_at_the_key_of_a_row_counts_as_the_default() {
     let world = World::new("a:");
-    let [first, second] = &world.replicas;
+    let [first, _] = &world.replicas;
     let key = "a:w1:{api|tenant=acme}row";
     let set = |value: &str| world.server.command(&["SET", key, value]).expect("set");
     for (value, what) in [("", "nothing"), ("x", "a letter"), ("0123456789abcdefg", "no numbers")] {
         set(value);
-        let answer = second.ask(&[("tenant", "acme")], Operation::Peek).await;
+        let reader = Replica::new(world.stores[1].clone(), &world.clock);
+        let answer = reader.ask(&[("tenant", "acme")], Operation::Peek).await;
         assert_eq!(answer.statuses[0].remaining, 3, "{what}");
-        assert!(second.events.of(RowEvent::Foreign) > 0 || value.is_empty(), "{what}");
+        assert_eq!(reader.events.of(RowEvent::Foreign), u64::from(!value.is_empty()), "{what}");
     }
+    set("");
+    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, Err(RowRefused::Absent));
     world.server.command(&["EVAL", "redis.call('SET', KEYS[1], struct.pack('<dd', 7, 0) .. '{}')", "1", key]).unwrap();
     assert_eq!(first.ask(&[("tenant", "acme")], Operation::Peek).await.statuses[0].remaining, 3);
-    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, Err(RowRefused::Foreign));
+    let foreign = Err(RowRefused::Foreign("w1:{api|tenant=acme}row".to_owned()));
+    assert_eq!(first.table.get("api", &[Entry { key: "tenant", value: "acme" }]).await, foreign);
     // A key of another type is no row, and is not overwritten by decisions.
     world.server.command(&["DEL", key]).unwrap();
     world.server.command(&["RPUSH", key, "x"]).unwrap();
     assert_eq!(first.ask(&[("tenant", "acme")], Operation::Consume(1)).await.statuses[0].remaining, 2);
+}
+
+/// Also a text of many megabytes, of which weir reads only the beginning. [rw-3]
+#[tokio::test]
+async fn a_value_of_any_type_and_size_is_counted_and_named_and_only_a_text_is_overwritten() {
+    let world = World::new("a:");
+    let [replica, _] = &world.replicas;
+    let (tenant, key) = ([Entry { key: "tenant", value: "acme" }], "w1:{api|tenant=acme}row");
+    let (stored_key, foreign) = (format!("a:{key}"), RowRefused::Foreign(key.to_owned()));
+    let gold = row("tenant", "acme", plan("gold"), None);
+    let run = |command: &str| {
+        let words = command.split(' ').map(|word| if word == "KEY" { &stored_key } else { word });
+        world.server.command(&words.collect::<Vec<_>>()).expect("an answer").trim().to_owned()
+    };
+    for (of_type, command) in [
+        ("hash", "HSET KEY a b"),
+        ("list", "RPUSH KEY a"),
+        ("set", "SADD KEY a"),
+        ("zset", "ZADD KEY 1 a"),
+        ("stream", "XADD KEY * a b"),
+        ("string", "SETRANGE KEY 40000000 x"),
+        ("string", "SET KEY x"),
+    ] {
+        run(command);
+        let reader = Replica::new(world.stores[1].clone(), &world.clock);
+        for _ in 0..2 {
+            assert_eq!(reader.ask(&[("tenant", "acme")], Operation::Peek).await.statuses[0].remaining, 3, "{command}");
+        }
+        let events = [RowEvent::Foreign, RowEvent::Read, RowEvent::AskedAgain].map(|event| reader.events.of(event));
+        assert_eq!(events, [1, 1, 0], "{command}");
+        let page = replica.table.page(Some("api"), None).await.expect("a page");
+        assert_eq!((page.rows, page.foreign), (vec![], vec![key.to_owned()]), "{command}");
+        assert_eq!(replica.table.get("api", &tenant).await, Err(foreign.clone()), "{command}");
+        assert_eq!(replica.remove("tenant", "acme").await, Err(foreign.clone()), "{command}");
+        assert_eq!(run("TYPE KEY"), of_type);
+        let set = replica.set(&gold).await;
+        if of_type == "string" {
+            assert_eq!(set, Ok(Written { before: None, result: WriteResult::Written }), "{command}");
+            assert_eq!(replica.table.get("api", &tenant).await, Ok(gold.clone()));
+        } else {
+            assert_eq!(set, Err(foreign.clone()), "{command}");
+            assert_eq!(run("TYPE KEY"), of_type);
+        }
+        run("DEL KEY");
+    }
+    assert_eq!(replica.events.of(RowEvent::Written), 2);
+}
+
+/// [rw-3]
+#[tokio::test]
+async fn a_row_that_was_copied_to_the_key_of_another_descriptor_is_foreign() {
+    let world = World::new("a:");
+    let [first, second] = &world.replicas;
+    first.set(&row("tenant", "acme", plan("gold"), None)).await.expect("written");
+    world.server.command(&["COPY", "a:w1:{api|tenant=acme}row", "a:w1:{api|tenant=evil}row"]).expect("copied");
+    for (tenant, left) in [("acme", 7), ("evil", 3)] {
+        assert_eq!(second.ask(&[("tenant", tenant)], Operation::Peek).await.statuses[0].remaining, left, "{tenant}");
+    }
+    assert_eq!(second.events.of(RowEvent::Foreign), 1);
+    let key = "w1:{api|tenant=evil}row".to_owned();
+    let evil = [Entry { key: "tenant", value: "evil" }];
+    assert_eq!(first.table.get("api", &evil).await, Err(RowRefused::Foreign(key.clone())));
+    assert_eq!(first.remove("tenant", "evil").await, Err(RowRefused::Foreign(key.clone())));
+    let page = first.table.page(None, None).await.expect("a page");
+    assert_eq!((page.rows.len(), page.foreign), (1, vec![key]));
+    let set = first.set(&row("tenant", "evil", plan("max"), None)).await.expect("written");
+    assert_eq!(set.before, None, "the row of another is not what it had");
+}
+
+/// An operator finds each replaced row in the log, whoever changed it at the same time. [rw-6]
+#[tokio::test]
+async fn each_replaced_row_is_before_exactly_one_other_when_many_change_one_row() {
+    const WRITES: u32 = 200;
+    let world = World::new("a:");
+    let numbers = |requests| {
+        RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
+    };
+    for replicas in [[&world.replicas[0], &world.replicas[1]], [&world.memory; 2]] {
+        let write = async |n: u32| {
+            let of_team = row("team", "a", numbers(n), None);
+            let written = replicas[n as usize % 2].set(&of_team).await.expect("written");
+            assert_eq!(written.result, WriteResult::Written);
+            (written.before, of_team)
+        };
+        let changes = futures_util::future::join_all((1..=WRITES).map(write)).await;
+        let (mut at, mut length) = (None, 0);
+        while let Some((_, next)) = changes.iter().find(|(before, _)| *before == at) {
+            (at, length) = (Some(next.clone()), length + 1);
+        }
+        assert_eq!(length, WRITES, "a chain of all rows");
+        let last = replicas[0].table.get("api", &[Entry { key: "team", value: "a" }]).await;
+        assert_eq!(last.ok(), at);
+    }
 }
 
 #[tokio::test]

@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use weir_engine::rows::ROW_ID;
-use weir_store::{RowChange, RowRead, ScanPosition, Store, StoreError, StoredRow};
+use weir_store::{RowChange, RowChanged, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
 use super::cache::RowCache;
-use super::process::{ProcessRows, Removal};
+use super::process::{ProcessRows, Removal, RowWrite};
 use super::row::{KnownRow, ParsedRow};
 
 /// The timeout of one call to the store.
@@ -35,20 +35,30 @@ impl Place<'_> {
         }
     }
 
-    /// Writes each row separately. Returns false for a row for which there is no room.
-    pub(super) async fn write(self, rows: &[(&str, &ParsedRow)]) -> Vec<Result<bool, StoreError>> {
+    /// Writes each row separately, unless the same row is there.
+    pub(super) async fn write(self, rows: &[(&str, &ParsedRow)]) -> Vec<Result<RowWrite, StoreError>> {
         match self {
             Self::Store(store, cache) => {
                 let changes: Vec<_> = rows.iter().map(|(key, row)| (*key, RowChange::Write(&row.stored))).collect();
                 let ends = store.change_rows(&changes, deadline()).get().await;
                 let ends = ends.unwrap_or_else(|error| vec![Err(error); rows.len()]);
-                for ((key, row), end) in rows.iter().zip(&ends) {
-                    match end {
-                        Ok(_) => cache.insert(key, KnownRow::from(*row)),
-                        Err(_) => cache.forget(key),
+                let write = |((key, row), end): (&(&str, &ParsedRow), Result<RowChanged, StoreError>)| match end {
+                    Ok(RowChanged::Written { before }) => {
+                        cache.insert(key, KnownRow::from(*row));
+                        let before = match before {
+                            RowRead::Row(before) => Some(before),
+                            RowRead::Absent | RowRead::Foreign { .. } => None,
+                        };
+                        let is_same = before.as_ref() == Some(&row.stored);
+                        Ok(RowWrite::Done { before, is_same })
                     }
-                }
-                ends
+                    Ok(RowChanged::Removed | RowChanged::Kept) => Ok(RowWrite::OtherType),
+                    Err(error) => {
+                        cache.forget(key);
+                        Err(error)
+                    }
+                };
+                rows.iter().zip(ends).map(write).collect()
             }
             Self::Process(rows_of_process) => {
                 rows.iter().map(|(key, row)| Ok(rows_of_process.set(key, (*row).clone()))).collect()
@@ -64,17 +74,9 @@ impl Place<'_> {
                 let ends = store.change_rows(&change, deadline()).get().await;
                 cache.forget(key);
                 let ends = ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>())?;
-                Ok(if ends == [true] { Removal::Done } else { Removal::Changed })
+                Ok(if ends == [RowChanged::Removed] { Removal::Done } else { Removal::Changed })
             }
             Self::Process(rows) => Ok(rows.remove(key, row)),
-        }
-    }
-
-    /// Whether the row at a key, if there is one, was set by an operator. Otherwise a file has it.
-    pub(super) fn is_of_operator(self, key: &str) -> bool {
-        match self {
-            Self::Store(..) => true,
-            Self::Process(rows) => rows.is_of_operator(key),
         }
     }
 

@@ -33,6 +33,21 @@ pub struct ProcessRows {
     of_operators_count: AtomicUsize,
 }
 
+/// The result of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RowWrite {
+    /// The row is there.
+    Done {
+        before: Option<StoredRow>,
+        /// Whether the same row of an operator was there, so nothing was written.
+        is_same: bool,
+    },
+    /// There is no room.
+    Full,
+    /// The key has a value of another type, which stays.
+    OtherType,
+}
+
 /// The result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
@@ -90,24 +105,20 @@ impl ProcessRows {
         self.of_files.load().get(self.shard(key))?.get(key).map(|row| row.stored.clone())
     }
 
-    /// Whether an operator has set the row.
-    pub(super) fn is_of_operator(&self, key: &str) -> bool {
-        self.of_operators[self.shard(key)].read().contains_key(key)
-    }
-
-    /// Sets a row of an operator. Returns false if there are too many.
-    pub(super) fn set(&self, key: &str, row: ParsedRow) -> bool {
+    /// Sets a row of an operator. A row that only a file has becomes the operator's, so that a change of the file does not
+    /// change it. [rw-6]
+    pub(super) fn set(&self, key: &str, row: ParsedRow) -> RowWrite {
         let mut rows = self.of_operators[self.shard(key)].write();
         if let Some(known) = rows.get_mut(key) {
-            *known = row;
-            return true;
+            let is_same = known.stored == row.stored;
+            return RowWrite::Done { before: Some(std::mem::replace(known, row).stored), is_same };
         }
         if self.of_operators_count.fetch_add(1, Relaxed) >= ROWS_OF_PROCESS_MAX {
             self.of_operators_count.fetch_sub(1, Relaxed);
-            return false;
+            return RowWrite::Full;
         }
         rows.insert(key.into(), row);
-        true
+        RowWrite::Done { before: self.of_file(key), is_same: false }
     }
 
     /// Removes this row, if an operator has set it.
@@ -188,8 +199,9 @@ mod tests {
         let key = |domain: &str, n: usize| format!("w1:{{{domain}|k={n}}}row");
         // Half of the rows are in files, a tenth are in files and set by operators, and one is of another domain.
         rows.replace_of_files((0..ROWS / 2).map(|n| (key("d", n).into(), process_row(1))));
-        assert!((ROWS * 4 / 10..ROWS).all(|n| rows.set(&key("d", n), process_row(2))));
-        assert!(rows.set(&key("e", 0), process_row(2)));
+        let set = |key: &str| assert!(matches!(rows.set(key, process_row(2)), RowWrite::Done { is_same: false, .. }));
+        (ROWS * 4 / 10..ROWS).for_each(|n| set(&key("d", n)));
+        set(&key("e", 0));
         assert_eq!(rows.len(), ROWS / 2 + ROWS * 6 / 10 + 1);
         let (mut listed, mut pages, mut next) = (Vec::new(), 0, Some(0));
         while let Some(first) = next {

@@ -25,13 +25,13 @@ pub(super) struct ParsedRow {
 }
 
 impl KnownRow {
-    /// Returns what was read, and whether weir did not write the value.
-    pub(crate) fn of(read: &RowRead) -> (Self, bool) {
+    /// Returns what was read at a key, and whether weir did not write the value.
+    pub(crate) fn of(key: &str, read: &RowRead) -> (Self, bool) {
         match read {
             RowRead::Absent => (Self::default(), false),
             RowRead::Foreign { version } => (Self { version: *version, ..Self::default() }, true),
             RowRead::Row(row) => {
-                let content = text::read(&row.text).ok().map(|row| Arc::new(row.content));
+                let content = text::row_at(key, &row.text).map(|row| Arc::new(row.content));
                 let is_foreign = content.is_none();
                 (Self { version: row.version, content, until: row.until }, is_foreign)
             }

@@ -6,13 +6,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use weir_engine::Micros;
 use weir_engine::descriptor::ENTRIES_MAX;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
-use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, version};
+use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, key_of, version};
 use weir_engine::time::MICROS_MAX;
-use weir_store::StoredRow;
+use weir_store::{ROW_TEXT_BYTES_MAX, StoredRow};
 use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 
-/// The most bytes of a text.
-pub(super) const TEXT_BYTES_MAX: usize = 8 * 1_024;
 /// The most bytes of the name of a plan.
 const PLAN_BYTES_MAX: usize = 256;
 
@@ -50,13 +48,18 @@ impl Serialize for WithoutNulls<'_> {
     }
 }
 
+/// Returns the row at a key. `None` if the text is no row, or the row of another descriptor, which somebody has copied.
+pub(super) fn row_at(key: &str, text: &str) -> Option<Row> {
+    read(text).ok().filter(|row| key_of(&row.domain, &row.descriptor()) == key)
+}
+
 /// Reads a text.
 ///
 /// # Errors
 /// The reason why the text is no row. The reason does not quote the text.
-pub(super) fn read(text: &str) -> Result<Row, String> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(format!("more than {TEXT_BYTES_MAX} bytes"));
+fn read(text: &str) -> Result<Row, String> {
+    if text.len() > ROW_TEXT_BYTES_MAX {
+        return Err(format!("more than {ROW_TEXT_BYTES_MAX} bytes"));
     }
     // serde's own error would quote the text.
     let Text { domain, descriptor, plan, limits, until_us, note } =

@@ -1,6 +1,6 @@
 //! Decisions under rows that share a call: of those under a changed row none is made, and the others are.
 
-use weir_store::{RowChange, RowVersion, StoredRow};
+use weir_store::{RowChange, RowChanged, RowRead, RowVersion, StoredRow};
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn a_decision_under_a_changed_row_writes_nothing_beside_others() {
     let far = Instant::now() + PATIENCE;
     let row = StoredRow { version: 7, until: None, text: "{}".into() };
     let written = ["row", "other"].map(|key| (key, RowChange::Write(&row)));
-    assert_eq!(runtime.block_on(store.change_rows(&written, far).get()).unwrap(), [Ok(true), Ok(true)]);
+    let first = Ok(RowChanged::Written { before: RowRead::Absent });
+    assert_eq!(runtime.block_on(store.change_rows(&written, far).get()).unwrap(), [first.clone(), first]);
     let takes = [Operation::Consume(1), Operation::Report(2), Operation::Refund(1), Operation::Peek];
     for (at, limit) in limits().iter().enumerate().filter(|(_, limit)| limit.requests() > 0 && limit.term.is_none()) {
         let keys: Vec<String> = (0..2 * takes.len()).map(|key| format!("{at}.{key}")).collect();

@@ -400,6 +400,30 @@ fn a_server_is_ready_without_a_directory_in_which_files_of_rows_could_be() {
     Weir::start(&directory.path().join("absent"), &["--set", "policies.allow_empty=on"]);
 }
 
+/// An operator finds by the log whose key another program uses.
+#[test]
+fn a_value_that_is_no_row_is_named_in_the_log_as_admin_values_allows() {
+    let redis = RedisServer::start();
+    redis.command(&["HSET", "w1:{shop|tenant=acme}row", "a", "b"]).expect("set");
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    for (values, descriptor) in [("shown", "tenant=acme"), ("hidden", "tenant=*")] {
+        let url = format!("redis.url={}", redis.url());
+        let settings = ["store=redis", &url, "redis.timeout=5s", &format!("admin.values={values}")];
+        let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let server = Weir::start(directory.path(), &arguments);
+        assert!(Client::connect(server.grpc).admits("shop", "tenant", "acme"));
+        let is_it = |line: &LogLine| {
+            let fields = ["domain", "descriptor"].map(|name| line.field(name).and_then(Value::as_str));
+            fields == [Some("shop"), Some(descriptor)] && line.field("count") == Some(&json!(1))
+        };
+        assert!(server.wait_for_log(0, PATIENCE, is_it), "{}", server.written());
+        assert_eq!(metric(server.http, "weir_rows_total{event=\"foreign\"}"), Some(1));
+        let refused = failed(server.admin, &["set", "shop", "tenant=acme", "--plan", "gold"]).1;
+        assert!(refused.contains("w1:{shop|tenant=acme}row"), "{refused}");
+    }
+}
+
 #[test]
 fn a_redis_that_evicts_rows_is_a_warning_in_the_log_and_a_metric() {
     for (policy, servers) in [("allkeys-lru", 1), ("noeviction", 0)] {

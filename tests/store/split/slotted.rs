@@ -11,8 +11,8 @@ use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode};
 use weir_store::memory::Memory;
 use weir_store::{
-    Before, Clock as _, Failure, Reply, RowChange, RowRead, RowVersion, ScanPosition, Scanned, StatesRead, Store,
-    StoreError, StoredOverrides, StoredRow, Undo,
+    Before, Clock as _, Failure, Reply, RowChange, RowChanged, RowRead, RowVersion, ScanPosition, Scanned, StatesRead,
+    Store, StoreError, StoredOverrides, StoredRow, Undo,
 };
 
 use super::{KEYS_MAX, SLOTS};
@@ -133,18 +133,19 @@ impl Slotted {
         self.rows.lock().get(key).cloned().map_or(RowRead::Absent, RowRead::Row)
     }
 
-    fn change(&self, key: &str, change: RowChange<'_>) -> bool {
+    fn change(&self, key: &str, change: RowChange<'_>) -> RowChanged {
         let mut rows = self.rows.lock();
         match change {
             RowChange::Write(row) => {
-                rows.insert(key.to_owned(), row.clone());
-                true
+                let before = rows.insert(key.to_owned(), row.clone()).map_or(RowRead::Absent, RowRead::Row);
+                RowChanged::Written { before }
             }
             RowChange::Remove(row) => {
                 if let Some(other) = self.set_between.lock().take() {
                     rows.insert(key.to_owned(), other);
                 }
-                rows.get(key) == Some(row) && rows.remove(key).is_some()
+                let is_removed = rows.get(key) == Some(row) && rows.remove(key).is_some();
+                if is_removed { RowChanged::Removed } else { RowChanged::Kept }
             }
         }
     }
@@ -194,7 +195,7 @@ impl Store for Slotted {
         &'a self,
         changes: &'a [(&'a str, RowChange<'a>)],
         _: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
         Reply::Pending(Box::pin(async move {
             Ok(changes.iter().map(|(key, change)| Ok(self.change(key, *change))).collect())
         }))

@@ -5,6 +5,9 @@
 
 use redis::ServerError;
 
+/// The kind of the error about a key of another type.
+pub(crate) const WRONG_TYPE: &str = "wrongtype";
+
 /// A class of Redis errors, and its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisErrorClass {
@@ -82,7 +85,7 @@ pub const ERROR_CLASSES: [RedisErrorClass; 21] = {
         row("NOPERM", "noperm", UnlessInScript, Keep, Server),
         row("ERR max number of clients reached", "max_clients", NothingRan, Redial, Server),
         row("ERR unknown command", "unknown_command", NothingRan, Keep, Server),
-        row("WRONGTYPE", "wrongtype", NothingRan, Keep, Call),
+        row("WRONGTYPE", WRONG_TYPE, NothingRan, Keep, Call),
         row("STATE", "state", NothingRan, Keep, Call),
         OTHER,
     ]

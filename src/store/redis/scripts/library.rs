@@ -48,6 +48,7 @@ static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
 pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
 pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
 pub(super) static WRITE_OVERRIDES: LazyLock<Script> = script!("write_overrides");
+pub(super) static WRITE_ROW: LazyLock<Script> = script!("write_row");
 pub(super) static REMOVE_ROW: LazyLock<Script> = script!("remove_row");
 
 /// The script that decides lists of charges.
@@ -56,7 +57,15 @@ pub(super) fn of_lists(has_long: bool) -> &'static Script {
 }
 
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
-    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES, &*REMOVE_ROW])
+    of_kinds().chain([
+        &*DECIDE,
+        &*DECIDE_LONG,
+        &*UNDO_LOG,
+        &*READ_OVERRIDES,
+        &*WRITE_OVERRIDES,
+        &*WRITE_ROW,
+        &*REMOVE_ROW,
+    ])
 }
 
 /// All scripts, for people.

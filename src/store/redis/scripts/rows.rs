@@ -6,34 +6,35 @@ use redis::Value;
 use super::decode::{self, NUMBERS_END};
 use super::library;
 use crate::redis::transport::call::Call;
-use crate::{RowChange, RowRead, StoredRow};
+use crate::{ROW_TEXT_BYTES_MAX, RowChange, RowChanged, RowRead, StoredRow};
 
 /// The bytes before the text.
 const HEAD_BYTES: usize = 2 * size_of::<f64>();
+/// The index of the last byte of a value that is read: one byte more than a row has, which shows that the value is none.
+const LAST_BYTE: usize = HEAD_BYTES + ROW_TEXT_BYTES_MAX;
 
-/// Reads the value at a key. MGET treats a key of another type as absent.
+/// Reads the value at a key. Redis returns an empty text for no value, and an error for a value of another type.
 pub(crate) fn read_call(key: &str) -> Call {
-    let mut command = redis::cmd("MGET");
-    command.arg(key);
+    let mut command = redis::cmd("GETRANGE");
+    command.arg(key).arg(0).arg(LAST_BYTE);
     Call::command(command)
 }
 
 pub(crate) fn change_call(key: &str, change: RowChange<'_>) -> Call {
     match change {
         RowChange::Write(row) => {
-            let mut command = redis::cmd("SET");
-            command.arg(key).arg(value(row));
-            Call::command(command)
+            Call::script(&library::WRITE_ROW, &[key], &[value(row), LAST_BYTE.to_string().into_bytes()])
         }
         RowChange::Remove(row) => Call::script(&library::REMOVE_ROW, &[key], &[value(row)]),
     }
 }
 
-/// Whether the reply to [`change_call`] has the change done. None where it has another form.
-pub(crate) fn change_reply(reply: &Value) -> Option<bool> {
+/// Decodes the reply to [`change_call`]. None if the form is wrong.
+pub(crate) fn change_reply(reply: &Value) -> Option<RowChanged> {
     match reply {
-        Value::Okay => Some(true),
-        Value::Int(removed @ (0 | 1)) => Some(*removed == 1),
+        Value::BulkString(value) => Some(RowChanged::Written { before: read_value(value) }),
+        Value::Int(1) => Some(RowChanged::Removed),
+        Value::Int(0) => Some(RowChanged::Kept),
         _ => None,
     }
 }
@@ -49,16 +50,17 @@ fn value(row: &StoredRow) -> Vec<u8> {
 
 /// Decodes the reply to [`read_call`]. None if the form is wrong.
 pub(crate) fn read_reply(reply: &Value) -> Option<RowRead> {
-    let Value::Array(values) = reply else { return None };
-    match values.as_slice() {
-        [Value::Nil] => Some(RowRead::Absent),
-        [Value::BulkString(value)] => Some(read_value(value)),
+    match reply {
+        Value::BulkString(value) => Some(read_value(value)),
         _ => None,
     }
 }
 
 /// Decodes a value. The script of decisions decodes the first bytes in the same way.
 fn read_value(value: &[u8]) -> RowRead {
+    if value.is_empty() {
+        return RowRead::Absent;
+    }
     let Some((head, text)) = value.split_at_checked(HEAD_BYTES).filter(|(_, text)| !text.is_empty()) else {
         return RowRead::Foreign { version: 0 };
     };
@@ -66,7 +68,7 @@ fn read_value(value: &[u8]) -> RowRead {
         return RowRead::Foreign { version: version_alone(head) };
     };
     match std::str::from_utf8(text) {
-        Ok(text) if version > 0 => {
+        Ok(text) if version > 0 && text.len() <= ROW_TEXT_BYTES_MAX => {
             RowRead::Row(StoredRow { version, until: Some(until).filter(|until| *until > 0), text: text.into() })
         }
         _ => RowRead::Foreign { version },
@@ -92,21 +94,38 @@ mod tests {
         let foreign = |version| RowRead::Foreign { version };
         let head = |version: f64, until: f64| [version.to_le_bytes(), until.to_le_bytes()].concat();
         let with_text = |head: Vec<u8>| [head, b"x".to_vec()].concat();
-        assert_eq!(read_value(b""), foreign(0));
+        assert_eq!(read_value(b""), RowRead::Absent);
+        assert_eq!(read_value(b"x"), foreign(0));
         assert_eq!(read_value(&head(7.0, 0.0)), foreign(0), "no text");
         assert_eq!(read_value(&with_text(head(0.0, 0.0))), foreign(0));
         assert_eq!(read_value(&with_text(head(f64::NAN, 0.0))), foreign(0));
         assert_eq!(read_value(&with_text(head(1.5, 0.0))), foreign(0));
         assert_eq!(read_value(&with_text(head(7.0, 0.5))), foreign(7));
         assert_eq!(read_value(&[head(7.0, 0.0), vec![0xff]].concat()), foreign(7));
-        assert_eq!(read_reply(&Value::Array(vec![Value::Nil])), Some(RowRead::Absent));
         assert_eq!(read_reply(&Value::Nil), None);
     }
 
     #[test]
-    fn a_change_is_done_or_not_by_its_reply() {
-        let done =
-            [Value::Okay, Value::Int(1), Value::Int(0), Value::Int(2), Value::Nil].map(|reply| change_reply(&reply));
-        assert_eq!(done, [Some(true), Some(true), Some(false), None, None]);
+    fn a_value_that_redis_has_cut_is_foreign_and_the_longest_row_is_not() {
+        let row = |bytes| StoredRow { version: 7, until: None, text: "x".repeat(bytes).into() };
+        let longest = row(ROW_TEXT_BYTES_MAX);
+        assert_eq!(value(&longest).len(), LAST_BYTE, "a cut value has one byte more");
+        assert_eq!(read_value(&value(&longest)), RowRead::Row(longest));
+        assert_eq!(read_value(&value(&row(ROW_TEXT_BYTES_MAX + 1))), RowRead::Foreign { version: 7 });
+    }
+
+    #[test]
+    fn a_change_is_read_from_its_reply() {
+        let bulk = |bytes: &[u8]| Value::BulkString(bytes.into());
+        let row = StoredRow { version: 7, until: None, text: "{}".into() };
+        let written = |before| Some(RowChanged::Written { before });
+        assert_eq!(change_reply(&bulk(b"")), written(RowRead::Absent));
+        assert_eq!(change_reply(&bulk(&value(&row))), written(RowRead::Row(row)));
+        assert_eq!(change_reply(&bulk(b"x")), written(RowRead::Foreign { version: 0 }));
+        assert_eq!(
+            [Value::Int(1), Value::Int(0)].map(|reply| change_reply(&reply)),
+            [Some(RowChanged::Removed), Some(RowChanged::Kept)]
+        );
+        assert_eq!([Value::Int(2), Value::Nil, Value::Okay].map(|reply| change_reply(&reply)), [None, None, None]);
     }
 }

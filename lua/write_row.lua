@@ -1,0 +1,12 @@
+-- Writes a row, unless the same row is there. [rw-2]
+--
+-- KEYS[1]  the key of the row
+-- ARGV[1]  its value, as src/store/redis/scripts/rows.rs writes it
+-- ARGV[2]  the index of the last byte of the reply
+-- reply    the value that was there, without the bytes after that one; empty if there was none. An error if the key has another
+--          type: then nothing is written
+local before = redis.pcall('GETRANGE', KEYS[1], 0, ARGV[2])
+if type(before) == 'string' and before ~= ARGV[1] then
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+return before
