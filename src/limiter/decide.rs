@@ -63,7 +63,7 @@ impl Limiter {
     /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
     /// has a different row. [rw-2]
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
-        let mut rows = self.stores.row_source();
+        let rows = self.stores.row_source();
         for decision in 1.. {
             let mut matched = self.matched(asked, Some(&rows));
             let mut unread = None;
@@ -82,7 +82,6 @@ impl Limiter {
             match self.decide_matched(&request, asked.query).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
-                    rows.checks_ends = false;
                 }
                 decided => {
                     let unfit = matched.rows.iter().filter(|row| row.is_unfit).count();

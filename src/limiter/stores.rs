@@ -89,7 +89,7 @@ impl Stores {
     /// The rows of this limiter's requests.
     pub(super) fn row_source(&self) -> RowSource<'_> {
         let has_second_store = self.options.per_second.is_some();
-        RowSource { known: &self.options.rows, has_second_store, checks_ends: true }
+        RowSource { known: &self.options.rows, has_second_store }
     }
 
     /// Reads rows, so that they become known. [rw-2]
@@ -134,7 +134,7 @@ impl Stores {
         for (row, found) in row_versions.iter().zip(found).filter(|(row, found)| row.version != **found) {
             match found {
                 0 => cache.insert(row.key, KnownRow::default()),
-                found => cache.forget_other(row.key, *found),
+                found => cache.found(row.key, *found, self.options.clock.now()),
             }
         }
     }

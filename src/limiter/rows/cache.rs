@@ -6,12 +6,15 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use parking_lot::Mutex;
+use weir_engine::Micros;
 
 use super::row::KnownRow;
 
 /// The most rows of a store in the cache, including the absence of rows. A customer whose row was evicted costs one
 /// more call at the next request.
 const ROWS_KNOWN_MAX: usize = 200_000;
+/// How long a row that has ended by the clock of this process stays in force after the store has found it in force.
+const STORE_BEHIND_US: Micros = 1_000_000;
 /// The number of parts with their own locks, which makes it rare for cores to wait for each other.
 const SHARDS: usize = 16;
 
@@ -49,11 +52,18 @@ impl RowCache {
         shard.old.remove(key);
     }
 
-    /// As [`RowCache::forget`], unless the row has this version.
-    pub(crate) fn forget_other(&self, key: &str, version: u64) {
+    /// Compares a row with the version that the store has found in force. Forgets another row. A row that has ended by the
+    /// clock of this process only is then in force for a while: the clock of the store counts. [rw-4]
+    pub(crate) fn found(&self, key: &str, version: u64, now: Micros) {
         let mut shard = self.shard(key).lock();
-        if shard.find(key).is_some_and(|row| row.version != version) {
-            shard.new.remove(key);
+        match shard.find(key) {
+            Some(row) if row.version != version => drop(shard.new.remove(key)),
+            Some(KnownRow { until: Some(until), .. }) if until <= now => {
+                if let Some(row) = shard.new.get_mut(key) {
+                    row.until = Some(now.saturating_add(STORE_BEHIND_US));
+                }
+            }
+            Some(_) | None => {}
         }
     }
 
@@ -107,9 +117,14 @@ mod tests {
         }
         assert!(rows.len() <= ROWS_KNOWN_MAX);
         assert_eq!(rows.find("k0"), None, "the oldest is forgotten");
-        rows.forget_other("often", 1);
+        rows.found("often", 1, 5);
         assert_eq!(rows.find("often"), Some(row(1)));
-        rows.forget_other("often", 2);
+        rows.insert("often", KnownRow { until: Some(5), ..row(1) });
+        for (now, until) in [(4, 5), (5, 5 + STORE_BEHIND_US)] {
+            rows.found("often", 1, now);
+            assert_eq!(rows.find("often"), Some(KnownRow { until: Some(until), ..row(1) }), "at {now}");
+        }
+        rows.found("often", 2, 5);
         assert_eq!(rows.find("often"), None);
         rows.insert("often", row(1));
         rows.forget("often");

@@ -29,9 +29,6 @@ pub(crate) struct RowSource<'r> {
     pub(crate) known: &'r KnownRows,
     /// Whether single limits per second have their own store. [st-3]
     pub(crate) has_second_store: bool,
-    /// Whether a cached row ends by the clock of this process. If the store's clock is behind, the store finds the row and
-    /// weir asks again, with false here: so only a decision without the store depends on the clock of this process. [rw-4]
-    pub(crate) checks_ends: bool,
 }
 
 impl KnownRows {
@@ -60,14 +57,16 @@ impl KnownRows {
 }
 
 impl RowSource<'_> {
-    /// Returns the row at a key, or the default if there is none. `None` if the row must be read first.
+    /// Returns the row at a key, or the default if there is none. `None` if the row must be read first. A cached row ends
+    /// by the clock of this process. If the store's clock is behind, the store finds the row, and weir asks again with it:
+    /// so only a decision without the store depends on the clock of this process. [rw-4]
     pub(crate) fn find(&self, key: &str, now: impl FnOnce() -> Micros) -> Option<KnownRow> {
         match self.known {
             KnownRows::OfProcess(rows) => Some(rows.find(key, now)),
             KnownRows::Cached(cache) => {
                 let row = cache.find(key)?;
                 match row.until {
-                    Some(until) if self.checks_ends && now() >= until => Some(KnownRow::default()),
+                    Some(until) if now() >= until => Some(KnownRow::default()),
                     _ => Some(row),
                 }
             }

@@ -14,6 +14,7 @@ pub(crate) struct KnownRow {
     pub(crate) version: u64,
     /// `None` if there is no row, or if weir did not write the value. The default plan then applies.
     pub(crate) content: Option<Arc<RowContent>>,
+    /// The end by the clock of this process. The store judges by its own clock.
     pub(crate) until: Option<Micros>,
 }
 

@@ -207,6 +207,26 @@ fn when_another_part_may_be_charged_nothing_is_asked_again() {
     assert_eq!((stores.left("tenant", &changed), stores.left("tenant", &lost)), (8, 1));
 }
 
+/// [rw-5]
+#[test]
+fn a_changed_row_brings_no_ended_row_of_another_descriptor_back() {
+    let stores = TwoStores::new(OnError::Local, 1);
+    let (changed, ended) = (stores.value_in("tenant", 0), stores.value_in("tenant", 1));
+    let until = stores.process_clock.now() + 10_000_000;
+    let written = run(stores.other.write(vec![Row { until: Some(until), ..row("tenant", &ended, "gold") }]));
+    written.into_iter().for_each(|written| assert!(written.is_ok(), "{written:?}"));
+    let ask = |operation| {
+        let asked = [("tenant", changed.as_str(), operation), ("tenant", ended.as_str(), operation)];
+        let answer = stores.ask(&asked).expect("a decision");
+        [answer.statuses[0].remaining, answer.statuses[1].remaining]
+    };
+    assert_eq!(ask(Operation::Peek), [3, 9]);
+    stores.set("tenant", &changed, "gold");
+    stores.process_clock.set(until);
+    stores.first.faults.lock().insert((Call::Decide, 1), Fault::NotSent);
+    assert_eq!(ask(ONE), [8, 2], "the process decides about the second, by the default plan");
+}
+
 /// [rw-2]
 #[test]
 fn a_store_that_always_finds_another_version_decides_sixteen_times() {
