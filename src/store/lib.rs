@@ -45,15 +45,15 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys, and of any other value a bounded part. The keys may be in different slots. An immediate store is never asked, so
-    /// it needs no implementation.
+    /// Reads the rows at these keys, and of any other value a bounded part. The keys may be in different slots. An
+    /// immediate store is never asked, so it needs no implementation.
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         let _ = (keys, deadline);
         Reply::Ready(Err(no_rows()))
     }
 
-    /// Changes each row separately, atomically with the reading of what was there. An immediate store is never asked, so it needs
-    /// no implementation.
+    /// Changes each row separately, atomically with the reading of what was there. An immediate store is never asked, so it
+    /// needs no implementation.
     fn change_rows<'a>(
         &'a self,
         changes: &'a [(&'a str, RowChange<'a>)],
