@@ -3,7 +3,7 @@
 //! Only regular files are read: a pipe or a device could block forever. Bounds limit the cost of a wrong directory. Not
 //! here: when files are read (watch.rs), and their content (lib.rs).
 
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -124,17 +124,23 @@ fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Resu
     }
 }
 
-/// The bytes of a regular file, up to one more than `bytes_max`.
+/// Opens a regular file. Never waits for a pipe or a device.
 ///
 /// # Errors
-/// A file that cannot be read or is not a regular file. Never waits for a pipe or a device.
-pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// A file that cannot be opened or is not a regular file.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     // Without the flag, opening a pipe waits for another process to write.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(not_regular());
-    }
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(not_regular()) }
+}
+
+/// The bytes of a regular file, up to one more than `bytes_max`.
+///
+/// # Errors
+/// As [`open`], and a file that cannot be read.
+pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let (file, metadata) = open(path)?;
     let most = bytes_max as u64 + 1;
     // A growing vector would need three times the memory for a moment.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or_default());
@@ -318,7 +324,6 @@ fn refuse(path: &Path, reason: &str) -> io::Error {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::fs::File;
     use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;

@@ -2,8 +2,7 @@
 //!
 //! The format of a line is in row_file.rs. Whether rows fit policies is in limiter.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use weir_engine::rows::Row;
 use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
+use super::files;
 use super::row_file::{RowReader, line_problem};
 use super::state::{FileReader, Reported};
 use super::{Position, VALUE_BYTES_MAX};
@@ -49,8 +49,8 @@ impl FileReader<'_> {
             }
             _ => {
                 let Some(name) = self.text(fields, "rows", VALUE_BYTES_MAX)? else { return Ok(None) };
-                match open(&directory.join(&name)) {
-                    Ok(file) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
+                match files::open(&directory.join(&name)) {
+                    Ok((file, _)) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
                     Err(error) => Err(self.report_value(fields, "rows", format!("{name}: {error}"))),
                 }
             }
@@ -75,12 +75,4 @@ impl FileReader<'_> {
         }
         Ok(Arc::new(given))
     }
-}
-
-/// Opens a regular file. A pipe or a device could be endless.
-fn open(path: &Path) -> io::Result<File> {
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    File::open(path)
 }

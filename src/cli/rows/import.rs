@@ -2,13 +2,14 @@
 //!
 //! Rows are checked and written in rows.rs. The format of a line is in policies.
 
-use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, BufReader, Seek as _, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_engine::rows::Row;
 use weir_engine::words::counted;
+use weir_policies::files;
 use weir_policies::row_file::{RowFileError, RowReader, line_problem};
 
 use crate::bar::Bar;
@@ -25,7 +26,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 pub enum ImportError {
     #[error("{0}")]
     File(String),
-    /// The file has wrong lines, or a row was not written.
+    /// The file has wrong lines, or has changed, or a row was not written.
     #[error("{0}")]
     Lines(String),
     #[error("cannot write: {0}")]
@@ -55,6 +56,30 @@ impl Pass {
     }
 }
 
+/// The file of an import. It stays open, so that both passes read the same file.
+struct Source<'p> {
+    path: &'p Path,
+    file: File,
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl<'p> Source<'p> {
+    fn open(path: &'p Path) -> Result<Self, ImportError> {
+        let (file, metadata) = files::open(path).map_err(|error| unusable(path, &error))?;
+        Ok(Self { path, file, bytes: metadata.len(), modified: metadata.modified().ok() })
+    }
+
+    fn has_changed(&self) -> Result<bool, ImportError> {
+        let is_other = |now: Metadata| now.len() != self.bytes || now.modified().ok() != self.modified;
+        self.file.metadata().map(is_other).map_err(|error| unusable(self.path, &error))
+    }
+}
+
+fn unusable(path: &Path, error: &io::Error) -> ImportError {
+    ImportError::File(format!("{}: {error}", path.display()))
+}
+
 #[derive(Default)]
 struct Counts {
     written: usize,
@@ -64,8 +89,9 @@ struct Counts {
     listed: Vec<String>,
 }
 
-/// Imports the rows of a file. The first pass checks all lines, and the second one writes them. With `skip` there is
-/// one pass, which writes the right lines. `send` returns one result for each row of a batch, in order.
+/// Imports the rows of a regular file. The first pass checks all lines, and the second one writes them: a line that is
+/// wrong then, or another change of the file, ends the import. With `skip` there is one pass, which writes the right
+/// lines. `send` returns one result for each row of a batch, in order.
 pub(super) fn import<E: From<ImportError>>(
     path: &Path,
     skip: bool,
@@ -73,13 +99,15 @@ pub(super) fn import<E: From<ImportError>>(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), E> {
+    let source = Source::open(path)?;
     if !skip {
-        let checked = pass(path, Pass::Check, &mut send, notes)?;
+        let checked = pass(&source, Pass::Check, Wrong::Listed, &mut send, notes)?;
         if checked.wrong > 0 {
             return Err(ImportError::Lines(wrong(&checked, "nothing was written")).into());
         }
     }
-    let counts = pass(path, Pass::Write, &mut send, notes)?;
+    let on_wrong = if skip { Wrong::Listed } else { Wrong::Ends };
+    let counts = pass(&source, Pass::Write, on_wrong, &mut send, notes)?;
     let Counts { written, same, wrong: wrong_lines, .. } = counts;
     writeln!(out, "{} written, {same} were the same, {wrong_lines} wrong", counted(written, "row"))
         .map_err(ImportError::Output)?;
@@ -87,6 +115,14 @@ pub(super) fn import<E: From<ImportError>>(
         return Err(ImportError::Lines(wrong(&counts, "the other lines are written")).into());
     }
     Ok(())
+}
+
+/// What a wrong line does to a pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Listed,
+    /// A line that was right in an earlier pass.
+    Ends,
 }
 
 fn wrong(counts: &Counts, what: &str) -> String {
@@ -131,46 +167,53 @@ impl Batch {
 }
 
 fn pass<E: From<ImportError>>(
-    path: &Path,
+    source: &Source<'_>,
     pass: Pass,
+    on_wrong: Wrong,
     send: &mut impl FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, E>,
     notes: &mut dyn Write,
 ) -> Result<Counts, E> {
-    let unusable = |error: io::Error| ImportError::File(format!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(unusable)?;
-    let bytes = file.metadata().map_err(unusable)?.len();
-    let mut rows = RowReader::new(BufReader::new(file));
+    let path = source.path;
+    let unreadable = |error: io::Error| unusable(path, &error);
+    (&source.file).rewind().map_err(unreadable)?;
+    let mut rows = RowReader::new(BufReader::new(&source.file));
     let (mut batch, mut counts) = (Batch::default(), Counts::default());
     let (mut bar, mut shown) = (Bar::new(), Instant::now());
+    // Why the pass ends before the end of the file.
+    let mut stop = None;
     loop {
         let before = rows.bytes();
         let next = rows.next();
         let is_end = next.is_none();
         match next {
             Some(Ok((line, row))) => batch.push(row, line, rows.bytes() - before),
-            Some(Err(RowFileError::Read(error))) => return Err(unusable(error).into()),
+            Some(Err(RowFileError::Read(error))) => return Err(unreadable(error).into()),
+            Some(Err(error)) if on_wrong == Wrong::Ends => stop = Some(was_right(&error.in_file(&path.display()))),
             Some(Err(error)) => counts.refuse(error.in_file(&path.display())),
             None => {}
         }
-        if batch.is_full() || is_end && !batch.rows.is_empty() {
+        if on_wrong == Wrong::Ends && stop.is_none() && (batch.is_full() || is_end) && source.has_changed()? {
+            stop = Some(format!("{}: the file has changed since its lines were checked", path.display()));
+        }
+        if stop.is_none() && (batch.is_full() || is_end && !batch.rows.is_empty()) {
             let Batch { rows: sent, lines, .. } = std::mem::take(&mut batch);
             for (line, end) in lines.into_iter().zip(send(pass, sent).inspect_err(|_| bar.clear())?) {
                 match end {
                     LineEnd::Same => counts.same += 1,
                     LineEnd::Written => counts.written += 1,
-                    LineEnd::Refused(reason) => counts.refuse(line_problem(&path.display(), line, &reason)),
+                    LineEnd::Refused(reason) => {
+                        let text = line_problem(&path.display(), line, &reason);
+                        match on_wrong {
+                            Wrong::Listed => counts.refuse(text),
+                            Wrong::Ends => drop(stop.get_or_insert_with(|| was_right(&text))),
+                        }
+                    }
                     LineEnd::Unconfirmed(reason) => {
-                        bar.clear();
-                        let before = counted(counts.written, "row");
-                        let text = format!(
-                            "{}:{line}: {reason}\n{before} written before it: import the file again",
-                            path.display()
-                        );
-                        return Err(ImportError::Lines(text).into());
+                        stop.get_or_insert_with(|| format!("{}:{line}: {reason}", path.display()));
                     }
                 }
             }
-            let per_mille = rows.bytes().saturating_mul(1_000).checked_div(bytes).unwrap_or(1_000).min(1_000);
+            let per_mille = rows.bytes().saturating_mul(1_000).checked_div(source.bytes).unwrap_or(1_000).min(1_000);
             let text = format!("{} lines {}", rows.line(), pass.done());
             if bar.is_shown {
                 bar.draw(Some(per_mille), &text);
@@ -179,9 +222,98 @@ fn pass<E: From<ImportError>>(
                 writeln!(notes, "{text}, {} %", per_mille / 10).map_err(ImportError::Output)?;
             }
         }
+        if let Some(reason) = stop {
+            bar.clear();
+            let written = counted(counts.written, "row");
+            return Err(ImportError::Lines(format!("{reason}\n{written} written: import the file again")).into());
+        }
         if is_end {
             bar.clear();
             return Ok(counts);
         }
+    }
+}
+
+fn was_right(problem: &str) -> String {
+    format!("{problem}\nthe line was right when it was checked: the file or the policies have changed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const ROWS: &str = "domain,tenant,plan\nshop,a,gold\nshop,b,gold\n";
+
+    /// Imports a file that `change` changes between its two reads. Returns the error, and how many rows were sent to be
+    /// written.
+    fn changed_between(change: impl Fn(&Path), refused: Option<&str>) -> (String, usize) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows.csv");
+        fs::write(&path, ROWS).unwrap();
+        let mut sent = 0;
+        let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
+            let end = |row: &Row| match refused {
+                Some(tenant) if pass == Pass::Write && *row.entries[0].1 == *tenant => {
+                    LineEnd::Refused("no such plan".to_owned())
+                }
+                _ => LineEnd::Written,
+            };
+            match pass {
+                Pass::Check => change(&path),
+                Pass::Write => sent += rows.len(),
+            }
+            Ok(rows.iter().map(end).collect())
+        };
+        let error = import(&path, false, send, &mut Vec::new(), &mut Vec::new()).unwrap_err().to_string();
+        (error.replace(path.to_str().unwrap(), "rows.csv"), sent)
+    }
+
+    #[test]
+    fn a_file_that_changes_between_its_two_reads_is_not_imported() {
+        let changed =
+            "rows.csv: the file has changed since its lines were checked\n0 rows written: import the file again";
+        let append = |path: &Path| {
+            let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+            file.write_all(b"shop,c,gold\n").unwrap();
+        };
+        assert_eq!(changed_between(append, None), (changed.to_owned(), 0));
+        let truncate = |path: &Path| fs::write(path, "domain,tenant,plan\n").unwrap();
+        assert_eq!(changed_between(truncate, None), (changed.to_owned(), 0));
+        // The same length and time.
+        let wrong = |path: &Path| {
+            let modified = fs::metadata(path).unwrap().modified().unwrap();
+            fs::write(path, ROWS.replace("b,gold", "b\"gold")).unwrap();
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_modified(modified).unwrap();
+        };
+        let (error, sent) = changed_between(wrong, None);
+        assert!(error.starts_with("rows.csv:3: column 1: 2 fields"), "{error}");
+        assert!(error.contains("the line was right when it was checked") && sent == 0, "{error}");
+    }
+
+    #[test]
+    fn policies_that_change_between_the_two_reads_end_an_import() {
+        let (error, sent) = changed_between(|_| {}, Some("a"));
+        assert!(error.starts_with("rows.csv:2: column 1: no such plan\nthe line was right"), "{error}");
+        assert!(error.ends_with("\n1 row written: import the file again") && sent == 2, "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_between_its_two_reads_is_imported_as_it_was_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows.csv");
+        fs::write(&path, ROWS).unwrap();
+        let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
+            if pass == Pass::Check {
+                let next = directory.path().join("next.csv");
+                fs::write(&next, "nothing").unwrap();
+                fs::rename(next, &path).unwrap();
+            }
+            Ok(rows.iter().map(|_| LineEnd::Written).collect())
+        };
+        let mut out = Vec::new();
+        import(&path, false, send, &mut out, &mut Vec::new()).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "2 rows written, 0 were the same, 0 wrong\n");
     }
 }

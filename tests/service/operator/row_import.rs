@@ -153,6 +153,27 @@ fn an_import_without_a_redis_or_with_contradicting_arguments_says_why() {
 }
 
 #[test]
+fn an_import_takes_a_regular_file_only_and_does_not_wait_for_others() {
+    let files = Files::new();
+    let fifo = files.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for (path, reason) in [
+        (&*fifo, "not a regular file"),
+        ("/dev/null", "not a regular file"),
+        (&*files.path("policies"), "not a regular file"),
+    ] {
+        for skip in [&[][..], &["--skip"]] {
+            let (code, error) = failed(&import(path, skip, &[]));
+            assert_eq!((code, error), (Some(2), format!("weir: {path}: {reason}\n")), "{skip:?}");
+        }
+    }
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "\"$0\" rows import <(printf 'domain,tenant,plan\\nshop,a,gold\\n')"]).arg(binary());
+    let (code, error) = failed(&shell.output().expect("bash runs"));
+    assert!(code == Some(2) && error.contains(": not a regular file"), "{error}");
+}
+
+#[test]
 fn rows_go_to_the_node_of_their_states_in_a_cluster() {
     const ROWS: usize = 60;
     let cluster = RedisCluster::start(&Plan::of(3));
