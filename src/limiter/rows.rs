@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, RowEvent};
-use weir_engine::rows::{ENDED_ROW_KEPT_US, ROW_ID, Row, RowMisfit, row_key};
+use weir_engine::rows::{ENDED_ROW_KEPT_US, ROW_ID, Row, RowMisfit, RowPart, row_key};
 use weir_engine::{Entry, Micros, PolicySet, Rule, Unit, key};
 use weir_store::{Clock, RowChange, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
@@ -56,6 +56,17 @@ pub enum RowRefused {
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
+}
+
+impl RowRefused {
+    /// The part of the row that does not fit the policies.
+    #[must_use]
+    pub fn part(&self) -> Option<RowPart> {
+        match self {
+            Self::Misfit(misfit) => Some(misfit.part()),
+            _ => None,
+        }
+    }
 }
 
 fn unconfirmed(error: &StoreError) -> String {
@@ -112,6 +123,20 @@ struct FoundPage<'a> {
     rows: Vec<Found<'a>>,
     foreign: Vec<String>,
     next: Option<String>,
+}
+
+fn has_one_limit_per_second(rule: &Rule) -> bool {
+    matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
+}
+
+/// Whether a row of a file beside the policies fits these policies.
+///
+/// # Errors
+/// If it does not fit.
+pub fn check_of_file(policies: &PolicySet, row: &Row) -> Result<(), RowRefused> {
+    let (rule, _) = row_key(policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
+    row.content.limits(rule).map_err(RowRefused::Misfit)?;
+    text::stored(row).map_err(RowRefused::Invalid).map(|_| ())
 }
 
 /// The rows of one store, for operators.
@@ -188,7 +213,16 @@ impl RowTable {
 
     /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
     fn is_per_second(&self, rule: &Rule) -> bool {
-        self.per_second.is_some() && matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
+        self.per_second.is_some() && has_one_limit_per_second(rule)
+    }
+
+    /// A rule with rows that this table keeps in its only store. Servers with a second Redis look for them there. [st-3]
+    #[must_use]
+    pub fn rule_of_second_store(&self) -> Option<String> {
+        let policies = self.policies();
+        let mut rules = policies.rules().iter().filter(|_| self.per_second.is_none());
+        let rule = rules.find(|rule| rule.rows.is_some() && has_one_limit_per_second(rule))?;
+        Some(format!("{} {}", rule.domain, rule.path))
     }
 
     fn store_of(&self, is_per_second: bool) -> &Arc<dyn Store> {
@@ -467,10 +501,10 @@ impl RowTable {
     ///
     /// # Errors
     /// The position and reason of each row that does not fit these policies, at most `most`.
-    pub fn replace_of_files(
+    pub fn replace_of_files<'r>(
         &self,
         policies: &PolicySet,
-        rows: impl IntoIterator<Item = Row>,
+        rows: impl IntoIterator<Item = &'r Row>,
         most: usize,
     ) -> Result<usize, Vec<(usize, RowRefused)>> {
         let mut ready = Vec::new();
@@ -480,12 +514,12 @@ impl RowTable {
                 .and_then(|(rule, key)| self.known.fitted(rule, &row.content).map(|_| key));
             let result = match fitted {
                 Ok(_) if ready.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
-                Ok(key) => text::stored(&row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
+                Ok(key) => text::stored(row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
                 Err(misfit) => Err(RowRefused::Misfit(misfit)),
             };
             match result {
                 Ok((key, stored)) => {
-                    ready.push((key.into(), (stored, Arc::new(row.content))));
+                    ready.push((key.into(), (stored, Arc::new(row.content.clone()))));
                 }
                 Err(refused) => {
                     problems.push((at, refused));

@@ -87,12 +87,12 @@ impl World {
     /// with its place and why.
     pub fn replace_rows(&self, given: &GivenRows) -> Option<(usize, String)> {
         let (mut fitting, mut left_out, mut first) = (Vec::with_capacity(given.rows.len()), 0, None);
-        for (line, row) in &given.rows {
-            match self.rows.check(row) {
-                Ok(()) => fitting.push(row.clone()),
+        for line in &given.rows {
+            match self.rows.check(&line.row) {
+                Ok(()) => fitting.push(&line.row),
                 Err(refused) => {
                     left_out += 1;
-                    first.get_or_insert_with(|| given.at(*line, &refused.to_string()));
+                    first.get_or_insert_with(|| given.problem(line, refused.part(), &refused));
                 }
             }
         }

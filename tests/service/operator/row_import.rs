@@ -115,10 +115,10 @@ fn a_wrong_line_stops_an_import_into_redis_before_the_first_row() {
     let (code, error) = failed(&import(&wrong, &direct, &[]));
     assert_eq!(code, Some(1));
     for line in [
-        "3 wrong lines, nothing was written:".to_owned(),
-        format!("{wrong}:3: column 1: the rule has no plan \"lead\": there is free, gold, max"),
-        format!("{wrong}:4: column 13: until: "),
-        format!("{wrong}:5: column 1: no policy has this domain"),
+        "3 wrong lines, nothing was written".to_owned(),
+        format!("{wrong}:3:8: the rule has no plan \"lead\": there is free, gold, max"),
+        format!("{wrong}:4:13: until: "),
+        format!("{wrong}:5:1: no policy has this domain"),
     ] {
         assert!(error.contains(&line), "{line}\n{error}");
     }
@@ -174,6 +174,25 @@ fn an_import_takes_a_regular_file_only_and_does_not_wait_for_others() {
 }
 
 #[test]
+fn an_import_without_the_second_redis_of_the_servers_names_the_rule_whose_rows_belong_there() {
+    let redis = RedisServer::start();
+    let files = Files::new();
+    files.write("policies/api.yaml", &POLICY.replace("shop", "api").replace("/day", "/s"));
+    let customers = files.write("customers.csv", "domain,tenant,plan\napi,acme,gold\n");
+    let (url, policies) = (redis.url(), files.path("policies"));
+    let direct = ["--redis", &url, "--policies", &policies];
+    let note = "weir: the rule api tenant has one limit per second: if the servers have redis.per_second.url, \
+                import with this setting too, or its rows have no effect\n";
+    let notes = |environment: &[(&str, &str)]| {
+        let output = import(&customers, &direct, environment);
+        imported(&output);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(notes(&[]), note);
+    assert_eq!(notes(&[("WEIR__REDIS__PER_SECOND__URL", &url)]), "");
+}
+
+#[test]
 fn rows_go_to_the_node_of_their_states_in_a_cluster() {
     const ROWS: usize = 60;
     let cluster = RedisCluster::start(&Plan::of(3));
@@ -219,6 +238,6 @@ fn a_hostile_file_of_any_size_needs_the_memory_of_a_line() {
     let direct = ["--redis", &url, "--policies", &policies, "--skip"];
     let output = imported_within(Path::new(&path), &direct, ADDRESS_SPACE_KIB);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("hostile.csv:3: column 1: a line has at most 8192 bytes"), "{error}");
+    assert!(error.contains("hostile.csv:3:1: a line has at most 8192 bytes"), "{error}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 1 wrong\n");
 }
