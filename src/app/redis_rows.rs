@@ -1,12 +1,13 @@
 //! Opens the rows of a Redis for programs that serve no requests. [rw-6]
 //!
-//! Rows of a server are in server.rs. The commands that use rows are in cli.
+//! Not here: the files of rows of a server (rows.rs), its table of rows (server.rs), and the commands (cli).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_limiter::Policies;
 use weir_limiter::rows::RowTable;
+use weir_limiter::rows::known::KnownRows;
 use weir_policies::Dialect;
 use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_store::{StoreError, SystemClock};
@@ -48,6 +49,6 @@ pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
         })?;
     }
     let policies = Arc::new(Policies::new(policies, metrics.observer()));
-    let (known, clock) = (Arc::default(), Arc::new(SystemClock));
+    let (known, clock) = (Arc::new(KnownRows::of(&*first)), Arc::new(SystemClock));
     Ok(RowTable::new(first, per_second, policies, known, clock, metrics.observer()))
 }

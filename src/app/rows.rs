@@ -11,8 +11,8 @@ use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_http::ServiceState;
 use weir_lifecycle::{Life, Phase, on_own_thread};
-use weir_limiter::rows::known::{KnownRows, ROWS_OF_PROCESS_MAX};
-use weir_limiter::rows::{RowRefused, RowTable};
+use weir_limiter::rows::known::KnownRows;
+use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
 use weir_policies::RowsBeside;
 use weir_policies::files::{Source, row_files};
 use weir_policies::watch::{Change, POLL_EVERY, Watch};
@@ -144,13 +144,15 @@ impl Looks {
             Err(problems) => return Some(Err(problems)),
         };
         if std::mem::replace(&mut self.had_files, files > 0) || files > 0 {
-            match self.table.replace_of_files(&policies, rows.rows(), PROBLEMS_MAX) {
-                Ok(rows) => tracing::info!(rows, files, "rows of files loaded"),
-                Err(refused) => {
-                    let problem = |(at, refused): &(usize, _)| rows.problem(*at, RowRefused::part(refused), refused);
-                    return Some(Err(refused.iter().map(problem).collect()));
-                }
+            let ((rows, places), mut problems) = (rows.into_parts(), Vec::new());
+            let fitting = self.table.fitting(&policies, rows, |at, refused| {
+                problems.push(places.problem(at, refused.part(), &refused));
+                problems.len() < PROBLEMS_MAX
+            });
+            if !problems.is_empty() {
+                return Some(Err(problems));
             }
+            tracing::info!(rows = self.table.replace_of_files(fitting), files, "rows of files loaded");
         }
         Some(Ok(()))
     }
@@ -158,7 +160,7 @@ impl Looks {
 
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
-    metrics.gauge("weir_rows_known", &[], move || of.len() as u64);
+    metrics.gauge("weir_rows_known", &[], move || of.count() as u64);
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ descriptors:
             let observer = Arc::new(Silent);
             let policies = Arc::new(Policies::new(policies(POLICY), observer.clone()));
             let store: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), observer.clone()));
-            let known = Arc::<KnownRows>::default();
+            let known = Arc::new(KnownRows::of(&*store));
             let table = RowTable::new(store, None, policies.clone(), known.clone(), Arc::new(SystemClock), observer);
             let source = Source::from(directory.path());
             let looks = Looks { table: Arc::new(table), policies: source, watch: None, under: None, had_files: false };
@@ -232,26 +234,26 @@ descriptors:
     #[test]
     fn a_file_that_is_being_written_is_not_in_force_also_if_policies_change_meanwhile() {
         let mut looked = Looked::new(&[("a.rows.csv", "domain,tenant,plan\nshop,acme,gold\nshop,globex,gold\n")]);
-        assert_eq!((looked.look(), looked.known.len()), (Some(Ok(())), 2));
+        assert_eq!((looked.look(), looked.known.count()), (Some(Ok(())), 2));
         assert_eq!(looked.look(), None);
         let mut text = "domain,tenant,plan\n".to_owned();
         for number in 0..9 {
             looked.write("a.rows.csv", &text);
             looked.policies.replace(policies(&POLICY.replace("3/day", &format!("{}/day", 4 + number))));
             for _ in 0..4 {
-                assert_eq!((looked.look(), looked.known.len()), (None, 2), "half of a file");
+                assert_eq!((looked.look(), looked.known.count()), (None, 2), "half of a file");
             }
             text.push_str(&format!("shop,t{number},gold\n"));
         }
         looked.write("a.rows.csv", &text);
-        assert_eq!((looked.after_a_rest(), looked.known.len()), (Ok(()), 9));
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 9));
         // Policies that change alone.
         looked.policies.replace(policies(&POLICY.replace("gold", "lead")));
         let problems = looked.look().unwrap().unwrap_err();
         let place = looked.directory.path().join("a.rows.csv").display().to_string();
         assert_eq!(problems.len(), 9);
         assert!(problems[0].starts_with(&format!("{place}:2:9: the rule has no plan \"gold\"")), "{problems:?}");
-        assert_eq!((looked.look(), looked.known.len()), (None, 9), "the last good rows");
+        assert_eq!((looked.look(), looked.known.count()), (None, 9), "the last good rows");
     }
 
     #[test]
@@ -260,12 +262,12 @@ descriptors:
         looked.write("b.rows.csv", "domain,tenant,plan\nshop,globex,gold\nshop,acme,gold\n");
         let path = |name: &str| looked.directory.path().join(name).display().to_string();
         let twice = format!("{}:3:6: the descriptor of {}:2 once more", path("b.rows.csv"), path("a.rows.csv"));
-        assert_eq!((looked.look(), looked.known.len()), (Some(Err(vec![twice])), 0));
+        assert_eq!((looked.look(), looked.known.count()), (Some(Err(vec![twice])), 0));
         looked.write("b.rows.csv", "domain,tenant,plan\nshop,globex,gold\n");
-        assert_eq!((looked.after_a_rest(), looked.known.len()), (Ok(()), 2));
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 2));
         for name in ["a.rows.csv", "b.rows.csv"] {
             fs::remove_file(looked.directory.path().join(name)).unwrap();
         }
-        assert_eq!((looked.after_a_rest(), looked.known.len()), (Ok(()), 0));
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 0));
     }
 }

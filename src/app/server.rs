@@ -10,7 +10,6 @@ use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, S
 use weir_lifecycle::{Done, Life, Phase, Phases, ServiceManager, Shutdown, Supervisor};
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
-use weir_limiter::rows::known::KnownRows;
 use weir_limiter::{Limiter, Options, Policies};
 use weir_policies::Dialect;
 use weir_rls::configured;
@@ -154,7 +153,6 @@ impl Server {
         let Self { settings, metrics, supervisor, life, control, .. } = self;
         let local = control.local(settings, metrics);
         let deny_cache = control.deny_cache(settings);
-        let known_rows = Arc::<KnownRows>::default();
         // The store in this process, if there is one.
         let embedded = Arc::downgrade(local.as_ref().unwrap_or(&control.first));
         let options = Options {
@@ -164,9 +162,9 @@ impl Server {
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
-            rows: known_rows.clone(),
             ..Options::new(control.first.clone())
         };
+        let known_rows = options.rows.clone();
         let limiters = Limiters { policies: policies.clone(), metrics: metrics.clone(), options };
         let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
         let table = Arc::new(table);
@@ -174,7 +172,7 @@ impl Server {
             control.first.clone(),
             control.per_second.clone(),
             policies.clone(),
-            known_rows.clone(),
+            known_rows,
             Arc::new(SystemClock),
             metrics.observer(),
         ));
@@ -207,7 +205,7 @@ impl Server {
         metrics::add_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
         metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end);
         overrides::add_gauges(metrics, &table);
-        rows::add_gauge(metrics, &known_rows);
+        rows::add_gauge(metrics, row_table.known());
         Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
     }
 

@@ -8,8 +8,7 @@ use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
-use weir_limiter::rows::known::ROWS_OF_PROCESS_MAX;
-use weir_limiter::rows::{RowRefused, check_of_file};
+use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
 use weir_policies::files::{Source, is_test, is_traffic, row_files};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{
@@ -106,14 +105,15 @@ fn checked(
 fn rows_beside(source: &Source, loaded: &Loaded) -> Result<Option<String>, Failed> {
     let files = row_files(source.clone()).map_err(|error| Failed::Rows(vec![error.to_string()]))?;
     let beside = RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX).map_err(Failed::Rows)?;
-    let checked = beside.rows().map(|row| check_of_file(&loaded.policies, row)).enumerate();
-    let problem = |(at, refused): (usize, RowRefused)| beside.problem(at, refused.part(), &refused);
+    let (rows, places) = beside.into_parts();
+    let checked = rows.iter().map(|row| check_of_file(&loaded.policies, row)).enumerate();
+    let problem = |(at, refused): (usize, RowRefused)| places.problem(at, refused.part(), &refused);
     let wrong = checked.filter_map(|(at, row)| Some((at, row.err()?)));
     let problems: Vec<String> = wrong.take(PROBLEMS_MAX).map(problem).collect();
     if !problems.is_empty() {
         return Err(Failed::Rows(problems));
     }
-    let total = || format!("{} in {}", counted(beside.rows().len(), "row"), counted(files.len(), "file"));
+    let total = || format!("{} in {}", counted(rows.len(), "row"), counted(files.len(), "file"));
     Ok((!files.is_empty()).then(total))
 }
 

@@ -19,7 +19,7 @@ use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent, RowPart};
 use weir_engine::words::{counted, printable};
-use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors};
 use weir_settings::Settings;
 use weir_store::{Clock as _, SystemClock};
@@ -308,7 +308,7 @@ fn json_text(row: &Row) -> String {
 impl ShownRow {
     /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
-        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
+        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
         let limits = limits.iter().map(JsonNumbers::from).collect();
         let (domain, descriptor, plan) = (domain.clone(), descriptor.clone(), plan.clone());
         JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone() }.row().ok()
@@ -316,16 +316,17 @@ impl ShownRow {
 
     /// One line for people.
     fn line(&self) -> String {
-        let content = match &self.plan {
+        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
+        let content = match plan {
             Some(plan) => format!("plan {}", printable(plan)),
-            None => shown::text(&self.limits),
+            None => shown::text(limits),
         };
-        let mut line = format!("{} {}   {content}", printable(&self.domain), printable(&self.descriptor));
-        if let Some(until) = &self.until {
+        let mut line = format!("{} {}   {content}", printable(domain), printable(descriptor));
+        if let Some(until) = until {
             line.push_str(&format!("   until {}", printable(until)));
         }
-        if !self.note.is_empty() {
-            line.push_str(&format!("   {}", printable(&self.note)));
+        if !note.is_empty() {
+            line.push_str(&format!("   {}", printable(note)));
         }
         line
     }
@@ -350,8 +351,8 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
             ends.extend(answer.results.into_iter().map(|result| match result {
-                ShownResult::Word(word) if word == "same" => LineEnd::Same,
-                ShownResult::Word(_) => LineEnd::Written,
+                ShownResult::Word(word) if word == "written" => LineEnd::Written,
+                ShownResult::Word(_) => LineEnd::Same,
                 ShownResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
                 ShownResult::Refused { refused, part, .. } => LineEnd::Refused(part.map(Into::into), refused),
             }));
@@ -392,7 +393,11 @@ impl Direct<'_> {
             return rows.iter().map(check).collect();
         }
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
-        let end = |written: Written| if written.is_same { LineEnd::Same } else { LineEnd::Written };
+        let end = |written: Written| match written.result {
+            WriteResult::Written => LineEnd::Written,
+            // An import sends each descriptor once.
+            WriteResult::Same | WriteResult::Replaced => LineEnd::Same,
+        };
         written.map(|written| written.map_or_else(refused, end)).collect()
     }
 }

@@ -126,6 +126,10 @@ impl Limit {
         self.window
     }
 
+    pub fn is_per_second(&self) -> bool {
+        self.window.unit() == Some(Unit::Second)
+    }
+
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

@@ -221,6 +221,12 @@ impl Rule {
         self.limits.iter().filter(|limit| !limit.shadow).count() == 1
     }
 
+    /// Whether the rule has exactly one limit, also counting those on trial, and it is per second. A second store keeps the
+    /// states and rows of such rules. [st-3]
+    pub fn is_single_per_second(&self) -> bool {
+        matches!(&*self.limits, [limit] if limit.is_per_second())
+    }
+
     /// Whether two rules have equal content: all fields except those of their place in a policy set.
     pub fn has_content_of(&self, other: &Self) -> bool {
         // Each field is named, so that the compiler reports a new one.

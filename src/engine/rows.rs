@@ -11,11 +11,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::descriptor::{Entries, Entry, as_entries};
 use super::key;
-use super::limit::Limit;
 use super::overrides::{Misfit, Numbers, numbers_text, replaced};
 use super::plans::PlanLimits;
 use super::policy::{Match, PolicySet, Rule};
-use super::time::{Micros, Unit};
+use super::time::Micros;
 
 /// The part after the tag in the key of a row. No limit has this id. [rw-2]
 pub const ROW_ID: &str = "row";
@@ -159,9 +158,8 @@ pub fn row_key<'p>(
 /// states would then be in two stores. [rw-5]
 #[must_use]
 pub fn is_in_two_stores(limits: &PlanLimits, rule: &Rule) -> bool {
-    let is_per_second = |limit: &Limit| limit.window().unit() == Some(Unit::Second);
     let [first] = &*rule.limits else { return false };
-    limits.iter().flatten().any(|limit| is_per_second(limit) != is_per_second(first))
+    limits.iter().flatten().any(|limit| limit.is_per_second() != first.is_per_second())
 }
 
 /// The version of a row: 52 bits of the SHA-256 of its text, so equal texts have equal versions. Never 0, which means

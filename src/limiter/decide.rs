@@ -16,15 +16,16 @@ use weir_store::{Before, Failure, RowVersion, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::leases::{CountedKeys, Found, ToTake};
-use super::matched::{Decided, Matched, RowSource, Selected};
+use super::matched::{Decided, Matched, Selected};
 use super::policies::InForce;
+use super::rows::known::RowSource;
 use super::split::{as_unknown, decide_split};
 use super::stores::Request;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
-/// The most times that a request is planned. It is planned again if the store finds that one of its rows has changed.
+/// The most times that the stores decide one request. They decide again if they find that one of its rows has changed.
 /// [rw-2]
-const ROUNDS_MAX: u32 = 32;
+const DECISIONS_MAX: u32 = 16;
 
 /// A request waits for hits that a call charges ahead for one third of its time at most. [ls-4]
 const WAIT_SHARE: u32 = 3;
@@ -54,7 +55,7 @@ impl Limiter {
         self.decide_matched(&request.with(&matched), query).await
     }
 
-    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<RowSource<'_>>) -> Matched<'a> {
+    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<&RowSource<'_>>) -> Matched<'a> {
         let options = &self.stores.options;
         Matched::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
     }
@@ -62,23 +63,26 @@ impl Limiter {
     /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
     /// has a different row. [rw-2]
     async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
-        let mut is_again = false;
-        let mut unread = None;
-        for round in 1.. {
-            let matched = self.matched(asked, Some(self.stores.row_source()));
-            let is_last = round >= ROUNDS_MAX || Instant::now() >= asked.deadline;
-            if unread.is_none() && matched.unknown_rows().next().is_some() {
-                let read =
-                    if is_last { Err(unread_in_time()) } else { self.stores.read_rows(&matched, asked.deadline).await };
-                unread = read.err();
-                continue;
+        let mut rows = self.stores.row_source();
+        for decision in 1.. {
+            let mut matched = self.matched(asked, Some(&rows));
+            let mut unread = None;
+            if matched.unknown_rows().next().is_some() {
+                unread = self.stores.read_rows(&matched, asked.deadline).await.err();
+                // A row that others have changed meanwhile is unknown again. Its descriptor then has the default plan,
+                // which the store compares too.
+                matched = self.matched(asked, Some(&rows));
             }
-            let request =
-                Request { can_ask_again: !is_last, is_again, unread: unread.as_ref(), ..asked.with(&matched) };
-            is_again = true;
+            let request = Request {
+                can_ask_again: decision < DECISIONS_MAX && Instant::now() < asked.deadline,
+                is_again: decision > 1,
+                unread: unread.as_ref(),
+                ..asked.with(&matched)
+            };
             match self.decide_matched(&request, asked.query).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
+                    rows.checks_ends = false;
                 }
                 decided => {
                     let unfit = matched.rows.iter().filter(|row| row.is_unfit).count();
@@ -89,7 +93,7 @@ impl Limiter {
                 }
             }
         }
-        unreachable!("the last round has an answer")
+        unreachable!("the last decision has an answer")
     }
 
     /// Decides a request whose limits are known.
@@ -347,12 +351,6 @@ impl<'a> Asked<'a, '_> {
             trace,
         }
     }
-}
-
-/// The failure of a request whose rows were evicted each time after they were read.
-fn unread_in_time() -> StoreError {
-    let message = "the rows of the request could not be read in time".to_owned();
-    StoreError::NotSent(Failure { kind: "stale_row", message })
 }
 
 /// The answer if nothing can match. [mt-7]

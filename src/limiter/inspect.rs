@@ -8,9 +8,9 @@ use weir_engine::{Entry, Hits, Limit, Micros, State, key};
 use weir_store::StoreError;
 
 use super::Limiter;
-use super::matched::RowSource;
 use super::policies::InForce;
-use super::rows::known::KnownRow;
+use super::rows::known::RowSource;
+use super::rows::row::KnownRow;
 
 /// The state of one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Limiter {
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;
-        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), self.stores.row_source());
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), &self.stores.row_source());
         let Some((_, first)) = keyed.first() else {
             return Ok(Vec::new());
         };
@@ -61,13 +61,12 @@ impl Limiter {
 
     /// Reads the row of a descriptor, if its rule has rows, because another process may have changed it.
     async fn know_row(&self, in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> Result<(), StoreError> {
-        let rows = self.stores.row_source();
+        let Some(cache) = self.stores.options.rows.cache() else { return Ok(()) };
         let Ok((rule, key)) = row_key(&in_force.policies, domain, entries) else { return Ok(()) };
-        let Some(first) = rule.limits.first().filter(|_| !rows.are_own) else { return Ok(()) };
-        let store = self.stores.store_of(first, rule.limits.len() == 1);
+        let store = self.stores.store_of_rule(rule);
         let deadline = Instant::now() + self.stores.options.budget;
         for read in store.read_rows(&[&key], deadline).get().await? {
-            rows.known.insert(&key, KnownRow::of(&read).0);
+            cache.insert(&key, KnownRow::of(&read).0);
         }
         Ok(())
     }
@@ -80,7 +79,7 @@ impl Limiter {
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let in_force = self.policies.snapshot();
         self.know_row(&in_force, domain, entries).await?;
-        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), self.stores.row_source());
+        let keyed = keys_of(&in_force, domain, entries, self.stores.options.clock.now(), &self.stores.row_source());
         let Some((_, first)) = keyed.first() else {
             return Ok((Vec::new(), 0));
         };
@@ -113,7 +112,7 @@ fn keys_of<'p>(
     domain: &str,
     entries: &[Entry<'_>],
     now: Micros,
-    rows: RowSource<'_>,
+    rows: &RowSource<'_>,
 ) -> Vec<(String, Cow<'p, Limit>)> {
     let InForce { policies, overrides, .. } = in_force;
     let Some(domain) = policies.domain(domain) else {
@@ -128,12 +127,8 @@ fn keys_of<'p>(
         (Some(limits), _) => limits.iter().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
         (None, Some(rule)) if rule.rows.is_some() => {
             let key = format!("{tag}{ROW_ID}");
-            let known = if rows.are_own {
-                rows.known.find_own(&key, || now)
-            } else {
-                rows.known.find(&key).unwrap_or_default()
-            };
-            match rows.known.limits(rule, &known).0 {
+            let known = rows.find(&key, || now).unwrap_or_default();
+            match rows.limits(rule, &known).0 {
                 Cow::Borrowed(limits) => limits.iter().flatten().map(|limit| keyed(Cow::Borrowed(limit))).collect(),
                 Cow::Owned(limits) => limits.into_iter().flatten().map(|limit| keyed(Cow::Owned(limit))).collect(),
             }

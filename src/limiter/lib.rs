@@ -93,7 +93,7 @@ pub struct Options {
     pub leases: Arc<Leases>,
     /// Keys with alerts whose last charge has an unknown outcome, shared by all limiters of the process.
     pub unanswered: Arc<Unanswered>,
-    /// The known rows, shared by all limiters of the process. [rw-2]
+    /// The known rows of the store, shared by all limiters of the process. [rw-2]
     pub rows: Arc<KnownRows>,
     /// How requests are charged if their domain does not set it.
     pub mode: Mode,
@@ -113,19 +113,19 @@ impl Options {
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
-            store,
             per_second: None,
             local: None,
             deny_cache: None,
             leases: Arc::default(),
             unanswered: Arc::default(),
-            rows: Arc::default(),
+            rows: Arc::new(KnownRows::of(&*store)),
             mode: Mode::Atomic,
             on_error: OnError::Error,
             modes: Modes::default(),
             budget: BUDGET,
             process: RandomState::new().hash_one(BUDGET),
             clock: Arc::new(SystemClock),
+            store,
         }
     }
 }
@@ -141,7 +141,6 @@ impl Limiter {
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
         let counts = Counts::new(observer.clone(), options.unanswered.clone());
-        options.rows.set_second_store(options.per_second.is_some());
         Self { policies, stores: Stores::new(options, observer), counts }
     }
 

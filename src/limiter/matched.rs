@@ -18,7 +18,7 @@ use weir_engine::{
 use weir_store::{Clock, RowVersion};
 
 use super::policies::InForce;
-use super::rows::known::KnownRows;
+use super::rows::known::RowSource;
 use super::{Answer, Detail, FitsAfter, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// The initial capacity of the text with all keys: enough for a few charges.
@@ -42,7 +42,7 @@ pub(super) struct Matched<'p> {
     /// matches.
     met: SmallVec<[Match<'p>; 4]>,
     /// The descriptors whose limits are not those of a rule. Usually empty.
-    own_limits: Vec<(usize, OwnLimits<'p>)>,
+    other_limits: Vec<(usize, OtherLimits<'p>)>,
     pub(super) origins: SmallVec<[Origin; 4]>,
     /// The rows that determine limits, in the order of the descriptors. [rw-2]
     pub(super) rows: Vec<MatchedRow>,
@@ -53,30 +53,30 @@ pub(super) struct Matched<'p> {
 }
 
 /// The limits of a descriptor that differ from its rule's as written.
-enum OwnLimits<'p> {
+enum OtherLimits<'p> {
     /// The limit of the request. [mt-6]
-    OfRequest(Limit),
+    Request(Limit),
     /// The limits of an override. [ov-1]
-    Set(&'p [Limit]),
+    Override(&'p [Limit]),
     /// The limits of the descriptor's row. [rw-1]
-    OfRow(Cow<'p, PlanLimits>),
+    Row(Cow<'p, PlanLimits>),
 }
 
-impl OwnLimits<'_> {
+impl OtherLimits<'_> {
     fn len(&self) -> usize {
         match self {
-            Self::OfRequest(_) => 1,
-            Self::Set(limits) => limits.len(),
-            Self::OfRow(limits) => limits.len(),
+            Self::Request(_) => 1,
+            Self::Override(limits) => limits.len(),
+            Self::Row(limits) => limits.len(),
         }
     }
 
     /// The limit at this position. None if the descriptor's plan does not have it.
     fn at(&self, position: usize) -> Option<&Limit> {
         match self {
-            Self::OfRequest(limit) => Some(limit),
-            Self::Set(limits) => Some(&limits[position]),
-            Self::OfRow(limits) => limits[position].as_ref(),
+            Self::Request(limit) => Some(limit),
+            Self::Override(limits) => Some(&limits[position]),
+            Self::Row(limits) => limits[position].as_ref(),
         }
     }
 }
@@ -92,14 +92,6 @@ pub(super) struct MatchedRow {
     pub(super) is_unfit: bool,
     /// Whether no limit applies to the descriptor.
     is_unlimited: bool,
-}
-
-/// Where [`Matched`] finds the rows of its descriptors.
-#[derive(Clone, Copy)]
-pub(super) struct RowSource<'r> {
-    pub(super) known: &'r KnownRows,
-    /// Whether the rows are those of this process. Then all of them are known.
-    pub(super) are_own: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -205,7 +197,7 @@ impl<'p> Matched<'p> {
         modes: Modes,
         query: &Query<'_>,
         clock: &dyn Clock,
-        rows: Option<RowSource<'_>>,
+        rows: Option<&RowSource<'_>>,
     ) -> Self {
         let policies = &*in_force.policies;
         let overrides = in_force.overrides.as_deref();
@@ -217,7 +209,7 @@ impl<'p> Matched<'p> {
             has_leases: false,
             has_open_quota: false,
             met: SmallVec::new(),
-            own_limits: Vec::new(),
+            other_limits: Vec::new(),
             origins: SmallVec::new(),
             rows: Vec::new(),
             unmatched: 0,
@@ -226,7 +218,7 @@ impl<'p> Matched<'p> {
         for (group, asked) in query.descriptors.iter().enumerate() {
             matched.met.push(match asked.limit {
                 Some((requests, unit)) => {
-                    matched.own_limits.push((group, OwnLimits::OfRequest(Limit::per_unit(requests, unit))));
+                    matched.other_limits.push((group, OtherLimits::Request(Limit::per_unit(requests, unit))));
                     Match { rule: None, shared: Vec::new() }
                 }
                 None => {
@@ -260,16 +252,16 @@ impl<'p> Matched<'p> {
         replaced: &[&str],
         overrides: Option<&'p Overrides>,
         clock: &dyn Clock,
-        rows: Option<RowSource<'_>>,
+        rows: Option<&RowSource<'_>>,
     ) -> bool {
         let mut tag = overrides.and_then(|overrides| self.apply(overrides, group, query, clock));
         // An override has priority over a row. [rw-3]
-        if let Some(rows) = rows.filter(|_| own_limits(&self.own_limits, group).is_none()) {
+        if let Some(rows) = rows.filter(|_| other_limits(&self.other_limits, group).is_none()) {
             tag = self.apply_row(rows, group, query, clock, tag);
         }
         let met = &self.met[group];
-        let own = own_limits(&self.own_limits, group);
-        let count = match (met.rule, own) {
+        let other = other_limits(&self.other_limits, group);
+        let count = match (met.rule, other) {
             (_, Some(limits)) => limits.len(),
             (Some(rule), None) => rule.limits.len(),
             (None, None) => return false,
@@ -284,7 +276,7 @@ impl<'p> Matched<'p> {
         };
         let mut is_charged = false;
         for i in 0..count {
-            let Some(limit) = limit_at(met.rule, own, i) else { continue };
+            let Some(limit) = limit_at(met.rule, other, i) else { continue };
             if is_replaced(limit.name.as_deref(), replaced) {
                 continue;
             }
@@ -328,7 +320,7 @@ impl<'p> Matched<'p> {
         key::write_tag(&mut self.keys, &self.domain.name, entries, shared);
         let tag = start..self.keys.len();
         let limits = overrides.limits(&self.keys[tag.clone()], || clock.now());
-        self.own_limits.extend(limits.map(|limits| (group, OwnLimits::Set(limits))));
+        self.other_limits.extend(limits.map(|limits| (group, OtherLimits::Override(limits))));
         Some(tag)
     }
 
@@ -338,7 +330,7 @@ impl<'p> Matched<'p> {
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn apply_row(
         &mut self,
-        rows: RowSource<'_>,
+        rows: &RowSource<'_>,
         group: usize,
         query: &Query<'_>,
         clock: &dyn Clock,
@@ -358,10 +350,10 @@ impl<'p> Matched<'p> {
         self.keys.push_str(ROW_ID);
         let key = (start, self.keys.len());
         let text = &self.keys[key.0..key.1];
-        let known = if rows.are_own { Some(rows.known.find_own(text, || clock.now())) } else { rows.known.find(text) };
+        let known = rows.find(text, || clock.now());
         let version = known.as_ref().map(|known| known.version);
         let known = known.unwrap_or_default();
-        let (limits, is_fit) = rows.known.limits(rule, &known);
+        let (limits, is_fit) = rows.limits(rule, &known);
         let is_unlimited = limits.iter().all(Option::is_none);
         let group_number = group as u16;
         self.rows.push(MatchedRow {
@@ -372,7 +364,7 @@ impl<'p> Matched<'p> {
             is_unfit: !is_fit,
             is_unlimited,
         });
-        self.own_limits.push((group, OwnLimits::OfRow(limits)));
+        self.other_limits.push((group, OtherLimits::Row(limits)));
         Some(start..end_of_tag)
     }
 
@@ -404,8 +396,8 @@ impl<'p> Matched<'p> {
 
     fn limit(&self, origin: &Origin) -> &Limit {
         let group = usize::from(origin.group);
-        let own = own_limits(&self.own_limits, group);
-        limit_at(self.met[group].rule, own, origin.limit)
+        let other = other_limits(&self.other_limits, group);
+        limit_at(self.met[group].rule, other, origin.limit)
             .unwrap_or_else(|| unreachable!("a descriptor without limits is not charged"))
     }
 
@@ -560,13 +552,13 @@ impl<'p> Matched<'p> {
 }
 
 /// The limits of a descriptor, if they are not those of its rule.
-fn own_limits<'o, 'p>(own: &'o [(usize, OwnLimits<'p>)], group: usize) -> Option<&'o OwnLimits<'p>> {
-    own.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits)
+fn other_limits<'o, 'p>(all: &'o [(usize, OtherLimits<'p>)], group: usize) -> Option<&'o OtherLimits<'p>> {
+    all.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits)
 }
 
 /// The limit of a descriptor at this position. None if it has none.
-fn limit_at<'l>(rule: Option<&'l Rule>, own: Option<&'l OwnLimits<'_>>, position: usize) -> Option<&'l Limit> {
-    match own {
+fn limit_at<'l>(rule: Option<&'l Rule>, other: Option<&'l OtherLimits<'_>>, position: usize) -> Option<&'l Limit> {
+    match other {
         Some(limits) => limits.at(position),
         None => rule.map(|rule| &rule.limits[position]),
     }

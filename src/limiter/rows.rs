@@ -3,29 +3,31 @@
 //! This file is the table of rows for operators: reading, writing and listing. The effect of a row on a decision is in
 //! matched.rs and decide.rs. The lines of files of rows are in the package policies.
 
+pub(super) mod cache;
 pub mod known;
+mod place;
+mod process;
+pub(super) mod row;
 mod text;
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, RowEvent};
 use weir_engine::rows::{ENDED_ROW_KEPT_US, ROW_ID, Row, RowMisfit, RowPart, row_key};
-use weir_engine::{Entry, Micros, PolicySet, Rule, Unit, key};
-use weir_store::{Clock, RowChange, RowRead, ScanPosition, Store, StoreError, StoredRow};
+use weir_engine::{Entry, Micros, PolicySet, Rule, key};
+use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
-use self::known::{KnownRow, KnownRows, ROWS_OF_PROCESS_MAX, Removal};
+use self::known::{KnownRows, limits_of};
+use self::place::Place;
+pub use self::process::ROWS_OF_PROCESS_MAX;
+use self::process::Removal;
+use self::row::ParsedRow;
 pub use self::text::fuzz;
 use super::Policies;
 
-/// The timeout of one call to the store.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of rows that are read or written at the same time.
 const AT_ONCE: usize = 256;
-/// The most rows of this process in one page.
-const PAGE_ROWS: usize = 5_000;
-/// The most steps of a scan in one page.
-const PAGE_STEPS: usize = 50;
 /// How often weir reads a row again that others change before its removal.
 const REMOVE_ATTEMPTS: usize = 16;
 
@@ -80,8 +82,16 @@ fn unconfirmed(error: &StoreError) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     pub before: Option<Row>,
+    pub result: WriteResult,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteResult {
+    Written,
     /// The store already had the same row, set by an operator, so weir wrote nothing.
-    pub is_same: bool,
+    Same,
+    /// A later row of the same call has the same descriptor, so weir wrote only that one.
+    Replaced,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +122,7 @@ struct Cursor {
 
 /// A row and its place.
 struct Found<'a> {
-    store: &'a Arc<dyn Store>,
+    place: Place<'a>,
     key: String,
     stored: StoredRow,
     row: Row,
@@ -125,21 +135,7 @@ struct FoundPage<'a> {
     next: Option<String>,
 }
 
-fn has_one_limit_per_second(rule: &Rule) -> bool {
-    matches!(&*rule.limits, [limit] if limit.window().unit() == Some(Unit::Second))
-}
-
-/// Whether a row of a file beside the policies fits these policies.
-///
-/// # Errors
-/// If it does not fit.
-pub fn check_of_file(policies: &PolicySet, row: &Row) -> Result<(), RowRefused> {
-    let (rule, _) = row_key(policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
-    row.content.limits(rule).map_err(RowRefused::Misfit)?;
-    text::stored(row).map_err(RowRefused::Invalid).map(|_| ())
-}
-
-/// The rows of one store, for operators.
+/// The rows for operators: of one store, or of two if single limits per second have their own.
 pub struct RowTable {
     store: Arc<dyn Store>,
     per_second: Option<Arc<dyn Store>>,
@@ -153,9 +149,11 @@ pub struct RowTable {
 struct Ready {
     key: String,
     is_per_second: bool,
-    row: Row,
-    stored: StoredRow,
+    row: ParsedRow,
 }
+
+/// Rows of files that fit the policies, ready to be put in force.
+pub struct FittingRows(Vec<(Box<str>, ParsedRow)>);
 
 impl RowTable {
     /// Makes the table of the rows in these stores, for these policies.
@@ -168,13 +166,18 @@ impl RowTable {
         clock: Arc<dyn Clock>,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        known.set_second_store(per_second.is_some());
         Self { store, per_second, policies, known, clock, observer }
     }
 
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The rows that this process knows.
+    #[must_use]
+    pub fn known(&self) -> &Arc<KnownRows> {
+        &self.known
     }
 
     /// The time of this process, for ends that are given as a duration.
@@ -189,12 +192,6 @@ impl RowTable {
         self.policies.current()
     }
 
-    /// Whether a policy in force has rows.
-    #[must_use]
-    pub fn are_used(&self) -> bool {
-        self.policies().domains().any(|domain| domain.has_rows)
-    }
-
     /// Whether a row fits the policies in force.
     ///
     /// # Errors
@@ -205,15 +202,9 @@ impl RowTable {
 
     fn ready(&self, row: Row) -> Result<Ready, RowRefused> {
         let policies = self.policies();
-        let (rule, key) = row_key(&policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
-        self.known.fitted(rule, &row.content).map_err(RowRefused::Misfit)?;
-        let stored = text::stored(&row).map_err(RowRefused::Invalid)?;
-        Ok(Ready { key, is_per_second: self.is_per_second(rule), row, stored })
-    }
-
-    /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
-    fn is_per_second(&self, rule: &Rule) -> bool {
-        self.per_second.is_some() && has_one_limit_per_second(rule)
+        let (rule, key) = self.fit(&policies, &row).map_err(RowRefused::Misfit)?;
+        let is_per_second = self.per_second.is_some() && rule.is_single_per_second();
+        Ok(Ready { key, is_per_second, row: parsed(row)? })
     }
 
     /// A rule with rows that this table keeps in its only store. Servers with a second Redis look for them there. [st-3]
@@ -221,33 +212,47 @@ impl RowTable {
     pub fn rule_of_second_store(&self) -> Option<String> {
         let policies = self.policies();
         let mut rules = policies.rules().iter().filter(|_| self.per_second.is_none());
-        let rule = rules.find(|rule| rule.rows.is_some() && has_one_limit_per_second(rule))?;
+        let rule = rules.find(|rule| rule.rows.is_some() && rule.is_single_per_second())?;
         Some(format!("{} {}", rule.domain, rule.path))
     }
 
-    fn store_of(&self, is_per_second: bool) -> &Arc<dyn Store> {
-        self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store)
+    /// The rule that a row fits, and the key of the row.
+    fn fit<'p>(&self, policies: &'p PolicySet, row: &Row) -> Result<(&'p Rule, String), RowMisfit> {
+        let (rule, key) = row_key(policies, &row.domain, &row.descriptor())?;
+        limits_of(rule, &row.content, self.per_second.is_some())?;
+        Ok((rule, key))
     }
 
-    /// Writes each row separately. weir does not write a row that the store already has, except over a file's.
+    /// The store of single limits per second, if there is one, or that of all other limits. [st-3]
+    fn place(&self, is_per_second: bool) -> Place<'_> {
+        let store = self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.store);
+        match &*self.known {
+            KnownRows::Cached(cache) => Place::Store(&**store, cache),
+            KnownRows::OfProcess(rows) => Place::Process(rows),
+        }
+    }
+
+    /// Writes each row separately. If several have the same descriptor, weir writes the last one only. weir does not write
+    /// a row that the store already has, except over a file's.
     pub async fn write(&self, rows: Vec<Row>) -> Vec<Result<Written, RowRefused>> {
         let mut results = Vec::with_capacity(rows.len());
         let mut ready = Vec::new();
+        let mut last_of_keys = HashMap::new();
         for row in rows {
-            match self.ready(row) {
-                Ok(one) => {
-                    ready.push((results.len(), one));
-                    results.push(Ok(Written { before: None, is_same: false }));
-                }
-                Err(refused) => results.push(Err(refused)),
-            }
+            let at = results.len();
+            results.push(self.ready(row).map(|one| {
+                last_of_keys.insert(one.key.clone(), at);
+                ready.push((at, one));
+                Written { before: None, result: WriteResult::Replaced }
+            }));
         }
+        ready.retain(|(at, one)| last_of_keys[&one.key] == *at);
         for chunk in ready.chunks(AT_ONCE) {
             for is_per_second in [false, true] {
                 let of_store: Vec<&(usize, Ready)> =
                     chunk.iter().filter(|(_, one)| one.is_per_second == is_per_second).collect();
                 if !of_store.is_empty() {
-                    self.write_some(self.store_of(is_per_second), &of_store, &mut results).await;
+                    self.write_some(self.place(is_per_second), &of_store, &mut results).await;
                 }
             }
         }
@@ -256,73 +261,42 @@ impl RowTable {
 
     async fn write_some(
         &self,
-        store: &Arc<dyn Store>,
+        place: Place<'_>,
         rows: &[&(usize, Ready)],
         results: &mut [Result<Written, RowRefused>],
     ) {
         let keys: Vec<&str> = rows.iter().map(|(_, one)| one.key.as_str()).collect();
-        let before = match self.read(store, &keys).await {
+        let before = match place.read(&keys).await {
             Ok(before) => before,
             Err(error) => {
                 rows.iter().for_each(|(at, _)| results[*at] = Err(RowRefused::Store(error.clone())));
                 return;
             }
         };
-        let mut changed: Vec<&(usize, Ready)> = Vec::new();
-        for (&one, before) in rows.iter().zip(before) {
-            let (at, ready) = one;
+        let (mut places, mut changed) = (Vec::new(), Vec::new());
+        for ((at, Ready { key, row, .. }), before) in rows.iter().zip(before) {
             // A row that only a file has becomes the operator's, so that a change of the file does not change it. [rw-6]
-            let is_kept = !store.is_immediate() || self.known.is_set(&ready.key);
-            let is_same = is_kept && matches!(&before, RowRead::Row(row) if *row == ready.stored);
+            let is_same = matches!(&before, RowRead::Row(before) if *before == row.stored) && place.is_of_operator(key);
             let before = match before {
                 RowRead::Row(row) => text::read(&row.text).ok(),
                 RowRead::Absent | RowRead::Foreign { .. } => None,
             };
-            results[*at] = Ok(Written { before, is_same });
-            // If two lines have the same descriptor, the later line applies.
-            changed.retain(|(_, other)| other.key != ready.key);
+            let result = if is_same { WriteResult::Same } else { WriteResult::Written };
+            results[*at] = Ok(Written { before, result });
             if !is_same {
-                changed.push(one);
+                places.push(*at);
+                changed.push((key.as_str(), row));
             }
         }
         let mut written = 0;
-        if store.is_immediate() {
-            for (at, ready) in changed {
-                let row = (ready.stored.clone(), Arc::new(ready.row.content.clone()));
-                if self.known.set_own(&ready.key, row) {
-                    written += 1;
-                } else {
-                    results[*at] = Err(RowRefused::Full);
-                }
-            }
-        } else {
-            let changes: Vec<(&str, RowChange<'_>)> =
-                changed.iter().map(|(_, ready)| (ready.key.as_str(), RowChange::Write(&ready.stored))).collect();
-            let ends = store.change_rows(&changes, Instant::now() + CALL_TIMEOUT).get().await;
-            let ends = ends.unwrap_or_else(|error| vec![Err(error); changes.len()]);
-            for ((at, ready), end) in changed.into_iter().zip(ends) {
-                match end {
-                    Ok(_) => {
-                        written += 1;
-                        let read = RowRead::Row(ready.stored.clone());
-                        self.known.insert(&ready.key, KnownRow::of(&read).0);
-                    }
-                    Err(error) => {
-                        self.known.forget(&ready.key);
-                        results[*at] = Err(RowRefused::Store(error));
-                    }
-                }
+        for (at, end) in places.into_iter().zip(place.write(&changed).await) {
+            match end {
+                Ok(true) => written += 1,
+                Ok(false) => results[at] = Err(RowRefused::Full),
+                Err(error) => results[at] = Err(RowRefused::Store(error)),
             }
         }
         self.observer.rows(RowEvent::Written, written);
-    }
-
-    async fn read(&self, store: &Arc<dyn Store>, keys: &[&str]) -> Result<Vec<RowRead>, StoreError> {
-        if store.is_immediate() {
-            let own = |key: &&str| self.known.own(key).map_or(RowRead::Absent, |(row, _)| RowRead::Row(row));
-            return Ok(keys.iter().map(own).collect());
-        }
-        store.read_rows(keys, Instant::now() + CALL_TIMEOUT).get().await
     }
 
     /// Returns the row of a descriptor, even if it has ended.
@@ -338,16 +312,16 @@ impl RowTable {
     async fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Found<'_>, RowRefused> {
         let policies = self.policies();
         let (key, is_per_second, absent) = match row_key(&policies, domain, entries) {
-            Ok((rule, key)) => (key, self.is_per_second(rule), RowRefused::Absent),
+            Ok((rule, key)) => (key, rule.is_single_per_second(), RowRefused::Absent),
             Err(misfit) => (key_without_rule(domain, entries), false, RowRefused::Misfit(misfit)),
         };
-        let stores = [is_per_second, !is_per_second].map(|is_per_second| self.store_of(is_per_second));
-        for (at, store) in stores.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
-            let read = self.read(store, &[&key]).await.map_err(RowRefused::Store)?;
+        let places = [is_per_second, !is_per_second].map(|is_per_second| self.place(is_per_second));
+        for (at, place) in places.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
+            let read = place.read(&[&key]).await.map_err(RowRefused::Store)?;
             match read.into_iter().next() {
                 Some(RowRead::Row(stored)) => {
                     let row = text::read(&stored.text).map_err(|_| RowRefused::Foreign)?;
-                    return Ok(Found { store, key, stored, row });
+                    return Ok(Found { place, key, stored, row });
                 }
                 Some(RowRead::Foreign { .. }) if at == 0 => return Err(RowRefused::Foreign),
                 Some(RowRead::Foreign { .. } | RowRead::Absent) | None => {}
@@ -356,8 +330,8 @@ impl RowTable {
         Err(absent)
     }
 
-    /// Removes the row of a descriptor. If somebody sets another row at the same time, that row is removed. Returns the
-    /// last row.
+    /// Removes the row of a descriptor, and returns it. If another row is set between the reading and the removal, that row
+    /// is read and removed in its place. [rw-4]
     ///
     /// # Errors
     /// If there is no row, only a file has it, or the store does not confirm the removal.
@@ -365,9 +339,7 @@ impl RowTable {
         for _ in 0..REMOVE_ATTEMPTS {
             let found = self.find(domain, entries).await?;
             if self.delete(&found).await? {
-                let is_own = found.store.is_immediate();
-                let left = self.known.own(&found.key).filter(|_| is_own);
-                let left = left.and_then(|(left, _)| text::read(&left.text).ok());
+                let left = found.place.of_file(&found.key).and_then(|left| text::read(&left.text).ok());
                 return Ok(Removed { row: found.row, left });
             }
         }
@@ -376,20 +348,10 @@ impl RowTable {
 
     /// Removes a row that was found. Returns false if it is gone, or was replaced.
     async fn delete(&self, found: &Found<'_>) -> Result<bool, RowRefused> {
-        let Found { store, key, stored, .. } = found;
-        let is_removed = if store.is_immediate() {
-            match self.known.remove_own(key, stored) {
-                Removal::Done => true,
-                Removal::Changed => false,
-                Removal::OfFile => return Err(RowRefused::OfFile),
-            }
-        } else {
-            let change = [(key.as_str(), RowChange::Remove(stored))];
-            let ends = store.change_rows(&change, Instant::now() + CALL_TIMEOUT).get().await;
-            self.known.forget(key);
-            let ends =
-                ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>()).map_err(RowRefused::Store)?;
-            ends == [true]
+        let is_removed = match found.place.remove(&found.key, &found.stored).await.map_err(RowRefused::Store)? {
+            Removal::Done => true,
+            Removal::Changed => false,
+            Removal::OfFile => return Err(RowRefused::OfFile),
         };
         self.observer.rows(RowEvent::Removed, u64::from(is_removed));
         Ok(is_removed)
@@ -404,50 +366,33 @@ impl RowTable {
         let FoundPage { rows, foreign, next } = self.found_page(domain, cursor).await?;
         let policies = self.policies();
         let with_misfit = |row: Row| {
-            let misfit = self.misfit(&policies, &row);
+            let misfit = self.fit(&policies, &row).err();
             (row, misfit)
         };
         Ok(Page { rows: rows.into_iter().map(|found| with_misfit(found.row)).collect(), foreign, next })
     }
 
     async fn found_page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<FoundPage<'_>, RowRefused> {
-        let mut cursor = match cursor {
+        let Cursor { store, at } = match cursor {
             None => Cursor::default(),
             Some(text) => Cursor::read(text).ok_or_else(|| RowRefused::Invalid("after: no such page".to_owned()))?,
         };
         let prefix = key::domain_prefix(domain);
-        let stores: Vec<&Arc<dyn Store>> = std::iter::once(&self.store).chain(&self.per_second).collect();
+        let stores = 1 + usize::from(self.per_second.is_some());
         let mut page = FoundPage { rows: Vec::new(), foreign: Vec::new(), next: None };
-        let Some(&store) = stores.get(cursor.store) else { return Ok(page) };
-        let (keys, next) = if store.is_immediate() {
-            let (keys, next) = self.known.own_keys(&prefix, cursor.at.shard as usize, PAGE_ROWS);
-            let next = next.and_then(|shard| u32::try_from(shard).ok());
-            (keys, next.map(|shard| Cursor { at: ScanPosition { shard, at: 0 }, ..cursor }))
-        } else {
-            let mut keys = Vec::new();
-            let mut end = Some(cursor.at);
-            for _ in 0..PAGE_STEPS {
-                let Some(at) = end else { break };
-                let step = store.scan(&prefix, at, Instant::now() + CALL_TIMEOUT).get().await;
-                let step = step.map_err(RowRefused::Store)?;
-                keys.extend(step.keys.into_iter().filter(|key| is_row_key(key)));
-                end = step.next;
-            }
-            keys.sort_unstable();
-            keys.dedup();
-            let next = match end {
-                Some(at) => Some(Cursor { at, ..cursor }),
-                None => {
-                    cursor = Cursor { store: cursor.store + 1, ..Cursor::default() };
-                    (cursor.store < stores.len()).then_some(cursor)
-                }
-            };
-            (keys, next)
+        if store >= stores {
+            return Ok(page);
+        }
+        let place = self.place(store == 1);
+        let (keys, next) = place.keys(&prefix, at).await.map_err(RowRefused::Store)?;
+        let next = match next {
+            Some(at) => Some(Cursor { store, at }),
+            None => Some(Cursor { store: store + 1, ..Cursor::default() }).filter(|next| next.store < stores),
         };
         page.next = next.map(Cursor::text);
         for chunk in keys.chunks(AT_ONCE) {
             let asked: Vec<&str> = chunk.iter().map(String::as_str).collect();
-            let read = self.read(store, &asked).await.map_err(RowRefused::Store)?;
+            let read = place.read(&asked).await.map_err(RowRefused::Store)?;
             for (key, read) in chunk.iter().zip(read) {
                 let read = match read {
                     RowRead::Absent => continue,
@@ -455,18 +400,12 @@ impl RowTable {
                     RowRead::Foreign { .. } => None,
                 };
                 match read {
-                    Some((stored, row)) => page.rows.push(Found { store, key: key.clone(), stored, row }),
+                    Some((stored, row)) => page.rows.push(Found { place, key: key.clone(), stored, row }),
                     None => page.foreign.push(key.clone()),
                 }
             }
         }
         Ok(page)
-    }
-
-    /// Returns the reason why a row has no effect under these policies.
-    fn misfit(&self, policies: &PolicySet, row: &Row) -> Option<RowMisfit> {
-        let fitted = row_key(policies, &row.domain, &row.descriptor());
-        fitted.and_then(|(rule, _)| self.known.fitted(rule, &row.content).map(|_| ())).err()
     }
 
     /// Removes the rows of a page that ended more than a minute ago by the clock of this process, even if their rule is
@@ -496,48 +435,56 @@ impl RowTable {
         Ok((pruned, next))
     }
 
-    /// Replaces the rows that come from files beside the policies, with the memory store. If one row is wrong, nothing
-    /// changes.
-    ///
-    /// # Errors
-    /// The position and reason of each row that does not fit these policies, at most `most`.
-    pub fn replace_of_files<'r>(
+    /// Returns the rows that fit these policies. `wrong` gets the position of each other row, and the reason; if it returns
+    /// false, the remaining rows are not checked.
+    pub fn fitting(
         &self,
         policies: &PolicySet,
-        rows: impl IntoIterator<Item = &'r Row>,
-        most: usize,
-    ) -> Result<usize, Vec<(usize, RowRefused)>> {
-        let mut ready = Vec::new();
-        let mut problems = Vec::new();
+        rows: impl IntoIterator<Item = Row>,
+        mut wrong: impl FnMut(usize, RowRefused) -> bool,
+    ) -> FittingRows {
+        let mut fitting = Vec::new();
         for (at, row) in rows.into_iter().enumerate() {
-            let fitted = row_key(policies, &row.domain, &row.descriptor())
-                .and_then(|(rule, key)| self.known.fitted(rule, &row.content).map(|_| key));
-            let result = match fitted {
-                Ok(_) if ready.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
-                Ok(key) => text::stored(row).map_err(RowRefused::Invalid).map(|stored| (key, stored)),
+            let fitted = match self.fit(policies, &row) {
+                Ok(_) if fitting.len() >= ROWS_OF_PROCESS_MAX => Err(RowRefused::Full),
+                Ok((_, key)) => parsed(row).map(|row| (key.into(), row)),
                 Err(misfit) => Err(RowRefused::Misfit(misfit)),
             };
-            match result {
-                Ok((key, stored)) => {
-                    ready.push((key.into(), (stored, Arc::new(row.content.clone()))));
-                }
+            match fitted {
+                Ok(row) => fitting.push(row),
                 Err(refused) => {
-                    problems.push((at, refused));
-                    if problems.len() >= most {
-                        return Err(problems);
+                    if !wrong(at, refused) {
+                        break;
                     }
                 }
             }
         }
-        if !problems.is_empty() {
-            return Err(problems);
+        FittingRows(fitting)
+    }
+
+    /// Replaces the rows that come from files beside the policies, with the memory store. Returns their number. Another store
+    /// has no such rows.
+    pub fn replace_of_files(&self, rows: FittingRows) -> usize {
+        match &*self.known {
+            KnownRows::OfProcess(of_process) => of_process.replace_of_files(rows.0),
+            KnownRows::Cached(_) => 0,
         }
-        Ok(self.known.set_of_files(ready))
     }
 }
 
-fn is_row_key(key: &str) -> bool {
-    key.strip_suffix(ROW_ID).is_some_and(|tag| tag.ends_with('}'))
+/// Whether a row of a file beside the policies fits these policies.
+///
+/// # Errors
+/// If it does not fit.
+pub fn check_of_file(policies: &PolicySet, row: &Row) -> Result<(), RowRefused> {
+    let (rule, _) = row_key(policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
+    limits_of(rule, &row.content, false).map_err(RowRefused::Misfit)?;
+    text::stored(row).map_err(RowRefused::Invalid).map(|_| ())
+}
+
+fn parsed(row: Row) -> Result<ParsedRow, RowRefused> {
+    let stored = text::stored(&row).map_err(RowRefused::Invalid)?;
+    Ok(ParsedRow { stored, content: Arc::new(row.content) })
 }
 
 /// Returns the key that the row of a descriptor had under a removed rule. Rules with rows share no states.

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use weir_engine::observer::{Observer, RowEvent, StoreCall, Trace};
-use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Unit};
+use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Rule};
 use weir_store::{Before, Failure, GivenBack, Reply, RowVersion, Store, StoreError};
 
 use super::Options;
 use super::ahead::Ahead;
 use super::calendar::Calendar;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
-use super::matched::{Matched, MatchedRow, Origin, RowSource};
+use super::matched::{Matched, MatchedRow, Origin};
 use super::policies::InForce;
 use super::reserved::Reserved;
-use super::rows::known::KnownRow;
+use super::rows::known::RowSource;
+use super::rows::row::KnownRow;
 
 /// The data of one request that do not change during store calls.
 #[derive(Clone, Copy)]
@@ -70,22 +71,25 @@ impl Stores {
     /// The store of a limit's state. All limits of a list use one store.
     pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
         match &self.options.per_second {
-            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
+            Some(store) if is_single && limit.is_per_second() => store,
             _ => &self.options.store,
         }
     }
 
-    /// The store of a descriptor's row, which is the store of its rule's states.
+    /// The store of a rule's states and rows. [st-3] [rw-5]
+    pub(super) fn store_of_rule(&self, rule: &Rule) -> &Arc<dyn Store> {
+        self.options.per_second.as_ref().filter(|_| rule.is_single_per_second()).unwrap_or(&self.options.store)
+    }
+
+    /// The store of a descriptor's row.
     pub(super) fn store_of_row(&self, matched: &Matched<'_>, row: &MatchedRow) -> &Arc<dyn Store> {
-        match matched.rule(usize::from(row.group)).map(|rule| &*rule.limits) {
-            Some([limit, rest @ ..]) => self.store_of(limit, rest.is_empty()),
-            _ => &self.options.store,
-        }
+        matched.rule(usize::from(row.group)).map_or(&self.options.store, |rule| self.store_of_rule(rule))
     }
 
     /// The rows of this limiter's requests.
     pub(super) fn row_source(&self) -> RowSource<'_> {
-        RowSource { known: &self.options.rows, are_own: self.options.store.is_immediate() }
+        let has_second_store = self.options.per_second.is_some();
+        RowSource { known: &self.options.rows, has_second_store, checks_ends: true }
     }
 
     /// Reads rows, so that they become known. [rw-2]
@@ -93,6 +97,7 @@ impl Stores {
     /// # Errors
     /// When a store does not answer.
     pub(super) async fn read_rows(&self, matched: &Matched<'_>, deadline: Instant) -> Result<(), StoreError> {
+        let Some(cache) = self.options.rows.cache() else { return Ok(()) };
         let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();
         for row in matched.unknown_rows() {
             let store = self.store_of_row(matched, row);
@@ -115,7 +120,7 @@ impl Stores {
                 if is_foreign {
                     self.observer.rows(RowEvent::Foreign, 1);
                 }
-                self.options.rows.insert(key, row);
+                cache.insert(key, row);
             }
         }
         Ok(())
@@ -124,10 +129,11 @@ impl Stores {
     /// Updates the known rows from the versions that the store found in a decision. Without a row, or after its end,
     /// nothing needs to be read.
     fn learn_rows(&self, row_versions: &[RowVersion<'_>], found: &[u64]) {
+        let Some(cache) = self.options.rows.cache() else { return };
         for (row, found) in row_versions.iter().zip(found).filter(|(row, found)| row.version != **found) {
             match found {
-                0 => self.options.rows.insert(row.key, KnownRow::default()),
-                _ => self.options.rows.forget(row.key),
+                0 => cache.insert(row.key, KnownRow::default()),
+                found => cache.forget_other(row.key, *found),
             }
         }
     }

@@ -9,14 +9,21 @@ use std::path::PathBuf;
 use weir_engine::rows::{Row, RowPart};
 
 use super::files;
-use super::row_file::{RowLine, RowReader, SeenDescriptors};
+use super::row_file::{RowLine, RowPlace, RowReader, SeenDescriptors};
 
 /// Rows with their places.
 #[derive(Debug, Default)]
 pub struct RowsBeside {
+    rows: Vec<Row>,
+    places: PlacesBeside,
+}
+
+/// The places of these rows.
+#[derive(Debug, Default)]
+pub struct PlacesBeside {
     files: Vec<String>,
-    /// The lines with the positions of their files.
-    lines: Vec<(u32, RowLine)>,
+    /// The positions of the files, and the places in them.
+    places: Vec<(u32, RowPlace)>,
 }
 
 impl RowsBeside {
@@ -39,11 +46,14 @@ impl RowsBeside {
             let mut reader = RowReader::after(seen, BufReader::new(opened));
             for line in reader.by_ref() {
                 match line {
-                    Ok(line) if rows.lines.len() == rows_max => {
-                        problems.push(line.problem(&name, None, &format!("more than {rows_max} rows")));
+                    Ok(line) if rows.rows.len() == rows_max => {
+                        problems.push(line.place.problem(&name, None, &format!("more than {rows_max} rows")));
                         return Err(problems);
                     }
-                    Ok(line) => rows.lines.push((file, line)),
+                    Ok(RowLine { row, place }) => {
+                        rows.rows.push(row);
+                        rows.places.places.push((file, place));
+                    }
                     Err(error) => problems.push(error.in_file(&name)),
                 }
                 if problems.len() >= problems_max {
@@ -51,21 +61,24 @@ impl RowsBeside {
                 }
             }
             seen = reader.into_seen(name.clone());
-            rows.files.push(name);
+            rows.places.files.push(name);
         }
         if problems.is_empty() { Ok(rows) } else { Err(problems) }
     }
 
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = &Row> {
-        self.lines.iter().map(|(_, line)| &line.row)
+    /// The rows, and the places of each in the same order.
+    pub fn into_parts(self) -> (Vec<Row>, PlacesBeside) {
+        (self.rows, self.places)
     }
+}
 
+impl PlacesBeside {
     /// A message about the row at this position, from 0.
     ///
     /// # Panics
     /// If there are fewer rows.
     pub fn problem(&self, position: usize, part: Option<RowPart>, reason: &dyn Display) -> String {
-        let (file, line) = &self.lines[position];
-        line.problem(&self.files[*file as usize], part, reason)
+        let (file, place) = &self.places[position];
+        place.problem(&self.files[*file as usize], part, reason)
     }
 }

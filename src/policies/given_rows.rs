@@ -30,7 +30,7 @@ pub struct GivenRows {
 impl GivenRows {
     /// Returns a message about a row that does not fit, with its place.
     pub fn problem(&self, line: &RowLine, part: Option<RowPart>, reason: &dyn Display) -> String {
-        line.problem(&self.name, part, reason)
+        line.place.problem(&self.name, part, reason)
     }
 }
 

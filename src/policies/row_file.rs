@@ -8,6 +8,7 @@ mod seen;
 
 use std::fmt;
 use std::io::{self, BufRead};
+use std::sync::Arc;
 
 pub use seen::{FILE_ROWS_MAX, SeenDescriptors};
 use weir_engine::descriptor::{entries_of, spell_pairs};
@@ -39,7 +40,7 @@ enum Column {
     Until,
     Note,
     /// The values of an entry with this key.
-    Key(Box<str>),
+    Key(Arc<str>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,20 +57,26 @@ struct Columns {
     domain: u16,
     descriptor: u16,
     content: u16,
-    /// If each entry has a column of its own.
-    entries: Option<Box<[u16]>>,
+    /// The columns of several entries, with their names.
+    entries: Box<[(u16, Arc<str>)]>,
 }
 
-/// A row and its place in a file.
+/// A line with a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLine {
+    pub row: Row,
+    pub place: RowPlace,
+}
+
+/// The place of a row in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowPlace {
     /// The number of the line, from 1.
     pub line: usize,
-    pub row: Row,
     columns: Columns,
 }
 
-impl RowLine {
+impl RowPlace {
     /// A message about this line of a file. `part` is the wrong part, if only a part is wrong.
     pub fn problem(&self, name: &dyn fmt::Display, part: Option<RowPart>, reason: &dyn fmt::Display) -> String {
         let Columns { domain, descriptor, content, entries } = &self.columns;
@@ -79,10 +86,10 @@ impl RowLine {
             Some(RowPart::Domain) => *domain,
             Some(RowPart::Content) => *content,
             Some(RowPart::Descriptor) => *descriptor,
-            Some(RowPart::Entry(position)) => match entries.as_ref().and_then(|entries| entries.get(position)) {
-                Some(column) => {
+            Some(RowPart::Entry(position)) => match entries.get(position) {
+                Some((column, name)) => {
                     // A column of this name that a file needs for something else is the usual mistake.
-                    message.push_str(&format!(": the column {}", quoted(&self.row.entries[position].0)));
+                    message.push_str(&format!(": the column {}", quoted(name)));
                     *column
                 }
                 None => *descriptor,
@@ -144,7 +151,7 @@ impl RowHead {
             let message = format!("{} fields, and the head has {} columns", fields.len(), self.0.len());
             return Err(RowLineError { column, message });
         }
-        let mut columns = Columns { domain: 1, descriptor: 1, content: 1, entries: None };
+        let mut columns = Columns { domain: 1, descriptor: 1, content: 1, entries: Box::new([]) };
         let mut has_content = false;
         let mut entry_columns = Vec::new();
         let mut row = Row {
@@ -188,14 +195,14 @@ impl RowHead {
                 }
                 Column::Note => row.note = text.into(),
                 Column::Key(key) => {
-                    entry_columns.push(position);
-                    entries.push((key.clone(), text.into()));
+                    entry_columns.push((position, key.clone()));
+                    entries.push(((&**key).into(), text.into()));
                 }
             }
         }
         if !entries.is_empty() {
             row.entries = entries.into();
-            columns.entries = Some(entry_columns.into());
+            columns.entries = if entry_columns.len() > 1 { entry_columns.into() } else { Box::new([]) };
         }
         if row.entries.is_empty() {
             return Err(RowLineError { column: columns.descriptor.into(), message: "no descriptor".to_owned() });
@@ -228,13 +235,13 @@ fn number(text: &str) -> Result<Numbers, String> {
 }
 
 /// Formats a row as a line of a file with the header [`ROW_HEAD`].
-pub fn row_line(row: &Row) -> String {
-    let (plan, limits) = match &row.content {
+pub fn row_line(Row { domain, entries, content, until, note }: &Row) -> String {
+    let (plan, limits) = match content {
         RowContent::Plan(plan) => (plan.to_string(), String::new()),
         RowContent::Own(numbers) => (String::new(), numbers_text(numbers)),
     };
-    let until = row.until.map(instant_text).unwrap_or_default();
-    let texts = [row.domain.to_string(), spell_pairs(&row.entries), plan, limits, until, row.note.to_string()];
+    let until = until.map(instant_text).unwrap_or_default();
+    let texts = [domain.to_string(), spell_pairs(entries), plan, limits, until, note.to_string()];
     texts.map(|text| quoted_field(&text)).join(",")
 }
 
@@ -428,7 +435,7 @@ impl<R: BufRead> Iterator for RowReader<R> {
                         return wrong(line, 1, format!("more than {FILE_ROWS_MAX} rows: split the file"));
                     }
                     return match self.seen.insert(&row, line) {
-                        Ok(()) => Some(Ok(RowLine { line, row, columns })),
+                        Ok(()) => Some(Ok(RowLine { row, place: RowPlace { line, columns } })),
                         Err(first) => {
                             wrong(line, columns.descriptor.into(), format!("the descriptor of {first} once more"))
                         }
@@ -533,7 +540,7 @@ mod tests {
     fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
         let read = |bytes: &[u8]| -> Vec<String> {
             let shown = |line: Result<RowLine, RowFileError>| match line {
-                Ok(RowLine { line, row, .. }) => format!("{line} {}", row.content),
+                Ok(RowLine { row, place }) => format!("{} {}", place.line, row.content),
                 Err(error) => error.in_file(&"f"),
             };
             RowReader::new(bytes).map(shown).collect()
@@ -554,7 +561,7 @@ mod tests {
                 .next()
                 .unwrap()
                 .unwrap_or_else(|error| panic!("{}", error.in_file(&"f")));
-            row.problem(&"f", part, &"wrong")
+            row.place.problem(&"f", part, &"wrong")
         };
         let columns = "note,domain,tenant,email,plan,limits";
         let line = "x,api,acme,a@b,,5/s";

@@ -21,7 +21,8 @@ pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
 ///
 /// Answers every call at its deadline or a little later, in every condition of the store.
 ///
-/// Rows have no trait of their own: a decision compares them in its call, so a store that processes share keeps both. [rw-2]
+/// Rows have no trait of their own: a decision compares them in the call that charges states, so a store that processes share
+/// keeps states and rows. A store in this process keeps no rows. [rw-2]
 pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
@@ -42,15 +43,23 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys. The keys may be in different slots. An immediate store is never asked.
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>>;
+    /// Reads the rows at these keys. The keys may be in different slots. An immediate store is never asked, so
+    /// it needs no implementation.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
+        let _ = (keys, deadline);
+        Reply::Ready(Err(no_rows()))
+    }
 
-    /// Changes each row separately. Returns for each whether it was changed. An immediate store is never asked.
+    /// Changes each row separately. Returns for each whether it was changed. An immediate store is never asked, so it needs
+    /// no implementation.
     fn change_rows<'a>(
         &'a self,
         changes: &'a [(&'a str, RowChange<'a>)],
         deadline: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>>;
+    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
+        let _ = (changes, deadline);
+        Reply::Ready(Err(no_rows()))
+    }
 
     /// Takes back the charges of the receipts, each as far as it still counts. If one fails, the others are still taken
     /// back.
@@ -132,6 +141,11 @@ pub trait Store: Send + Sync {
     fn keys(&self) -> Option<u64> {
         None
     }
+}
+
+fn no_rows() -> StoreError {
+    let message = "the store keeps no rows: its process has them".to_owned();
+    StoreError::NotSent(Failure { kind: "no_rows", message })
 }
 
 /// What a call does before its decision.

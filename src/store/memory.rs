@@ -17,8 +17,7 @@ use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer,
 
 use super::sync::{Mutex, MutexGuard};
 use super::{
-    Before, Clock, Failure, GivenBack, Reply, RowChange, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
-    StoredOverrides, Undo,
+    Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
 };
 
 /// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
@@ -268,18 +267,6 @@ impl Store for Memory {
         Reply::Ready(self.decide_now(before.given_back, charges, mode))
     }
 
-    fn read_rows<'a>(&'a self, _keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        Reply::Ready(Err(has_no_rows()))
-    }
-
-    fn change_rows<'a>(
-        &'a self,
-        _changes: &'a [(&'a str, RowChange<'a>)],
-        _deadline: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
-        Reply::Ready(Err(has_no_rows()))
-    }
-
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
         let mut end = Ok(());
         for undo in charges {
@@ -346,12 +333,6 @@ impl Store for Memory {
     fn keys(&self) -> Option<u64> {
         Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
-}
-
-/// The rows of a process are not in its store.
-fn has_no_rows() -> StoreError {
-    let message = "the memory store has no rows: its process has them".to_owned();
-    StoreError::NotSent(Failure { kind: "no_rows", message })
 }
 
 /// The locked shards of one decision, by number.

@@ -17,7 +17,7 @@ use weir_store::{Before, Reply, StatesRead, Store, StoreError, Undo};
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
 use crate::support::redis::RedisServer;
-use crate::support::stores::without_rows_and_overrides;
+use crate::support::stores::without_overrides;
 
 /// Two a day in Berlin: alone, and behind a pacing limit that has room for more.
 const POLICY: &str = "\
@@ -138,7 +138,7 @@ impl Watched {
 }
 
 impl Store for Watched {
-    without_rows_and_overrides!();
+    without_overrides!();
 
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -338,7 +338,7 @@ struct Jumpy {
 }
 
 impl Store for Jumpy {
-    without_rows_and_overrides!();
+    without_overrides!();
 
     fn name(&self) -> &'static str {
         "jumpy"

@@ -15,7 +15,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::{Entry, Micros, Observer, Operation, Row, RowContent, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_limiter::rows::known::KnownRows;
-use weir_limiter::rows::{RowRefused, RowTable, Written};
+use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Limiter, Options, Policies, Query, Settle};
 use weir_store::Clock as _;
 use weir_store::memory::Memory;
@@ -84,7 +84,7 @@ impl Replica {
         let events = Arc::new(Events::default());
         let policies = weir_policies::parse(&[("api.yaml", POLICY), ("ai.yaml", HOLDS)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
-        let known = Arc::new(KnownRows::default());
+        let known = Arc::new(KnownRows::of(&*store));
         let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
         let deny_cache = Some(Arc::new(DenyCache::new(Duration::from_secs(60), 1_000)));
         let options = Options { deny_cache, rows: known, budget: BUDGET, clock: clock.clone(), ..Options::new(store) };
@@ -167,7 +167,7 @@ async fn a_row_is_in_force_at_the_next_decision_of_another_replica() {
     assert_eq!((first.events.of(RowEvent::AskedAgain), first.events.of(RowEvent::Read)), (1, 2));
     // The same row again is not written.
     let again = second.set(&row("tenant", "acme", plan("gold"), None)).await.expect("the same");
-    assert!(again.is_same && again.before.is_some());
+    assert!(again.result == WriteResult::Same && again.before.is_some());
     assert_eq!(second.events.of(RowEvent::Written), 1);
     second.remove("tenant", "acme").await.expect("removed");
     assert!(ask(first).await.denied, "three of three are used");
@@ -179,6 +179,33 @@ async fn a_row_is_in_force_at_the_next_decision_of_another_replica() {
         assert_eq!(answer.statuses[0].limit, None, "no limit applies");
     }
     assert_eq!(second.remove("tenant", "other").await, Err(RowRefused::Absent));
+}
+
+/// [rw-6]
+#[tokio::test]
+async fn of_rows_for_one_descriptor_in_a_call_only_the_last_is_written() {
+    let world = World::new("a:");
+    for replica in [&world.replicas[0], &world.memory] {
+        let rows = |plans: &[&str]| plans.iter().map(|name| row("tenant", "acme", plan(name), None)).collect();
+        replica.table.write(rows(&["half"])).await.remove(0).expect("written");
+        let mut both: Vec<Row> = rows(&["gold", "max"]);
+        both.insert(1, row("tenant", "lead", plan("gold"), None));
+        both.insert(2, row("tenant", "acme", plan("lead"), None));
+        let results = replica.table.write(both.clone()).await;
+        let done = |result, before: Option<&str>| {
+            Ok(Written { before: before.map(|name| row("tenant", "acme", plan(name), None)), result })
+        };
+        assert_eq!(results[0], done(WriteResult::Replaced, None));
+        assert_eq!(results[1], done(WriteResult::Written, None));
+        assert!(matches!(results[2], Err(RowRefused::Misfit(_))), "{results:?}");
+        assert_eq!(results[3], done(WriteResult::Written, Some("half")));
+        assert_eq!(replica.events.of(RowEvent::Written), 3);
+        // The same again changes nothing.
+        let again = replica.table.write(both).await;
+        assert_eq!(again[0], done(WriteResult::Replaced, None));
+        assert_eq!(again[3], done(WriteResult::Same, Some("max")));
+        assert_eq!(replica.events.of(RowEvent::Written), 3);
+    }
 }
 
 /// A settle beside a descriptor whose row has changed has changed nothing, and is sent again. [hd-5]

@@ -20,21 +20,9 @@ use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
 use super::redis::RedisServer;
 
-/// The part of `Store` about rows and overrides, for a store of a test that has neither.
-macro_rules! without_rows_and_overrides {
+/// The part of `Store` about overrides, for a store of a test that has none.
+macro_rules! without_overrides {
     () => {
-        fn read_rows<'a>(&'a self, _: &'a [&'a str], _: Instant) -> Reply<'a, Vec<weir_store::RowRead>> {
-            unreachable!("no test asks")
-        }
-
-        fn change_rows<'a>(
-            &'a self,
-            _: &'a [(&'a str, weir_store::RowChange<'a>)],
-            _: Instant,
-        ) -> Reply<'a, Vec<Result<bool, weir_store::StoreError>>> {
-            unreachable!("no test asks")
-        }
-
         fn read_overrides<'a>(&'a self, _: &'a str, _: Instant) -> Reply<'a, Option<weir_store::StoredOverrides>> {
             unreachable!("no test asks")
         }
@@ -50,7 +38,7 @@ macro_rules! without_rows_and_overrides {
     };
 }
 #[allow(unused_imports, reason = "one of the test programs uses it")]
-pub(crate) use without_rows_and_overrides;
+pub(crate) use without_overrides;
 
 /// Their names, in the order of every answer.
 pub const NAMES: [&str; 3] = ["engine", "memory", "redis"];
@@ -127,7 +115,7 @@ fn change(
 }
 
 impl Store for Engine {
-    without_rows_and_overrides!();
+    without_overrides!();
 
     fn name(&self) -> &'static str {
         NAMES[0]

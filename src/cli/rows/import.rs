@@ -202,11 +202,11 @@ fn pass<E: From<ImportError>>(
                 let has_ended = line.row.until.is_some_and(|until| until <= order.now);
                 match end {
                     LineEnd::Refused(part, reason) => {
-                        wrong.push(line.problem(&path.display(), part, &reason));
+                        wrong.push(line.place.problem(&path.display(), part, &reason));
                         continue;
                     }
                     LineEnd::Unconfirmed(reason) => {
-                        stop.get_or_insert_with(|| line.problem(&path.display(), None, &reason));
+                        stop.get_or_insert_with(|| line.place.problem(&path.display(), None, &reason));
                         continue;
                     }
                     LineEnd::Same => counts.same += 1,

@@ -71,7 +71,7 @@ impl World {
         let clock = Arc::new(VirtualClock::default());
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
-        let known = Arc::<KnownRows>::default();
+        let known = Arc::new(KnownRows::of(&*store));
         let rows = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), observer.clone());
         let limiter = limiter(&policies, store, &known, &clock, settings, &observer);
         let bounds = configured::bounds(&settings.limits);
@@ -86,18 +86,14 @@ impl World {
     /// Replaces all rows, with the memory store. Rows that do not fit the policies are left out: returns how many, and the first of them
     /// with its place and why.
     pub fn replace_rows(&self, given: &GivenRows) -> Option<(usize, String)> {
-        let (mut fitting, mut left_out, mut first) = (Vec::with_capacity(given.rows.len()), 0, None);
-        for line in &given.rows {
-            match self.rows.check(&line.row) {
-                Ok(()) => fitting.push(&line.row),
-                Err(refused) => {
-                    left_out += 1;
-                    first.get_or_insert_with(|| given.problem(line, refused.part(), &refused));
-                }
-            }
-        }
-        let replaced = self.rows.replace_of_files(&self.policies.current(), fitting, 1);
-        assert!(replaced.is_ok(), "rows that fit the policies: {replaced:?}");
+        let (mut left_out, mut first) = (0, None);
+        let rows = given.rows.iter().map(|line| line.row.clone());
+        let fitting = self.rows.fitting(&self.policies.current(), rows, |at, refused| {
+            left_out += 1;
+            first.get_or_insert_with(|| given.problem(&given.rows[at], refused.part(), &refused));
+            true
+        });
+        self.rows.replace_of_files(fitting);
         first.map(|first| (left_out, first))
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Mode};
 use weir_store::memory::Memory;
-use weir_store::{Before, Reply, RowChange, RowRead, StatesRead, Undo};
+use weir_store::{Before, Reply, StatesRead, Undo};
 
 use super::tests::{HOUR, Hand, START, one, policies, requests};
 use super::*;
@@ -47,18 +47,6 @@ impl Store for Way {
         deadline: Instant,
     ) -> Reply<'a, Decision> {
         self.store.decide_after(before, charges, mode, deadline)
-    }
-
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        self.store.read_rows(keys, deadline)
-    }
-
-    fn change_rows<'a>(
-        &'a self,
-        changes: &'a [(&'a str, RowChange<'a>)],
-        deadline: Instant,
-    ) -> Reply<'a, Vec<Result<bool, StoreError>>> {
-        self.store.change_rows(changes, deadline)
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::support::http::{self, Answer};
-use crate::support::process::{Process, Weir, binary};
+use crate::support::process::{LogLine, Process, Weir, binary};
 use crate::support::redis::RedisServer;
 use crate::support::rls::Client;
 use crate::support::served::{Served, metric};
@@ -275,6 +275,21 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     assert_eq!(request(admin, "GET", "/rows?after=x", None, "").status, 400);
 }
 
+/// Other log statements write 100 lines in 10 s.
+#[test]
+fn each_change_of_a_large_import_is_in_the_log() {
+    const ROWS: usize = 3_000;
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let server = Weir::start(directory.path(), &[] as &[&str]);
+    let lines: Vec<String> = (0..ROWS).map(|at| format!("shop,c{at},gold,2020-01-01\n")).collect();
+    let path = file(&directory, "many.csv", &format!("domain,tenant,plan,until\n{}", lines.concat()));
+    done(server.admin, &["import", &path]);
+    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row set")), "{}", server.written());
+    done(server.admin, &["prune"]);
+    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row removed")));
+}
+
 #[test]
 fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -300,6 +315,18 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     done(admin, &["set", "shop", "tenant=acme", "--plan", "max"]);
     let removed = done(admin, &["remove", "shop", "tenant=acme"]);
     assert!(removed.ends_with("now       shop tenant=acme   plan gold, from a file\n"), "{removed}");
+    // Of two lines for one descriptor only the second is written and logged, with the row that was there before.
+    done(admin, &["set", "shop", "tenant=twice", "--plan", "gold"]);
+    let line = |plan: &str| json!({ "domain": "shop", "descriptor": "tenant=twice", "plan": plan });
+    let answer = request(admin, "POST", "/rows", None, &format!("{}\n{}\n", line("free"), line("max")));
+    let results: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(results["results"], json!(["replaced", "written"]));
+    let is_set =
+        |line: &LogLine| line.message() == Some("row set") && line.field("descriptor") == Some(&json!("tenant=twice"));
+    let is_last = |line: &LogLine| is_set(line) && line.field("before") == Some(&json!("plan gold"));
+    assert!(server.wait_for_log(0, PATIENCE, is_last));
+    assert_eq!(server.count_in_log(is_set), 2);
+    done(admin, &["remove", "shop", "tenant=twice"]);
     let is_refused = || metric(server.http, "weir_input_refused{input=\"rows\"}");
     assert_eq!(is_refused(), Some(0));
     // A mistake leaves the last good rows; then the next good file counts.

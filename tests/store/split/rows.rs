@@ -3,7 +3,7 @@
 use weir_engine::{Row, RowContent};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable};
-use weir_store::Store;
+use weir_store::{Clock as _, Store};
 
 use super::*;
 
@@ -27,6 +27,7 @@ descriptors:
 struct TwoStores {
     first: Arc<Slotted>,
     second: Arc<Slotted>,
+    process_clock: Arc<ManualClock>,
     limiter: Limiter,
     heard: Arc<Heard>,
     other: RowTable,
@@ -36,14 +37,24 @@ impl TwoStores {
     fn new(on_error: OnError, seed: u64) -> Self {
         let (first, second) = (Slotted::new(seed), Slotted::new(seed + 1));
         let heard = Arc::new(Heard::default());
-        let options =
-            Options { on_error, per_second: Some(second.clone()), budget: BUDGET, ..Options::new(first.clone()) };
+        // The clock of the process is not that of the stores.
+        let process_clock = Arc::new(ManualClock::default());
+        process_clock.set(first.clock.now());
+        let local: Arc<dyn Store> = Arc::new(Memory::new(KEYS_MAX, process_clock.clone(), Arc::new(Silent)));
+        let options = Options {
+            on_error,
+            per_second: Some(second.clone()),
+            local: Some(local),
+            budget: BUDGET,
+            clock: process_clock.clone(),
+            ..Options::new(first.clone())
+        };
         let policies = weir_policies::parse(&[("shop.yaml", ROWS)]).expect("good policies").policies;
         let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
-        let (known, clock) = (Arc::<KnownRows>::default(), first.clock.clone());
+        let (known, clock) = (Arc::new(KnownRows::of(&*first)), first.clock.clone());
         let other =
             RowTable::new(first.clone(), Some(second.clone()), policies.clone(), known, clock, Arc::new(Silent));
-        Self { first, second, limiter: limiter(ROWS, options, heard.clone()), heard, other }
+        Self { first, second, process_clock, limiter: limiter(ROWS, options, heard.clone()), heard, other }
     }
 
     fn ask(&self, asked: &[(&str, &str, Operation)]) -> Result<Answer, StoreError> {
@@ -143,6 +154,42 @@ fn a_row_of_a_limit_per_second_is_in_the_second_store() {
     }
 }
 
+/// [rw-4] [rw-5]
+#[test]
+fn a_row_that_has_ended_by_the_clock_of_the_process_has_no_part_in_a_decision_of_the_process() {
+    const LASTS_US: Micros = 10_000_000;
+    let with_row = |plan: &str| {
+        let stores = TwoStores::new(OnError::Local, 1);
+        let (ended, other) = (stores.value_in("tenant", 0), stores.value_in("tenant", 1));
+        let until = stores.process_clock.now() + LASTS_US;
+        let written = run(stores.other.write(vec![Row { until: Some(until), ..row("tenant", &ended, plan) }]));
+        written.into_iter().for_each(|written| assert!(written.is_ok(), "{written:?}"));
+        // It is known from now on.
+        assert!(!stores.ask(&[("tenant", &ended, Operation::Peek)]).unwrap().denied);
+        stores.first.faults.lock().insert((Call::Decide, 0), Fault::NotSent);
+        (stores, until, ended, other)
+    };
+    for (plan, before) in [("gold", Some(8)), ("max", None)] {
+        let (stores, until, ended, other) = with_row(plan);
+        let ask = |asked: &[(&str, &str, Operation)]| stores.ask(asked).expect("the process decides");
+        stores.process_clock.set(until - 1);
+        let status = ask(&[("tenant", &ended, ONE)]).statuses.remove(0);
+        assert_eq!(status.limit.map(|_| status.remaining), before, "{plan}: the row has not ended");
+        stores.process_clock.set(until);
+        let used = u32::from(before.is_some());
+        assert_eq!(ask(&[("tenant", &ended, ONE)]).statuses[0].remaining, 2 - used, "{plan}: the default plan");
+        // Of a request over two slots, the other one answers.
+        let answer = ask(&[("tenant", &other, ONE), ("tenant", &ended, ONE)]);
+        assert_eq!([answer.statuses[0].remaining, answer.statuses[1].remaining], [2, 1 - used], "{plan}");
+        // The store decides by its own clock, in which the row is in force.
+        stores.first.heal();
+        let status = ask(&[("tenant", &ended, Operation::Peek)]).statuses.remove(0);
+        assert_eq!(status.limit.map(|_| status.remaining), before.map(|left| left + 1), "{plan}");
+        stores.first.clock.set(until);
+        assert_eq!(ask(&[("tenant", &ended, Operation::Peek)]).statuses[0].remaining, 3, "{plan}");
+    }
+}
+
 /// [rw-2]
 #[test]
 fn when_another_part_may_be_charged_nothing_is_asked_again() {
@@ -158,6 +205,23 @@ fn when_another_part_may_be_charged_nothing_is_asked_again() {
     stores.first.heal();
     // The lost answer stands, and the slot with the new row has charged nothing.
     assert_eq!((stores.left("tenant", &changed), stores.left("tenant", &lost)), (8, 1));
+}
+
+/// [rw-2]
+#[test]
+fn a_store_that_always_finds_another_version_decides_sixteen_times() {
+    for found in [0, 7] {
+        let stores = TwoStores::new(OnError::Error, 1);
+        stores.set("tenant", "a", "gold");
+        stores.ask(&[("tenant", "a", ONE)]).expect("a decision");
+        let before = stores.first.calls.load(SeqCst);
+        *stores.first.found.lock() = Some(found);
+        let error = stores.ask(&[("tenant", "a", ONE)]).unwrap_err();
+        assert!(matches!(&error, StoreError::NotSent(failure) if failure.kind == "stale_row"), "{found}: {error:?}");
+        assert_eq!(stores.first.calls.load(SeqCst) - before, 16, "{found}");
+        *stores.first.found.lock() = None;
+        assert_eq!(stores.left("tenant", "a"), 8, "{found}: nothing was charged");
+    }
 }
 
 #[test]
@@ -209,7 +273,8 @@ fn other_policies(stores: &TwoStores, policy: &str) -> RowTable {
     let policies = weir_policies::parse(&[("shop.yaml", policy)]).expect("good policies").policies;
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
     let (first, second) = (stores.first.clone(), Some(stores.second.clone() as Arc<dyn Store>));
-    RowTable::new(first, second, policies, Arc::default(), stores.first.clock.clone(), Arc::new(Silent))
+    let (known, clock) = (Arc::new(KnownRows::of(&*first)), stores.first.clock.clone());
+    RowTable::new(first, second, policies, known, clock, Arc::new(Silent))
 }
 
 /// [rw-4]

@@ -11,8 +11,8 @@ use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode};
 use weir_store::memory::Memory;
 use weir_store::{
-    Before, Failure, Reply, RowChange, RowRead, RowVersion, ScanPosition, Scanned, StatesRead, Store, StoreError,
-    StoredOverrides, StoredRow, Undo,
+    Before, Clock as _, Failure, Reply, RowChange, RowRead, RowVersion, ScanPosition, Scanned, StatesRead, Store,
+    StoreError, StoredOverrides, StoredRow, Undo,
 };
 
 use super::{KEYS_MAX, SLOTS};
@@ -37,6 +37,8 @@ pub(super) struct Slotted {
     pub(super) rows: Mutex<BTreeMap<String, StoredRow>>,
     /// A row that another process sets just before the next removal of a row.
     pub(super) set_between: Mutex<Option<StoredRow>>,
+    /// The version that each decision finds of each row, after which it is stale.
+    pub(super) found: Mutex<Option<u64>>,
     /// Where the clock stands from the next undo on, if it steps.
     pub(super) clock_at_undo: Mutex<Option<Micros>>,
     /// Where the clock stands from the next settle on, if it steps.
@@ -65,6 +67,7 @@ impl Slotted {
             clock,
             rows: Mutex::default(),
             set_between: Mutex::default(),
+            found: Mutex::default(),
             clock_at_undo: Mutex::default(),
             clock_at_settle: Mutex::default(),
             undos: AtomicUsize::new(0),
@@ -148,8 +151,12 @@ impl Slotted {
 
     /// What the script does before it charges anything.
     fn compare(&self, row_versions: &[RowVersion<'_>]) -> Result<(), StoreError> {
-        let rows = self.rows.lock();
-        let found: Vec<u64> = row_versions.iter().map(|row| rows.get(row.key).map_or(0, |row| row.version)).collect();
+        if let Some(found) = *self.found.lock() {
+            return Err(StoreError::StaleRow { found: vec![found; row_versions.len()] });
+        }
+        let (rows, now) = (self.rows.lock(), self.clock.now());
+        let in_force = |key| rows.get(key).filter(|row| row.until.is_none_or(|until| now < until));
+        let found: Vec<u64> = row_versions.iter().map(|row| in_force(row.key).map_or(0, |row| row.version)).collect();
         let is_same = row_versions.iter().zip(&found).all(|(row, found)| row.version == *found);
         if is_same { Ok(()) } else { Err(StoreError::StaleRow { found }) }
     }

@@ -80,12 +80,21 @@ mod tests {
     use std::path::Path;
 
     use weir_engine::algorithm::{Counting, ScriptNumbers as _};
+    use weir_engine::rows::ENDED_ROW_KEPT_US;
 
     use super::*;
 
     /// The text after `--- NAME ` in a fragment.
     fn text_of<'a>(fragment: &'a str, name: &str) -> Option<&'a str> {
         fragment.lines().find_map(|line| line.strip_prefix("--- ")?.strip_prefix(name)?.strip_prefix(' '))
+    }
+
+    #[test]
+    fn scripts_keep_an_ended_row_as_long_as_the_engine() {
+        let test = format!("till + {ENDED_ROW_KEPT_US} <= now");
+        for script in of_kinds().chain([&*DECIDE, &*DECIDE_LONG]) {
+            assert!(script.code.contains(&test), "{}", script.name);
+        }
     }
 
     fn numbers_of(fragment: &str) -> usize {
