@@ -119,14 +119,14 @@ impl Looks {
             None => self.watch.insert(Watch::new(self.policies.clone().rows())),
             Some(watch) => {
                 match watch.poll(now) {
-                    Some(Change::Settled) => {}
                     // All or nothing: the others wait for these.
                     Some(Change::AtRest(files) | Change::Restless(files)) => {
                         tracing::warn!(files = some_paths(&files), "files of rows keep changing and are not loaded");
                         return None;
                     }
-                    None if are_same => return None,
-                    None => {}
+                    // Other policies do not end the rest of files that change.
+                    None if are_same || !watch.is_unchanged(&BTreeSet::new()) => return None,
+                    None | Some(Change::Settled) => {}
                 }
                 watch
             }
@@ -152,7 +152,9 @@ impl Looks {
             if !problems.is_empty() {
                 return Some(Err(problems));
             }
-            tracing::info!(rows = self.table.replace_of_files(fitting), files, "rows of files loaded");
+            // Not in the log statement, which evaluates nothing if the level hides it.
+            let rows = self.table.replace_of_files(fitting);
+            tracing::info!(rows, files, "rows of files loaded");
         }
         Some(Ok(()))
     }

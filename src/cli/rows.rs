@@ -143,27 +143,7 @@ impl From<ShownPart> for RowPart {
 /// written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
-        RowAction::Import(ImportArguments { file, skip, redis, server }) => {
-            let interrupted = interrupted().map_err(AppError::Start)?;
-            let order = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
-            match redis.settings(std::env::vars_os()) {
-                None => import(&order, |pass, rows| by_server(server, pass, &rows), out, notes),
-                Some(settings) => {
-                    let settings = settings.map_err(|problems| Failed::Usage(problems.to_string()))?;
-                    into_redis(&settings, |redis| {
-                        if let Some(rule) = redis.table.rule_of_second_store() {
-                            writeln!(
-                                notes,
-                                "weir: the rule {} has one limit per second: if the servers have redis.per_second.url, \
-                                 import with this setting too, or its rows have no effect",
-                                printable(&rule)
-                            )?;
-                        }
-                        import(&order, |pass, rows| Ok(redis.write(pass, rows)), out, notes)
-                    })
-                }
-            }
-        }
+        RowAction::Import(arguments) => import_file(arguments, out, notes),
         RowAction::Get(DescriptorArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
             Ok(writeln!(out, "{}", row.lines())?)
@@ -208,6 +188,29 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         }
         RowAction::Prune(arguments) => prune(arguments, out),
     }
+}
+
+fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
+    let ImportArguments { file, skip, redis, server } = arguments;
+    let mut run = |send: &mut dyn FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, Failed>, notes: &mut dyn Write| {
+        let interrupted = interrupted().map_err(AppError::Start)?;
+        let import_of = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
+        import(&import_of, send, out, notes)
+    };
+    let Some(settings) = redis.settings(std::env::vars_os()) else {
+        return run(&mut |pass, rows| by_server(server, pass, &rows), notes);
+    };
+    into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |redis| {
+        if let Some(rule) = redis.table.rule_of_second_store() {
+            writeln!(
+                notes,
+                "weir: the rule {} has one limit per second: if the servers have redis.per_second.url, import with this \
+                 setting too, or its rows have no effect",
+                printable(&rule)
+            )?;
+        }
+        run(&mut |pass, rows| Ok(redis.write(pass, rows)), notes)
+    })
 }
 
 /// Becomes true on SIGINT, which then does not end the process.

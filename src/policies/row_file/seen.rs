@@ -6,7 +6,8 @@ use std::hash::BuildHasher as _;
 
 use weir_engine::rows::Row;
 
-/// The most rows of one file, or of all files beside the policies. Their descriptors take at most 34 bytes each.
+/// The most rows of one file, or of all files beside the policies. Their descriptors take 20 to 60
+/// bytes each.
 pub const FILE_ROWS_MAX: usize = 10_000_000;
 
 /// The descriptors of the rows that were read, as hashes of 8 bytes.
