@@ -166,7 +166,7 @@ impl Target {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Poll,
     /// An order of the operator. Loads the current files, even if they still change.
     Order,

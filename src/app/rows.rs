@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_http::ServiceState;
-use weir_lifecycle::{Life, Phase, on_own_thread};
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
 use weir_policies::RowsBeside;
@@ -18,7 +18,7 @@ use weir_policies::files::{Source, row_files};
 use weir_policies::watch::{Change, POLL_EVERY, Watch};
 use weir_telemetry::metrics::Metrics;
 
-use super::policies::some_paths;
+use super::policies::{Cause, some_paths};
 
 /// The most problems of one look that are shown.
 const PROBLEMS_MAX: usize = 20;
@@ -61,19 +61,20 @@ impl RowFiles {
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
-    pub(super) async fn follow(self, life: Life) -> Result<(), String> {
+    pub(super) async fn follow(self, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looks =
             Looks { table: self.table, policies: self.policies, watch: None, under: None, had_files: false };
         loop {
-            tokio::select! {
+            let cause = tokio::select! {
                 () = life.reached(Phase::Draining) => return Ok(()),
-                _ = ticks.tick() => {}
-            }
+                () = reloads.next() => Cause::Order,
+                _ = ticks.tick() => Cause::Poll,
+            };
             let result;
             (looks, result) = on_own_thread(move || {
-                let result = looks.look(Instant::now());
+                let result = looks.look(cause, Instant::now());
                 (looks, result)
             })
             .await;
@@ -111,12 +112,16 @@ impl Looks {
     ///
     /// # Errors
     /// The first problems, because of which the rows are not in force.
-    fn look(&mut self, now: Instant) -> Option<Result<(), Vec<String>>> {
+    fn look(&mut self, cause: Cause, now: Instant) -> Option<Result<(), Vec<String>>> {
         let policies = self.table.policies();
         let are_same = self.under.as_ref().is_some_and(|under| Arc::ptr_eq(under, &policies));
         let watch = match &mut self.watch {
             // Before the first read, so that no change is missed.
             None => self.watch.insert(Watch::new(self.policies.clone().rows())),
+            Some(watch) if cause == Cause::Order => {
+                watch.settle_now();
+                watch
+            }
             Some(watch) => {
                 match watch.poll(now) {
                     // All or nothing: the others wait for these.
@@ -135,7 +140,7 @@ impl Looks {
             .map_err(|error| vec![error.to_string()])
             .and_then(|files| Ok((files.len(), RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX)?)));
         // The files change, and it may have read a part. The watch reports the change when it settles.
-        if !watch.is_unchanged(&BTreeSet::new()) {
+        if cause == Cause::Poll && !watch.is_unchanged(&BTreeSet::new()) {
             return None;
         }
         self.under = Some(policies.clone());
@@ -211,7 +216,7 @@ descriptors:
 
         fn look(&mut self) -> Option<Result<(), Vec<String>>> {
             self.now += POLL_EVERY;
-            self.looks.look(self.now)
+            self.looks.look(Cause::Poll, self.now)
         }
 
         /// The result of a change, which must not come before [`REST`].
@@ -249,6 +254,10 @@ descriptors:
         }
         looked.write("a.rows.csv", &text);
         assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 9));
+        looked.write("a.rows.csv", &text);
+        assert_eq!(looked.look(), None);
+        assert_eq!(looked.looks.look(Cause::Order, looked.now), Some(Ok(())), "an order waits for nothing");
+        assert_eq!(looked.look(), None);
         // Policies that change alone.
         looked.policies.replace(policies(&POLICY.replace("gold", "lead")));
         let problems = looked.look().unwrap().unwrap_err();

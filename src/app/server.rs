@@ -288,7 +288,7 @@ impl Server {
         if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
             let files = RowFiles::new(rows, source(&settings.policies), report.clone(), metrics);
             first_rows = files.first();
-            supervisor.task("rows", files.follow(life.clone()));
+            supervisor.task("rows", files.follow(shutdown.reloads(), life.clone()));
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {
