@@ -174,18 +174,18 @@ impl ChargeList {
         self.entries.iter().filter(|entry| entry.key.is_some()).count().max(1)
     }
 
-    fn keys(&self) -> impl Iterator<Item = &str> {
-        let mut begin = 0;
-        self.key_ends.iter().map(move |&end| &self.keys[std::mem::replace(&mut begin, end)..end])
+    fn keys_at(&self, places: std::ops::Range<usize>) -> impl Iterator<Item = &str> {
+        let mut begin = places.start.checked_sub(1).map_or(0, |before| self.key_ends[before]);
+        self.key_ends[places].iter().map(move |&end| &self.keys[std::mem::replace(&mut begin, end)..end])
     }
 
     fn state_keys(&self) -> impl Iterator<Item = &str> {
-        self.keys().take(self.state_count())
+        self.keys_at(0..self.state_count())
     }
 
     /// The key of each row, and the version that it must have.
     fn rows(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.keys().skip(self.state_count()).zip(self.row_versions.iter().copied())
+        self.keys_at(self.state_count()..self.key_ends.len()).zip(self.row_versions.iter().copied())
     }
 
     fn state_count(&self) -> usize {
@@ -199,7 +199,7 @@ impl ChargeList {
                 let numbers = self.numbers.iter().chain([&self.now]).chain(&self.row_versions);
                 request.begin(4 + self.key_ends.len());
                 evalsha(request, script, self.key_ends.len());
-                for key in self.keys() {
+                for key in self.keys_at(0..self.key_ends.len()) {
                     request.argument(key.as_bytes());
                 }
                 request.argument_by((1 + numbers.clone().count()) * NUMBER_BYTES, |bytes| {
