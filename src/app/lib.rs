@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_lifecycle::{Death, Done, Phase, Phases, ServiceManager, Shutdown};
-use weir_policies::watch::Source;
+use weir_policies::files::{FileKind, Source};
 use weir_settings::{Endpoint, PolicySource, Settings};
 use weir_telemetry::metrics::Metrics;
 use weir_tls::files::FileError;
@@ -165,6 +165,7 @@ async fn serve_on(
 pub fn source(policies: &weir_settings::Policies) -> Source {
     Source {
         directory: policies.directory.clone(),
+        kind: FileKind::Policies,
         all_files: policies.all_files,
         dot_files: policies.dot_files,
         beside: policies.beside,

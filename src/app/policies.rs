@@ -166,7 +166,7 @@ impl Target {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Poll,
     /// An order of the operator. Loads the current files, even if they still change.
     Order,
@@ -260,7 +260,7 @@ impl Reload {
 }
 
 /// The first paths, and the number of further ones.
-fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
+pub(super) fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     let first = paths.iter().take(PATHS_LOGGED_MAX).map(|path| printable(&path.display().to_string()));
     let mut shown: Vec<String> = first.collect();
     let more = paths.len() - shown.len();

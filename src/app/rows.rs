@@ -1,46 +1,33 @@
 //! Rows: files of rows beside the policies, with the memory store, and the gauge of known rows. [rw-6]
 //!
-//! Not here: what a row does (limiter), and setting rows (http).
+//! Not here: what a row does (limiter), the lines of files (policies), and setting rows (http).
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind::{NotADirectory, NotFound};
-use std::io::{self, BufReader};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
-use weir_engine::rows::Row;
-use weir_lifecycle::{Life, Phase, on_own_thread};
+use weir_engine::PolicySet;
+use weir_http::ServiceState;
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
-use weir_policies::row_file::{ROW_FILE_ENDING, RowReader, line_problem};
+use weir_policies::RowsBeside;
+use weir_policies::files::{Source, row_files};
+use weir_policies::watch::{Change, POLL_EVERY, Watch};
 use weir_telemetry::metrics::Metrics;
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The most problems that are logged of one look.
+use super::policies::{Cause, some_paths};
+
+/// The most problems of one look that are shown.
 const PROBLEMS_MAX: usize = 20;
-const FILES_MAX: usize = 1_000;
-
-/// What distinguishes a file from its next version: its inode was changed then, and it has this length. A copy can keep the time of
-/// the contents, and a change of rights does not touch it.
-type Stamp = (i64, i64, u64);
-
-/// A line of a file, for messages.
-struct Place {
-    file: Arc<Path>,
-    line: usize,
-}
 
 pub(super) struct RowFiles {
     table: Arc<RowTable>,
-    directory: PathBuf,
+    policies: Source,
+    report: Arc<ServiceState>,
     in_force: watch::Sender<bool>,
-    are_refused: Arc<AtomicBool>,
 }
 
 /// Shows when the first files are in force. The default waits for none.
@@ -58,131 +45,240 @@ impl FirstRows {
 }
 
 impl RowFiles {
-    pub(super) fn new(table: Arc<RowTable>, directory: PathBuf, metrics: &Metrics) -> Self {
-        let are_refused = Arc::<AtomicBool>::default();
-        let shown = are_refused.clone();
-        metrics.gauge("weir_input_refused", &[("input", "rows")], move || u64::from(shown.load(Relaxed)));
-        Self { table, directory, in_force: watch::Sender::new(false), are_refused }
+    /// The files beside the policies of this source.
+    pub(super) fn new(table: Arc<RowTable>, policies: Source, report: Arc<ServiceState>, metrics: &Metrics) -> Self {
+        let shown = report.clone();
+        metrics.gauge("weir_input_refused", &[("input", "rows")], move || u64::from(shown.are_rows_refused()));
+        Self { table, policies, report, in_force: watch::Sender::new(false) }
     }
 
     pub(super) fn first(&self) -> FirstRows {
         FirstRows(Some(self.in_force.subscribe()))
     }
 
-    /// Reads the files whenever one has changed, until everything drains. All or nothing: after a mistake the last good rows stay in
-    /// force.
+    /// Reads the files whenever they have changed and settled, or the policies have changed, until everything drains. All or nothing:
+    /// after a mistake the last good rows stay in force.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
-    pub(super) async fn follow(self, life: Life) -> Result<(), String> {
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+    pub(super) async fn follow(self, mut reloads: Reloads, life: Life) -> Result<(), String> {
+        let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut known, mut policies) = (None, self.table.policies());
+        let mut looks =
+            Looks { table: self.table, policies: self.policies, watch: None, under: None, had_files: false };
         loop {
-            tokio::select! {
+            let cause = tokio::select! {
                 () = life.reached(Phase::Draining) => return Ok(()),
-                _ = ticks.tick() => {}
-            }
-            let (directory, table, before) = (self.directory.clone(), self.table.clone(), known.take());
-            let now = self.table.policies();
-            let are_same = Arc::ptr_eq(&now, &std::mem::replace(&mut policies, now.clone()));
-            let (found, are_good) = on_own_thread(move || {
-                let found = match files(&directory) {
-                    Ok(found) => found,
-                    // A file of policies has no rows beside it, and `policies.allow_empty` needs no directory.
-                    Err(error) if before.is_none() && matches!(error.kind(), NotADirectory | NotFound) => {
-                        BTreeMap::new()
-                    }
-                    Err(_) => return (before, None),
-                };
-                let is_read = before.as_ref() == Some(&found) && (are_same || found.is_empty());
-                // A start without files needs no line in the log.
-                let has_none = before.is_none() && found.is_empty();
-                let are_good = (!is_read).then(|| has_none || look(&table, &now, &found));
-                (Some(found), are_good)
+                () = reloads.next() => Cause::Order,
+                _ = ticks.tick() => Cause::Poll,
+            };
+            let result;
+            (looks, result) = on_own_thread(move || {
+                let result = looks.look(cause, Instant::now());
+                (looks, result)
             })
             .await;
-            known = found;
-            if let Some(are_good) = are_good {
-                self.are_refused.store(!are_good, Relaxed);
-                if are_good {
+            match result {
+                None => {}
+                Some(Ok(())) => {
+                    self.report.rows_refused(Vec::new());
                     self.in_force.send_replace(true);
+                }
+                Some(Err(problems)) => {
+                    self.report.rows_refused(problems.clone());
+                    // Logged last, so that `/readyz` is up to date when the log line appears.
+                    for problem in problems {
+                        tracing::error!(problem, "the files of rows have a mistake: the last good rows stay in force");
+                    }
                 }
             }
         }
     }
 }
 
-/// The files of rows in a directory.
-///
-/// # Errors
-/// When it cannot be read now, which the watch over the policies logs.
-fn files(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
-    let entries = fs::read_dir(directory)?;
-    let is_rows = |path: &Path| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        name.ends_with(ROW_FILE_ENDING) && !name.starts_with('.')
-    };
-    let found = entries.filter_map(|entry| {
-        let path = entry.ok()?.path();
-        // Of a link, what it leads to. A pipe or a device could block for ever.
-        let metadata = fs::metadata(&path).ok().filter(|metadata| metadata.is_file() && is_rows(&path))?;
-        Some((path, (metadata.ctime(), metadata.ctime_nsec(), metadata.len())))
-    });
-    Ok(found.take(FILES_MAX).collect())
+struct Looks {
+    table: Arc<RowTable>,
+    policies: Source,
+    /// None before the first look.
+    watch: Option<Watch>,
+    /// The policies of the last look that read the files.
+    under: Option<Arc<PolicySet>>,
+    had_files: bool,
 }
 
-/// Puts the rows of these files in force, or logs why not. Returns whether they are.
-fn look(table: &RowTable, policies: &weir_engine::PolicySet, files: &BTreeMap<PathBuf, Stamp>) -> bool {
-    let (mut rows, mut places, mut problems) = (Vec::new(), Vec::new(), Vec::new());
-    for path in files.keys() {
-        read(path, &mut rows, &mut places, &mut problems);
-    }
-    if problems.is_empty() {
-        let fitting = table.fitting(policies, rows, |at, refused| {
-            let Place { file, line } = &places[at];
-            problems.push(line_problem(&file.display(), *line, &refused));
-            problems.len() < PROBLEMS_MAX
-        });
-        if problems.is_empty() {
-            tracing::info!(rows = table.replace_of_files(fitting), files = files.len(), "rows of files loaded");
-            return true;
-        }
-    }
-    for problem in problems.iter().take(PROBLEMS_MAX) {
-        tracing::error!(problem, "the files of rows have a mistake: the last good rows stay in force");
-    }
-    false
-}
-
-fn read(path: &Path, rows: &mut Vec<Row>, places: &mut Vec<Place>, problems: &mut Vec<String>) {
-    let file: Arc<Path> = path.into();
-    let reader = match fs::File::open(path) {
-        Ok(file) => RowReader::new(BufReader::new(file)),
-        Err(error) => {
-            problems.push(format!("{}: {error}", path.display()));
-            return;
-        }
-    };
-    for line in reader {
-        match line {
-            Ok((line, _)) if rows.len() >= ROWS_OF_PROCESS_MAX => {
-                problems.push(line_problem(&path.display(), line, &"too many rows"));
-                return;
+impl Looks {
+    /// Puts the rows of the files in force, if they or the policies have changed. None if nothing has changed, or a change has not
+    /// settled.
+    ///
+    /// # Errors
+    /// The first problems, because of which the rows are not in force.
+    fn look(&mut self, cause: Cause, now: Instant) -> Option<Result<(), Vec<String>>> {
+        let policies = self.table.policies();
+        let are_same = self.under.as_ref().is_some_and(|under| Arc::ptr_eq(under, &policies));
+        let watch = match &mut self.watch {
+            // Before the first read, so that no change is missed.
+            None => self.watch.insert(Watch::new(self.policies.clone().rows())),
+            Some(watch) if cause == Cause::Order => {
+                watch.settle_now();
+                watch
             }
-            Ok((line, row)) => {
-                rows.push(row);
-                places.push(Place { file: file.clone(), line });
+            Some(watch) => {
+                match watch.poll(now) {
+                    // All or nothing: the others wait for these.
+                    Some(Change::AtRest(files) | Change::Restless(files)) => {
+                        tracing::warn!(files = some_paths(&files), "files of rows keep changing and are not loaded");
+                        return None;
+                    }
+                    // Other policies do not end the rest of files that change.
+                    None if are_same || !watch.is_unchanged(&BTreeSet::new()) => return None,
+                    None | Some(Change::Settled) => {}
+                }
+                watch
             }
-            Err(error) => problems.push(error.in_file(&path.display())),
+        };
+        let read = row_files(self.policies.clone())
+            .map_err(|error| vec![error.to_string()])
+            .and_then(|files| Ok((files.len(), RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX)?)));
+        // The files change, and it may have read a part. The watch reports the change when it settles.
+        if cause == Cause::Poll && !watch.is_unchanged(&BTreeSet::new()) {
+            return None;
         }
-        if problems.len() >= PROBLEMS_MAX {
-            return;
+        self.under = Some(policies.clone());
+        let (files, rows) = match read {
+            Ok(read) => read,
+            Err(problems) => return Some(Err(problems)),
+        };
+        if std::mem::replace(&mut self.had_files, files > 0) || files > 0 {
+            let ((rows, places), mut problems) = (rows.into_parts(), Vec::new());
+            let fitting = self.table.fitting(&policies, rows, |at, refused| {
+                problems.push(places.problem(at, refused.part(), &refused));
+                problems.len() < PROBLEMS_MAX
+            });
+            if !problems.is_empty() {
+                return Some(Err(problems));
+            }
+            // Not in the log statement, which evaluates nothing if the level hides it.
+            let rows = self.table.replace_of_files(fitting);
+            tracing::info!(rows, files, "rows of files loaded");
         }
+        Some(Ok(()))
     }
 }
 
 pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
     let of = known.clone();
     metrics.gauge("weir_rows_known", &[], move || of.count() as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use weir_engine::observer::Silent;
+    use weir_limiter::Policies;
+    use weir_policies::watch::REST;
+    use weir_store::memory::Memory;
+    use weir_store::{Store, SystemClock};
+
+    use super::*;
+
+    const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: tenant, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}
+";
+
+    struct Looked {
+        directory: tempfile::TempDir,
+        looks: Looks,
+        policies: Arc<Policies>,
+        known: Arc<KnownRows>,
+        now: Instant,
+    }
+
+    impl Looked {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            files.iter().for_each(|(name, text)| fs::write(directory.path().join(name), text).unwrap());
+            let observer = Arc::new(Silent);
+            let policies = Arc::new(Policies::new(policies(POLICY), observer.clone()));
+            let store: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), observer.clone()));
+            let known = Arc::new(KnownRows::of(&*store));
+            let table = RowTable::new(store, None, policies.clone(), known.clone(), Arc::new(SystemClock), observer);
+            let source = Source::from(directory.path());
+            let looks = Looks { table: Arc::new(table), policies: source, watch: None, under: None, had_files: false };
+            Self { directory, looks, policies, known, now: Instant::now() }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.directory.path().join(name), text).unwrap();
+        }
+
+        fn look(&mut self) -> Option<Result<(), Vec<String>>> {
+            self.now += POLL_EVERY;
+            self.looks.look(Cause::Poll, self.now)
+        }
+
+        /// The result of a change, which must not come before [`REST`].
+        fn after_a_rest(&mut self) -> Result<(), Vec<String>> {
+            let start = self.now;
+            loop {
+                match self.look() {
+                    Some(result) => {
+                        assert!(self.now - start >= REST, "before a rest");
+                        return result;
+                    }
+                    None => assert!(self.now < start + 3 * REST, "never"),
+                }
+            }
+        }
+    }
+
+    fn policies(text: &str) -> PolicySet {
+        weir_policies::parse(&[("p.yaml", text)]).unwrap_or_else(|problems| panic!("{problems}")).policies
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_not_in_force_also_if_policies_change_meanwhile() {
+        let mut looked = Looked::new(&[("a.rows.csv", "domain,tenant,plan\nshop,acme,gold\nshop,globex,gold\n")]);
+        assert_eq!((looked.look(), looked.known.count()), (Some(Ok(())), 2));
+        assert_eq!(looked.look(), None);
+        let mut text = "domain,tenant,plan\n".to_owned();
+        for number in 0..9 {
+            looked.write("a.rows.csv", &text);
+            looked.policies.replace(policies(&POLICY.replace("3/day", &format!("{}/day", 4 + number))));
+            for _ in 0..4 {
+                assert_eq!((looked.look(), looked.known.count()), (None, 2), "half of a file");
+            }
+            text.push_str(&format!("shop,t{number},gold\n"));
+        }
+        looked.write("a.rows.csv", &text);
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 9));
+        looked.write("a.rows.csv", &text);
+        assert_eq!(looked.look(), None);
+        assert_eq!(looked.looks.look(Cause::Order, looked.now), Some(Ok(())), "an order waits for nothing");
+        assert_eq!(looked.look(), None);
+        // Policies that change alone.
+        looked.policies.replace(policies(&POLICY.replace("gold", "lead")));
+        let problems = looked.look().unwrap().unwrap_err();
+        let place = looked.directory.path().join("a.rows.csv").display().to_string();
+        assert_eq!(problems.len(), 9);
+        assert!(problems[0].starts_with(&format!("{place}:2:9: the rule has no plan \"gold\"")), "{problems:?}");
+        assert_eq!((looked.look(), looked.known.count()), (None, 9), "the last good rows");
+    }
+
+    #[test]
+    fn descriptors_are_compared_over_all_files_and_a_removed_file_takes_its_rows_along() {
+        let mut looked = Looked::new(&[("a.rows.csv", "domain,tenant,plan\nshop,acme,gold\n")]);
+        looked.write("b.rows.csv", "domain,tenant,plan\nshop,globex,gold\nshop,acme,gold\n");
+        let path = |name: &str| looked.directory.path().join(name).display().to_string();
+        let twice = format!("{}:3:6: the descriptor of {}:2 once more", path("b.rows.csv"), path("a.rows.csv"));
+        assert_eq!((looked.look(), looked.known.count()), (Some(Err(vec![twice])), 0));
+        looked.write("b.rows.csv", "domain,tenant,plan\nshop,globex,gold\n");
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 2));
+        for name in ["a.rows.csv", "b.rows.csv"] {
+            fs::remove_file(looked.directory.path().join(name)).unwrap();
+        }
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 0));
+    }
 }

@@ -283,13 +283,12 @@ impl Server {
         overrides: Arc<OverrideTable>,
         rows: Arc<RowTable>,
     ) -> FirstRows {
-        let Self { settings, metrics, supervisor, shutdown, life, .. } = self;
+        let Self { settings, metrics, supervisor, shutdown, life, report, .. } = self;
         let mut first_rows = FirstRows::default();
         if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
-            let directory = settings.policies.directory.clone();
-            let files = RowFiles::new(rows, directory, metrics);
+            let files = RowFiles::new(rows, source(&settings.policies), report.clone(), metrics);
             first_rows = files.first();
-            supervisor.task("rows", files.follow(life.clone()));
+            supervisor.task("rows", files.follow(shutdown.reloads(), life.clone()));
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {

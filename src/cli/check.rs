@@ -8,10 +8,12 @@ use weir_engine::network::Network;
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
-use weir_policies::files::{Source, is_test, is_traffic};
+use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
+use weir_policies::files::{Source, is_test, is_traffic, row_files};
 use weir_policies::traffic_file::{self, Origin, Sources};
 use weir_policies::{
-    Dialect, DomainOutline, Loaded, Outline, Problems, check_warnings, load, load_dir_with, test_file,
+    Dialect, DomainOutline, Loaded, Outline, PROBLEMS_MAX, Problems, RowsBeside, check_warnings, load, load_dir_with,
+    test_file,
 };
 use weir_settings::{PolicySource, Settings};
 use weir_text::{instant_text, spell};
@@ -32,6 +34,9 @@ pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
+    /// The files of rows beside them are wrong; one line for each problem.
+    #[error("{}", .0.join("\n"))]
+    Rows(Vec<String>),
     #[error("{0}")]
     Server(#[from] NoPolicies),
     /// A server refuses newer policies and keeps its old ones.
@@ -57,7 +62,7 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
         return traffic(directory, out);
     }
     let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
-    checked(loaded, THE_SERVERS, strictness, out)
+    checked(loaded, &Source::from(directory), THE_SERVERS, strictness, out)
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
@@ -77,13 +82,39 @@ pub fn run_settings(
     let of_settings = weir_app::source(&settings.policies);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
-    checked(loaded, &of_server(settings.on_error.name()), strictness, out)
+    checked(loaded, &source, &of_server(settings.on_error.name()), strictness, out)
 }
 
-fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+fn checked(
+    mut loaded: Loaded,
+    source: &Source,
+    servers: &str,
+    strictness: Strictness,
+    out: &mut dyn Write,
+) -> Result<(), Failed> {
+    let rows = rows_beside(source, &loaded)?;
     check_warnings(&mut loaded);
     write(&loaded, servers, out)?;
+    if let Some(rows) = rows {
+        writeln!(out, "{rows}")?;
+    }
     judged(&loaded, strictness)
+}
+
+/// Checks the files of rows beside the policies, and returns their totals.
+fn rows_beside(source: &Source, loaded: &Loaded) -> Result<Option<String>, Failed> {
+    let files = row_files(source.clone()).map_err(|error| Failed::Rows(vec![error.to_string()]))?;
+    let beside = RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX).map_err(Failed::Rows)?;
+    let (rows, places) = beside.into_parts();
+    let checked = rows.iter().map(|row| check_of_file(&loaded.policies, row)).enumerate();
+    let problem = |(at, refused): (usize, RowRefused)| places.problem(at, refused.part(), &refused);
+    let wrong = checked.filter_map(|(at, row)| Some((at, row.err()?)));
+    let problems: Vec<String> = wrong.take(PROBLEMS_MAX).map(problem).collect();
+    if !problems.is_empty() {
+        return Err(Failed::Rows(problems));
+    }
+    let total = || format!("{} in {}", counted(rows.len(), "row"), counted(files.len(), "file"));
+    Ok((!files.is_empty()).then(total))
 }
 
 /// As [`run`], for the policies in force on a running server. Also writes the problems of newer policies.

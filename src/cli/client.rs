@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use weir_policies::Dialect;
 use weir_policies::watch::Source;
@@ -52,13 +52,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
     let given = parse(&CHECK, arguments)?;
     let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
     let merge_domains = is_on(&given, "merge_domain_configs")?;
-    let source = Source {
-        directory: PathBuf::from(directory),
-        all_files: true,
-        dot_files: true,
-        beside: false,
-        allow_empty: false,
-    };
+    let source = Source { all_files: true, dot_files: true, ..Source::from(Path::new(directory)) };
     let loaded = weir_policies::load(&source, Dialect { compatible: true, merge_domains })
         .map_err(|problems| Ended::Failed(problems.to_string()))?;
     let written = check::write(&loaded, check::THE_SERVERS, out);

@@ -5,6 +5,8 @@
 mod import;
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -12,17 +14,19 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
-use weir_engine::rows::{Row, RowContent};
+use weir_engine::rows::{Row, RowContent, RowPart};
 use weir_engine::words::{counted, printable};
 use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
-use weir_policies::row_file::{self, ROW_HEAD};
+use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors};
 use weir_settings::Settings;
+use weir_store::{Clock as _, SystemClock};
 use weir_text::json::{JsonNumbers, JsonRow};
 
 pub use self::import::ImportError;
-use self::import::{LineEnd, Pass, import};
+use self::import::{Import, LineEnd, Pass, import};
 use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ServerArguments};
 use super::args::rows::{AllArguments, ImportArguments, RowAction, SetRowArguments};
@@ -108,7 +112,28 @@ struct Results {
 #[serde(untagged)]
 enum ShownResult {
     Word(String),
-    Refused { refused: String, is_store: bool },
+    Refused { refused: String, part: Option<ShownPart>, is_store: bool },
+}
+
+/// The wrong part of a row.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ShownPart {
+    Domain,
+    Descriptor,
+    Entry(usize),
+    Content,
+}
+
+impl From<ShownPart> for RowPart {
+    fn from(part: ShownPart) -> Self {
+        match part {
+            ShownPart::Domain => Self::Domain,
+            ShownPart::Descriptor => Self::Descriptor,
+            ShownPart::Entry(position) => Self::Entry(position),
+            ShownPart::Content => Self::Content,
+        }
+    }
 }
 
 /// Runs an action.
@@ -118,12 +143,7 @@ enum ShownResult {
 /// written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
-        RowAction::Import(ImportArguments { file, skip, redis, server }) => match redis.settings(std::env::vars_os()) {
-            None => import(file, *skip, |pass, rows| by_server(server, pass, &rows), out, notes),
-            Some(settings) => into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |table| {
-                import(file, *skip, |pass, rows| Ok(table.write(pass, rows)), out, notes)
-            }),
-        },
+        RowAction::Import(arguments) => import_file(arguments, out, notes),
         RowAction::Get(DescriptorArguments { domain, descriptor, server }) => {
             let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
             Ok(writeln!(out, "{}", row.lines())?)
@@ -153,9 +173,12 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         }),
         RowAction::Export(arguments) => {
             writeln!(out, "{ROW_HEAD}")?;
+            // A row can be in two pages.
+            let mut seen = SeenDescriptors::default();
             each_page(arguments, |page| {
                 for shown in &page.rows {
                     match shown.row() {
+                        Some(row) if seen.insert(&row, 0).is_err() => {}
                         Some(row) => writeln!(out, "{}", row_file::row_line(&row))?,
                         None => writeln!(notes, "weir: skipped a row of a newer weir: {}", shown.line())?,
                     }
@@ -165,6 +188,46 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
         }
         RowAction::Prune(arguments) => prune(arguments, out),
     }
+}
+
+fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
+    let ImportArguments { file, skip, redis, server } = arguments;
+    let mut run = |send: &mut dyn FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, Failed>, notes: &mut dyn Write| {
+        let interrupted = interrupted().map_err(AppError::Start)?;
+        let import_of = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
+        import(&import_of, send, out, notes)
+    };
+    let Some(settings) = redis.settings(std::env::vars_os()) else {
+        return run(&mut |pass, rows| by_server(server, pass, &rows), notes);
+    };
+    into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |redis| {
+        if let Some(rule) = redis.table.rule_of_second_store() {
+            writeln!(
+                notes,
+                "weir: the rule {} has one limit per second: if the servers have redis.per_second.url, import with this \
+                 setting too, or its rows have no effect",
+                printable(&rule)
+            )?;
+        }
+        run(&mut |pass, rows| Ok(redis.write(pass, rows)), notes)
+    })
+}
+
+/// Becomes true on SIGINT, which then does not end the process.
+fn interrupted() -> io::Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut interrupts = {
+        let _within = runtime.enter();
+        signal(SignalKind::interrupt())?
+    };
+    let interrupted = Arc::<AtomicBool>::default();
+    let of_thread = interrupted.clone();
+    let wait = move || {
+        runtime.block_on(interrupts.recv());
+        of_thread.store(true, Relaxed);
+    };
+    std::thread::Builder::new().name("interrupts".to_owned()).spawn(wait)?;
+    Ok(interrupted)
 }
 
 fn one(domain: &str, entries: &[(String, String)]) -> String {
@@ -291,13 +354,10 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
             ends.extend(answer.results.into_iter().map(|result| match result {
-                ShownResult::Word(word) => match word.as_str() {
-                    "same" => LineEnd::Same,
-                    "replaced" => LineEnd::Replaced,
-                    _ => LineEnd::Written,
-                },
-                ShownResult::Refused { refused, is_store: true } => LineEnd::Unconfirmed(refused),
-                ShownResult::Refused { refused, is_store: false } => LineEnd::Refused(refused),
+                ShownResult::Word(word) if word == "written" => LineEnd::Written,
+                ShownResult::Word(_) => LineEnd::Same,
+                ShownResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
+                ShownResult::Refused { refused, part, .. } => LineEnd::Refused(part.map(Into::into), refused),
             }));
         }
     }
@@ -329,7 +389,7 @@ impl Direct<'_> {
     fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
             RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
-            _ => LineEnd::Refused(refused.to_string()),
+            _ => LineEnd::Refused(refused.part(), refused.to_string()),
         };
         if pass == Pass::Check {
             let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);
@@ -338,8 +398,8 @@ impl Direct<'_> {
         let written = self.runtime.block_on(self.table.write(rows)).into_iter();
         let end = |written: Written| match written.result {
             WriteResult::Written => LineEnd::Written,
-            WriteResult::Same => LineEnd::Same,
-            WriteResult::Replaced => LineEnd::Replaced,
+            // An import sends each descriptor once.
+            WriteResult::Same | WriteResult::Replaced => LineEnd::Same,
         };
         written.map(|written| written.map_or_else(refused, end)).collect()
     }

@@ -55,6 +55,16 @@ impl fmt::Display for RowContent {
     }
 }
 
+/// The part of a row that does not fit a policy set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowPart {
+    Domain,
+    Descriptor,
+    /// The entry at this position, from 0, is the first that no rule has.
+    Entry(usize),
+    Content,
+}
+
 /// Why a row has no effect under a policy set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowMisfit {
@@ -79,6 +89,18 @@ impl fmt::Display for RowMisfit {
             Self::OtherStore => f.write_str(
                 "a rule with one limit per second uses the second Redis, and one with another window uses the first",
             ),
+        }
+    }
+}
+
+impl RowMisfit {
+    #[must_use]
+    pub fn part(&self) -> RowPart {
+        match self {
+            Self::Misfit(Misfit::NoDomain) => RowPart::Domain,
+            Self::Misfit(Misfit::NoRule { met }) => RowPart::Entry(*met),
+            Self::NoRows(_) => RowPart::Descriptor,
+            Self::Misfit(_) | Self::NoPlan(..) | Self::OtherStore => RowPart::Content,
         }
     }
 }

@@ -152,6 +152,8 @@ pub struct ServiceState {
     queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<ShownPolicies>,
+    /// Why the files of rows beside the policies are not in force.
+    row_problems: Mutex<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,6 +312,17 @@ impl ServiceState {
         }
     }
 
+    /// Sets the first problems of the files of rows beside the policies; none if their rows are in force.
+    pub fn rows_refused(&self, problems: Vec<String>) {
+        *self.row_problems.lock() = problems;
+    }
+
+    /// Whether the files of rows are not in force because of problems.
+    #[must_use]
+    pub fn are_rows_refused(&self) -> bool {
+        !self.row_problems.lock().is_empty()
+    }
+
     /// Whether changed policies are not in force because of problems.
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -440,6 +453,7 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
         }
     };
     remove("/policies", "problems");
+    remove("/rows", "problems");
     remove("/policies/server", "trouble");
     remove("/policies/server/last_refused", "reason");
     (status, Json(detail)).into_response()
@@ -458,6 +472,7 @@ fn readiness(site: &Site) -> (StatusCode, Value) {
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
+    let row_problems = site.report.row_problems.lock().clone();
     let mut detail = json!({
         "ready": ready,
         "phase": phase_name(phase),
@@ -470,6 +485,7 @@ fn readiness(site: &Site) -> (StatusCode, Value) {
             "problems": shown.problems.lines(),
         },
         "overrides": site.overrides_as_json(),
+        "rows": { "problem_count": row_problems.len(), "problems": row_problems },
     });
     if let Some(source) = site.report.source.get() {
         detail["policies"]["server"] = source();

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
-use weir_engine::rows::{Row, RowMisfit};
+use weir_engine::rows::{Row, RowMisfit, RowPart};
 use weir_limiter::rows::{Removed, RowRefused, RowTable, WriteResult, Written};
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
@@ -134,7 +134,7 @@ pub(super) async fn set_many(
                 rows.push(row);
                 Value::Null
             }
-            Err(reason) => json!({ "refused": reason, "is_store": false }),
+            Err(reason) => json!({ "refused": reason, "part": null, "is_store": false }),
         });
     }
     let written = table.write(rows.clone()).await;
@@ -221,7 +221,13 @@ const fn word(written: &Written) -> &'static str {
 }
 
 fn refused_json(refused: &RowRefused) -> Value {
-    json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_)) })
+    let part = refused.part().map(|part| match part {
+        RowPart::Domain => json!("domain"),
+        RowPart::Descriptor => json!("descriptor"),
+        RowPart::Entry(position) => json!({ "entry": position }),
+        RowPart::Content => json!("content"),
+    });
+    json!({ "refused": refused.to_string(), "part": part, "is_store": matches!(refused, RowRefused::Store(_)) })
 }
 
 pub(super) fn as_json(row: &Row) -> Value {

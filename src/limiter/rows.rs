@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::observer::{Observer, RowEvent};
-use weir_engine::rows::{ENDED_ROW_KEPT_US, Row, RowMisfit, key_of, row_key};
+use weir_engine::rows::{ENDED_ROW_KEPT_US, Row, RowMisfit, RowPart, key_of, row_key};
 use weir_engine::{Entry, Micros, PolicySet, Rule, key};
 use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
@@ -58,6 +58,17 @@ pub enum RowRefused {
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
+}
+
+impl RowRefused {
+    /// The part of the row that does not fit the policies.
+    #[must_use]
+    pub fn part(&self) -> Option<RowPart> {
+        match self {
+            Self::Misfit(misfit) => Some(misfit.part()),
+            _ => None,
+        }
+    }
 }
 
 fn unconfirmed(error: &StoreError) -> String {
@@ -194,6 +205,15 @@ impl RowTable {
         let (rule, key) = self.fit(&policies, &row).map_err(RowRefused::Misfit)?;
         let is_per_second = self.per_second.is_some() && rule.is_single_per_second();
         Ok(Ready { key, is_per_second, row: parsed(row)? })
+    }
+
+    /// A rule with rows that this table keeps in its only store. Servers with a second Redis look for them there. [st-3]
+    #[must_use]
+    pub fn rule_of_second_store(&self) -> Option<String> {
+        let policies = self.policies();
+        let mut rules = policies.rules().iter().filter(|_| self.per_second.is_none());
+        let rule = rules.find(|rule| rule.rows.is_some() && rule.is_single_per_second())?;
+        Some(format!("{} {}", rule.domain, rule.path))
     }
 
     /// The rule that a row fits, and the key of the row.
@@ -436,6 +456,16 @@ impl RowTable {
             KnownRows::Cached(_) => 0,
         }
     }
+}
+
+/// Whether a row of a file beside the policies fits these policies.
+///
+/// # Errors
+/// If it does not fit.
+pub fn check_of_file(policies: &PolicySet, row: &Row) -> Result<(), RowRefused> {
+    let (rule, _) = row_key(policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
+    limits_of(rule, &row.content, false).map_err(RowRefused::Misfit)?;
+    text::stored(row).map_err(RowRefused::Invalid).map(|_| ())
 }
 
 fn parsed(row: Row) -> Result<ParsedRow, RowRefused> {

@@ -3,12 +3,14 @@
 //! Only regular files are read: a pipe or a device could block forever. Bounds limit the cost of a wrong directory. Not
 //! here: when files are read (watch.rs), and their content (lib.rs).
 
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use weir_engine::words::printable;
+
+use super::row_file::ROW_FILE_ENDING;
 
 /// The most policy files in one directory, including its subdirectories.
 pub const FILES_MAX: usize = 10_000;
@@ -17,10 +19,20 @@ pub const NAMES_MAX: usize = 100_000;
 /// The deepest nesting of subdirectories below the policy directory.
 pub const DEPTH_MAX: usize = 8;
 
+/// What the files of a source are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileKind {
+    #[default]
+    Policies,
+    /// Files of rows beside the policies: `*.rows.csv`.
+    Rows,
+}
+
 /// A directory, and which of its files are policies. From a path: `*.yaml` and `*.yml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub directory: PathBuf,
+    pub kind: FileKind,
     /// Every file is a policy, with any extension.
     pub all_files: bool,
     /// Whether names that begin with one dot are read too. Names that begin with two dots are never read: in a
@@ -35,7 +47,14 @@ pub struct Source {
 impl From<&Path> for Source {
     fn from(directory: &Path) -> Self {
         let directory = directory.to_owned();
-        Self { directory, all_files: false, dot_files: false, beside: false, allow_empty: false }
+        Self {
+            directory,
+            kind: FileKind::Policies,
+            all_files: false,
+            dot_files: false,
+            beside: false,
+            allow_empty: false,
+        }
     }
 }
 
@@ -51,8 +70,17 @@ impl Source {
         name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
     }
 
+    /// The files of rows beside these policies.
+    #[must_use]
+    pub fn rows(self) -> Self {
+        Self { kind: FileKind::Rows, ..self }
+    }
+
     fn takes(&self, path: &Path) -> bool {
-        self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
+        match self.kind {
+            FileKind::Policies => self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path)),
+            FileKind::Rows => path.as_os_str().as_encoded_bytes().ends_with(ROW_FILE_ENDING.as_bytes()),
+        }
     }
 
     /// Whether the error means that the directory is missing, and the source allows that.
@@ -99,6 +127,15 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
+/// The files of rows beside the policies of a source, sorted by path. A single file of policies has none.
+///
+/// # Errors
+/// As [`policy_files`].
+pub fn row_files(policies: Source) -> io::Result<Vec<PathBuf>> {
+    let files = walk(&policies.rows())?;
+    Ok(files.into_iter().map(|file| file.path).collect())
+}
+
 /// The files of tests in a directory and its subdirectories, sorted by path. The path of a file is that file alone, with any
 /// name.
 ///
@@ -124,17 +161,23 @@ fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Resu
     }
 }
 
-/// The bytes of a regular file, up to one more than `bytes_max`.
+/// Opens a regular file. Never waits for a pipe or a device.
 ///
 /// # Errors
-/// A file that cannot be read or is not a regular file. Never waits for a pipe or a device.
-pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// A file that cannot be opened or is not a regular file.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     // Without the flag, opening a pipe waits for another process to write.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(not_regular());
-    }
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(not_regular()) }
+}
+
+/// The bytes of a regular file, up to one more than `bytes_max`.
+///
+/// # Errors
+/// As [`open`], and a file that cannot be read.
+pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let (file, metadata) = open(path)?;
     let most = bytes_max as u64 + 1;
     // A growing vector would need three times the memory for a moment.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or_default());
@@ -200,6 +243,9 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
         Err(error) => return Err(at(directory, &error)),
         Ok(metadata) => {
             let real = fs::canonicalize(directory).map_err(|error| at(directory, &error))?;
+            if metadata.is_file() && source.kind == FileKind::Rows {
+                return Ok(Vec::new());
+            }
             if metadata.is_file() {
                 let mark = Some(Mark::of(&metadata));
                 return Ok(vec![PolicyFile { path: directory.to_owned(), real: Some(real), mark }]);
@@ -318,7 +364,6 @@ fn refuse(path: &Path, reason: &str) -> io::Error {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::fs::File;
     use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;

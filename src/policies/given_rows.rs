@@ -2,16 +2,17 @@
 //!
 //! The format of a line is in row_file.rs. Whether rows fit policies is in limiter.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_engine::rows::Row;
+use weir_engine::rows::RowPart;
 use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
-use super::row_file::{RowReader, line_problem};
+use super::files;
+use super::row_file::{RowLine, RowReader};
 use super::state::{FileReader, Reported};
 use super::{Position, VALUE_BYTES_MAX};
 
@@ -23,14 +24,13 @@ pub struct GivenRows {
     pub position: Position,
     /// The path of their file as written, or `rows`.
     pub name: String,
-    /// The rows with the numbers of their lines.
-    pub rows: Vec<(usize, Row)>,
+    pub rows: Vec<RowLine>,
 }
 
 impl GivenRows {
-    /// Returns a message about the row of this line, with its place.
-    pub fn at(&self, line: usize, message: &str) -> String {
-        line_problem(&self.name, line, &message)
+    /// Returns a message about a row that does not fit, with its place.
+    pub fn problem(&self, line: &RowLine, part: Option<RowPart>, reason: &dyn Display) -> String {
+        line.place.problem(&self.name, part, reason)
     }
 }
 
@@ -49,8 +49,8 @@ impl FileReader<'_> {
             }
             _ => {
                 let Some(name) = self.text(fields, "rows", VALUE_BYTES_MAX)? else { return Ok(None) };
-                match open(&directory.join(&name)) {
-                    Ok(file) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
+                match files::open(&directory.join(&name)) {
+                    Ok((file, _)) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
                     Err(error) => Err(self.report_value(fields, "rows", format!("{name}: {error}"))),
                 }
             }
@@ -69,18 +69,13 @@ impl FileReader<'_> {
         for row in RowReader::new(reader) {
             match row {
                 Ok(row) if given.rows.len() < most => given.rows.push(row),
-                Ok((line, _)) => return Err(self.report(position, given.at(line, &format!("more than {most} rows")))),
+                Ok(line) => {
+                    let message = given.problem(&line, None, &format!("more than {most} rows"));
+                    return Err(self.report(position, message));
+                }
                 Err(error) => return Err(self.report(position, error.in_file(&given.name))),
             }
         }
         Ok(Arc::new(given))
     }
-}
-
-/// Opens a regular file. A pipe or a device could be endless.
-fn open(path: &Path) -> io::Result<File> {
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    File::open(path)
 }

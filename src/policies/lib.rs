@@ -26,6 +26,7 @@
 //! Not here: how policies decide (engine/policy.rs), and when files are read again (watch.rs).
 
 mod allowed;
+mod beside;
 mod check_warnings;
 mod fields;
 pub mod files;
@@ -58,6 +59,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use allowed::Allowed;
+pub use beside::RowsBeside;
 pub use check_warnings::check_warnings;
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;

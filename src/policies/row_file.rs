@@ -4,12 +4,16 @@
 //! the column has its values: `acme` in a column `tenant` is the same as `tenant=acme` in a column `descriptor`. Not
 //! here: whether a row fits the policies.
 
+mod seen;
+
 use std::fmt;
 use std::io::{self, BufRead};
+use std::sync::Arc;
 
+pub use seen::{FILE_ROWS_MAX, SeenDescriptors};
 use weir_engine::descriptor::{entries_of, spell_pairs};
 use weir_engine::overrides::{Numbers, numbers_text};
-use weir_engine::rows::{Row, RowContent};
+use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, RowPart};
 use weir_text::{instant_text, parse_instant, quoted};
 
 use super::rate::parse_named_rate;
@@ -27,12 +31,6 @@ pub struct RowLineError {
     pub message: String,
 }
 
-impl fmt::Display for RowLineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "column {}: {}", self.column, self.message)
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Column {
     Domain,
@@ -42,7 +40,7 @@ enum Column {
     Until,
     Note,
     /// The values of an entry with this key.
-    Key(Box<str>),
+    Key(Arc<str>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +49,54 @@ pub struct RowHead(Vec<Column>);
 struct Field {
     column: usize,
     text: String,
+}
+
+/// Where the parts of a row are in its line: byte positions from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Columns {
+    domain: u16,
+    descriptor: u16,
+    content: u16,
+    /// The columns of several entries, with their names.
+    entries: Box<[(u16, Arc<str>)]>,
+}
+
+/// A line with a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowLine {
+    pub row: Row,
+    pub place: RowPlace,
+}
+
+/// The place of a row in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowPlace {
+    /// The number of the line, from 1.
+    pub line: usize,
+    columns: Columns,
+}
+
+impl RowPlace {
+    /// A message about this line of a file. `part` is the wrong part, if only a part is wrong.
+    pub fn problem(&self, name: &dyn fmt::Display, part: Option<RowPart>, reason: &dyn fmt::Display) -> String {
+        let Columns { domain, descriptor, content, entries } = &self.columns;
+        let mut message = reason.to_string();
+        let column = match part {
+            None => 1,
+            Some(RowPart::Domain) => *domain,
+            Some(RowPart::Content) => *content,
+            Some(RowPart::Descriptor) => *descriptor,
+            Some(RowPart::Entry(position)) => match entries.get(position) {
+                Some((column, name)) => {
+                    // A column of this name that a file needs for something else is the usual mistake.
+                    message.push_str(&format!(": the column {}", quoted(name)));
+                    *column
+                }
+                None => *descriptor,
+            },
+        };
+        RowFileError::Line(self.line, RowLineError { column: column.into(), message }).in_file(name)
+    }
 }
 
 impl RowHead {
@@ -98,12 +144,16 @@ impl RowHead {
     ///
     /// # Errors
     /// When the line is not a row.
-    pub fn row(&self, line: &str) -> Result<Row, RowLineError> {
+    fn row(&self, line: &str) -> Result<(Row, Columns), RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
+            let column = fields.get(self.0.len()).map_or(line.trim_end().len() + 1, |surplus| surplus.column);
             let message = format!("{} fields, and the head has {} columns", fields.len(), self.0.len());
-            return Err(RowLineError { column: 1, message });
+            return Err(RowLineError { column, message });
         }
+        let mut columns = Columns { domain: 1, descriptor: 1, content: 1, entries: Box::new([]) };
+        let mut has_content = false;
+        let mut entry_columns = Vec::new();
         let mut row = Row {
             domain: "".into(),
             entries: Box::new([]),
@@ -115,6 +165,17 @@ impl RowHead {
         let (mut plan, mut limits) = (None, None);
         for (kind, Field { column, text }) in self.0.iter().zip(fields) {
             let refuse = |message: String| RowLineError { column, message };
+            // A line has fewer bytes.
+            let position = u16::try_from(column).unwrap_or(u16::MAX);
+            match kind {
+                Column::Domain => columns.domain = position,
+                Column::Descriptor => columns.descriptor = position,
+                Column::Key(_) if entry_columns.is_empty() => columns.descriptor = position,
+                Column::Plan | Column::Limits if !has_content || !text.is_empty() => {
+                    (columns.content, has_content) = (position, true);
+                }
+                _ => {}
+            }
             if text.is_empty() && *kind != Column::Domain {
                 continue;
             }
@@ -129,25 +190,33 @@ impl RowHead {
                 Column::Until => {
                     row.until = Some(parse_instant(&text).map_err(|reason| refuse(format!("until: {reason}")))?);
                 }
+                Column::Note if text.len() > NOTE_BYTES_MAX => {
+                    return Err(refuse(format!("note: has more than {NOTE_BYTES_MAX} bytes")));
+                }
                 Column::Note => row.note = text.into(),
-                Column::Key(key) => entries.push((key.clone(), text.into())),
+                Column::Key(key) => {
+                    entry_columns.push((position, key.clone()));
+                    entries.push(((&**key).into(), text.into()));
+                }
             }
         }
         if !entries.is_empty() {
             row.entries = entries.into();
+            columns.entries = if entry_columns.len() > 1 { entry_columns.into() } else { Box::new([]) };
         }
         if row.entries.is_empty() {
-            return Err(RowLineError { column: 1, message: "no descriptor".to_owned() });
+            return Err(RowLineError { column: columns.descriptor.into(), message: "no descriptor".to_owned() });
         }
+        let column = columns.content.into();
         row.content = match (plan, limits) {
             (Some(plan), None) => RowContent::Plan(plan.into()),
             (None, Some(numbers)) => RowContent::Own(numbers),
-            (None, None) => return Err(RowLineError { column: 1, message: "no plan, and no limits".to_owned() }),
+            (None, None) => return Err(RowLineError { column, message: "no plan, and no limits".to_owned() }),
             (Some(_), Some(_)) => {
-                return Err(RowLineError { column: 1, message: "a plan and limits: give one of them".to_owned() });
+                return Err(RowLineError { column, message: "a plan and limits: give one of them".to_owned() });
             }
         };
-        Ok(row)
+        Ok((row, columns))
     }
 }
 
@@ -236,24 +305,20 @@ pub enum RowFileError {
     Line(usize, RowLineError),
 }
 
-/// The message about a row that its line does not show to be wrong.
-pub fn line_problem(name: &dyn fmt::Display, line: usize, reason: &dyn fmt::Display) -> String {
-    RowFileError::Line(line, RowLineError { column: 1, message: reason.to_string() }).in_file(name)
-}
-
 impl RowFileError {
     pub fn in_file(&self, name: &dyn fmt::Display) -> String {
         match self {
             Self::Read(error) => format!("{name}: {error}"),
-            Self::Line(line, error) => format!("{name}:{line}: {error}"),
+            Self::Line(line, RowLineError { column, message }) => format!("{name}:{line}:{column}: {message}"),
         }
     }
 }
 
-/// Reads the rows of a file with their line numbers, and its wrong lines. Stores at most one line at a time. Ends after a wrong first
-/// line.
+/// Reads the rows of a file, and its wrong lines, such as a second line for one descriptor. Stores at most one line at a
+/// time, and a hash of each descriptor. Ends after a wrong first line, and after [`FILE_ROWS_MAX`] rows.
 pub struct RowReader<R> {
     reader: R,
+    seen: SeenDescriptors,
     head: Option<RowHead>,
     line: usize,
     bytes: u64,
@@ -271,7 +336,12 @@ enum TextEnd {
 
 impl<R: BufRead> RowReader<R> {
     pub fn new(reader: R) -> Self {
-        Self { reader, head: None, line: 0, bytes: 0, buffer: Vec::new(), is_at_end: false }
+        Self::after(SeenDescriptors::default(), reader)
+    }
+
+    /// Reads a file after others. A descriptor that another file has is wrong too.
+    pub fn after(seen: SeenDescriptors, reader: R) -> Self {
+        Self { reader, seen, head: None, line: 0, bytes: 0, buffer: Vec::new(), is_at_end: false }
     }
 
     /// The number of the last line that was read; 0 before the first.
@@ -281,6 +351,12 @@ impl<R: BufRead> RowReader<R> {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The descriptors of this file and of those before it. `name` is the name of this file.
+    pub fn into_seen(mut self, name: String) -> SeenDescriptors {
+        self.seen.end_file(name);
+        self.seen
     }
 
     /// Reads a line without its end, at most [`ROW_LINE_BYTES_MAX`] bytes of it.
@@ -308,7 +384,7 @@ impl<R: BufRead> RowReader<R> {
 }
 
 impl<R: BufRead> Iterator for RowReader<R> {
-    type Item = Result<(usize, Row), RowFileError>;
+    type Item = Result<RowLine, RowFileError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.is_at_end {
@@ -350,8 +426,20 @@ impl<R: BufRead> Iterator for RowReader<R> {
                 },
                 Some(_) if text.trim().is_empty() => {}
                 Some(head) => {
-                    let row = head.row(text).map_err(|error| RowFileError::Line(line, error));
-                    return Some(row.map(|row| (line, row)));
+                    let (row, columns) = match head.row(text) {
+                        Ok(read) => read,
+                        Err(error) => return Some(Err(RowFileError::Line(line, error))),
+                    };
+                    if self.seen.is_full() {
+                        self.is_at_end = true;
+                        return wrong(line, 1, format!("more than {FILE_ROWS_MAX} rows: split the file"));
+                    }
+                    return match self.seen.insert(&row, line) {
+                        Ok(()) => Some(Ok(RowLine { row, place: RowPlace { line, columns } })),
+                        Err(first) => {
+                            wrong(line, columns.descriptor.into(), format!("the descriptor of {first} once more"))
+                        }
+                    };
                 }
             }
         }
@@ -365,10 +453,10 @@ impl<R: BufRead> Iterator for RowReader<R> {
 /// When a row changes after writing and reading it.
 pub fn fuzz(data: &[u8]) {
     let own = RowHead::parse(ROW_HEAD).expect("the head that weir writes");
-    for (_, row) in RowReader::new(data).flatten() {
+    for RowLine { row, .. } in RowReader::new(data).flatten() {
         let line = row_line(&row);
         if line.len() <= ROW_LINE_BYTES_MAX && !line.contains(['\n', '\r']) {
-            assert_eq!(own.row(&line).as_ref(), Ok(&row), "{line}");
+            assert_eq!(own.row(&line).map(|(row, _)| row).as_ref(), Ok(&row), "{line}");
         }
     }
 }
@@ -378,7 +466,8 @@ mod tests {
     use super::*;
 
     fn read(head: &str, line: &str) -> Result<Row, String> {
-        RowHead::parse(head).and_then(|head| head.row(line)).map_err(|error| error.to_string())
+        let row = RowHead::parse(head).and_then(|head| head.row(line));
+        row.map(|(row, _)| row).map_err(|error| format!("column {}: {}", error.column, error.message))
     }
 
     #[test]
@@ -403,10 +492,12 @@ mod tests {
             ("domain,tenant", "", "column 1: no column plan, and no column limits"),
             ("domain,tenant,plan,tenant", "", "column 20: the column \"tenant\" appears twice"),
             ("domain,a=b,plan", "", "column 8: the key \"a=b\" has a \"=\""),
-            ("domain,tenant,plan", "api,acme", "column 1: 2 fields, and the head has 3 columns"),
-            ("domain,tenant,plan", "api,acme,", "column 1: no plan, and no limits"),
+            ("domain,tenant,plan", "api,acme", "column 9: 2 fields, and the head has 3 columns"),
+            ("domain,tenant,plan", "api,acme,gold,more", "column 15: 4 fields, and the head has 3 columns"),
+            ("domain,tenant,plan", "api,acme,", "column 10: no plan, and no limits"),
+            ("domain,tenant,plan,limits", "api,acme,gold,5/s", "column 15: a plan and limits: give one of them"),
             ("domain,tenant,plan", ",acme,gold", "column 1: no domain"),
-            ("domain,tenant,plan", "api,,gold", "column 1: no descriptor"),
+            ("domain,tenant,plan", "api,,gold", "column 5: no descriptor"),
             ("domain,tenant,plan", "api,a\"b,gold", "column 5: a quote inside a field that does not begin with one"),
             ("domain,tenant,plan", "api,\"acme,gold", "column 5: a quote without an end in its line"),
             ("domain,tenant,plan", "api,\"a\"b,gold", "column 8: text after a quoted field"),
@@ -417,6 +508,8 @@ mod tests {
         assert!(refused.starts_with("column 10: limits: "), "{refused}");
         let refused = read("domain,tenant,plan,until", "api,acme,gold,soon").unwrap_err();
         assert!(refused.starts_with("column 15: until: "), "{refused}");
+        let refused = read("domain,tenant,plan,note", &format!("api,acme,gold,{}", "x".repeat(257))).unwrap_err();
+        assert_eq!(refused, "column 15: note: has more than 256 bytes");
     }
 
     #[test]
@@ -432,6 +525,7 @@ mod tests {
         }
         const BYTES: u64 = 4 * 1_024 * 1_024;
         let head = "domain,tenant,plan\n";
+        // The second row and all further ones are wrong: they have the descriptor of the first.
         for (endless, lines) in [("x", 1), ("a,b,c\n", BYTES / 6), ("\"\n", BYTES / 2), ("\n", 0)] {
             let bytes = io::Read::take(Endless(endless.as_bytes()), BYTES);
             let mut rows = RowReader::new(io::BufReader::new(io::Read::chain(head.as_bytes(), bytes)));
@@ -445,20 +539,66 @@ mod tests {
     #[test]
     fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
         let read = |bytes: &[u8]| -> Vec<String> {
-            let shown = |line: Result<(usize, Row), RowFileError>| match line {
-                Ok((line, row)) => format!("{line} {}", row.content),
+            let shown = |line: Result<RowLine, RowFileError>| match line {
+                Ok(RowLine { row, place }) => format!("{} {}", place.line, row.content),
                 Err(error) => error.in_file(&"f"),
             };
             RowReader::new(bytes).map(shown).collect()
         };
-        assert_eq!(read(b""), ["f:1: column 1: empty: the first line has the names of the columns"]);
-        assert_eq!(read(b"tenant\na\n"), ["f:1: column 1: no column domain"]);
-        assert_eq!(read(b"a\xff\na\n"), ["f:1: column 2: not UTF-8"]);
+        assert_eq!(read(b""), ["f:1:1: empty: the first line has the names of the columns"]);
+        assert_eq!(read(b"tenant\na\n"), ["f:1:1: no column domain"]);
+        assert_eq!(read(b"a\xff\na\n"), ["f:1:2: not UTF-8"]);
         let long = format!("d,{},p", "x".repeat(ROW_LINE_BYTES_MAX));
         let bytes = [b"\xef\xbb\xbfdomain,k,plan\r\nd,a,p\r\n\nd,\xff\n", long.as_bytes(), b"\nd,b,q"].concat();
+        assert_eq!(read(&bytes), ["2 plan p", "f:4:3: not UTF-8", "f:5:1: a line has at most 8192 bytes", "6 plan q"]);
+    }
+
+    #[test]
+    fn a_misfit_names_the_column_of_its_part() {
+        let problem = |head: &str, line: &str, part| {
+            let text = format!("{head}\n{line}\n");
+            let row = RowReader::new(text.as_bytes())
+                .next()
+                .unwrap()
+                .unwrap_or_else(|error| panic!("{}", error.in_file(&"f")));
+            row.place.problem(&"f", part, &"wrong")
+        };
+        let columns = "note,domain,tenant,email,plan,limits";
+        let line = "x,api,acme,a@b,,5/s";
+        for (part, wanted) in [
+            (None, "f:2:1: wrong"),
+            (Some(RowPart::Domain), "f:2:3: wrong"),
+            (Some(RowPart::Descriptor), "f:2:7: wrong"),
+            (Some(RowPart::Entry(1)), "f:2:12: wrong: the column \"email\""),
+            // The descriptor is too short.
+            (Some(RowPart::Entry(2)), "f:2:7: wrong"),
+            (Some(RowPart::Content), "f:2:17: wrong"),
+        ] {
+            assert_eq!(problem(columns, line, part), wanted, "{part:?}");
+        }
+        assert_eq!(problem(columns, "x,api,acme,,gold,", Some(RowPart::Content)), "f:2:13: wrong");
+        let one = "plan,domain,descriptor";
+        assert_eq!(problem(one, "gold,api,\"tenant=a,email=b\"", Some(RowPart::Entry(1))), "f:2:10: wrong");
+        assert_eq!(problem(one, "gold,api,tenant=a", Some(RowPart::Content)), "f:2:1: wrong");
+        assert_eq!(problem("plan,limits,domain,tenant", "gold,,api,a", Some(RowPart::Content)), "f:2:1: wrong");
+    }
+
+    #[test]
+    fn a_second_line_for_one_descriptor_is_wrong_in_one_file_and_in_several() {
+        let first = "domain,tenant,plan\nd,a,p\nd,b,p\nd,a,q\nd,b,p\ne,a,p\n";
+        let mut reader = RowReader::new(first.as_bytes());
+        let wrong = |reader: &mut RowReader<&[u8]>| -> Vec<String> {
+            reader.filter_map(|line| line.err().map(|error| error.in_file(&"f"))).collect()
+        };
         assert_eq!(
-            read(&bytes),
-            ["2 plan p", "f:4: column 3: not UTF-8", "f:5: column 1: a line has at most 8192 bytes", "6 plan q"]
+            wrong(&mut reader),
+            ["f:4:3: the descriptor of line 2 once more", "f:5:3: the descriptor of line 3 once more"]
+        );
+        let second = "plan,domain,descriptor\np,d,tenant=c\np,d,tenant=a\np,d,tenant=c\np,d,\"tenant=a,x=y\"\n";
+        let mut reader = RowReader::after(reader.into_seen("first.rows.csv".to_owned()), second.as_bytes());
+        assert_eq!(
+            wrong(&mut reader),
+            ["f:3:5: the descriptor of first.rows.csv:2 once more", "f:4:5: the descriptor of line 2 once more"]
         );
     }
 }

@@ -636,6 +636,23 @@ mod tests {
     }
 
     #[test]
+    fn files_of_rows_are_watched_apart_from_policies() {
+        let dir = directory(&[("a.yaml", ""), ("team/b.rows.csv", "1")]);
+        let (mut policies, mut rows) = (Polled::new(dir.path()), Polled::new(Source::from(dir.path()).rows()));
+        write(dir.path(), "team/b.rows.csv", "12");
+        rows.assert_settles_after_a_rest();
+        policies.assert_quiet();
+        rename_into_place(dir.path(), "c.rows.csv", "1");
+        rows.assert_settles_at_once();
+        write(dir.path(), "a.yaml", "1");
+        write(dir.path(), "readme.csv", "1");
+        rows.assert_quiet();
+        let names = ["c.rows.csv", "team/b.rows.csv"].map(|name| dir.path().join(name));
+        assert_eq!(super::super::files::row_files(Source::from(dir.path())).unwrap(), names);
+        assert!(super::super::files::row_files(Source::from(&dir.path().join("a.yaml"))).unwrap().is_empty());
+    }
+
+    #[test]
     fn a_single_file_is_watched_alone() {
         let dir = directory(&[("a.yaml", "1"), ("b.yaml", "1")]);
         let mut polled = Polled::new(dir.path().join("a.yaml").as_path());

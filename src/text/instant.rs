@@ -10,6 +10,8 @@ use super::zone;
 
 /// The last supported instant: 2100-01-01T00:00:00Z.
 pub const INSTANT_US_MAX: Micros = 4_102_444_800 * 1_000_000;
+const YEAR_MAX: i16 = 2100;
+const BOUNDS: &str = "must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z";
 /// The length of a date, `2026-12-01`.
 const DATE_BYTES: usize = 10;
 
@@ -21,8 +23,12 @@ const DATE_BYTES: usize = 10;
 /// # Errors
 /// The reason, without the text.
 pub fn parse_instant(text: &str) -> Result<Micros, String> {
-    let none =
-        || "not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25".to_owned();
+    // A timestamp ends before the last year that can be written.
+    let is_late = || Pieces::parse(text).is_ok_and(|pieces| pieces.date().year() > YEAR_MAX);
+    let none = || {
+        let form = "not an instant: write 2040-03-25T00:30:00Z, 2040-03-25T00:30[Europe/Berlin] or 2040-03-25";
+        if is_late() { BOUNDS } else { form }.to_owned()
+    };
     let date = || text.parse::<Date>().and_then(|date| date.to_zoned(TimeZone::UTC)).map(|zoned| zoned.timestamp());
     let timestamp = if text.contains('[') {
         zoned(text).unwrap_or_else(|| Err(none()))?
@@ -33,7 +39,7 @@ pub fn parse_instant(text: &str) -> Result<Micros, String> {
     };
     match u64::try_from(timestamp.as_microsecond()) {
         Ok(micros) if 0 < micros && micros <= INSTANT_US_MAX => Ok(micros),
-        _ => Err("must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z".to_owned()),
+        _ => Err(BOUNDS.to_owned()),
     }
 }
 
@@ -118,7 +124,15 @@ mod tests {
         }
         assert_eq!(parse_instant("2100-01-01"), Ok(INSTANT_US_MAX));
         let bounds = "must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z";
-        for text in ["1969-12-31", "1970-01-01", "2100-01-01T00:00:00.000001Z", "2101-01-01[Europe/Berlin]"] {
+        for text in [
+            "9999-12-31",
+            "9999-12-31T23:59:59Z",
+            "9999-12-31[Europe/Berlin]",
+            "1969-12-31",
+            "1970-01-01",
+            "2100-01-01T00:00:00.000001Z",
+            "2101-01-01[Europe/Berlin]",
+        ] {
             assert_eq!(parse_instant(text), Err(bounds.to_owned()), "{text}");
         }
     }

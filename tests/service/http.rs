@@ -465,9 +465,11 @@ fn health_is_told_on_every_path_that_somebody_asks() {
             "store": {"name": "memory", "answered": true, "circuit": "closed"},
             "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": []},
             "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
+            "rows": {"problem_count": 0},
         });
         if address == served.at.admin {
             expected["policies"]["problems"] = json!([]);
+            expected["rows"]["problems"] = json!([]);
         }
         assert_eq!(json_of(&ready), expected);
     }

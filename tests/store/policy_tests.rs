@@ -255,8 +255,7 @@ cases:
     written.write("customers.csv", "domain,tenant,plan\nshop,acme,gold\nshop,hooli,lead\n");
     let (verdict, report) = ran(&written.tests());
     assert_eq!(verdict, Verdict::Broken, "{report}");
-    let place =
-        "shop.test.yaml:2:1: customers.csv:3: column 1: the rule has no plan \"lead\": there is free, gold, max";
+    let place = "shop.test.yaml:2:1: customers.csv:3:12: the rule has no plan \"lead\": there is free, gold, max";
     assert!(written.shown(&report).contains(place), "{report}");
 }
 

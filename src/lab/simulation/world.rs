@@ -87,10 +87,10 @@ impl World {
     /// with its place and why.
     pub fn replace_rows(&self, given: &GivenRows) -> Option<(usize, String)> {
         let (mut left_out, mut first) = (0, None);
-        let rows = given.rows.iter().map(|(_, row)| row.clone());
+        let rows = given.rows.iter().map(|line| line.row.clone());
         let fitting = self.rows.fitting(&self.policies.current(), rows, |at, refused| {
             left_out += 1;
-            first.get_or_insert_with(|| given.at(given.rows[at].0, &refused.to_string()));
+            first.get_or_insert_with(|| given.problem(&given.rows[at], refused.part(), &refused));
             true
         });
         self.rows.replace_of_files(fitting);

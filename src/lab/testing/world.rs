@@ -130,14 +130,14 @@ impl<'r> World<'r> {
     }
 
     fn write_rows(&self, given: &GivenRows) -> Result<(), RowsNotSet> {
-        let rows = given.rows.iter().map(|(_, row)| row.clone()).collect();
+        let rows = given.rows.iter().map(|line| line.row.clone()).collect();
         let written = self.runtime.block_on(self.world.rows().write(rows));
         let mut misfit = None;
-        for ((line, _), written) in given.rows.iter().zip(written) {
+        for (line, written) in given.rows.iter().zip(written) {
             match written {
                 Ok(_) => {}
                 Err(RowRefused::Store(error)) => return Err(RowsNotSet::Store(error)),
-                Err(refused) => drop(misfit.get_or_insert_with(|| given.at(*line, &refused.to_string()))),
+                Err(refused) => drop(misfit.get_or_insert_with(|| given.problem(line, refused.part(), &refused))),
             }
         }
         misfit.map_or(Ok(()), |misfit| Err(RowsNotSet::Misfit(misfit)))

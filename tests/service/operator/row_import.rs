@@ -75,13 +75,6 @@ fn a_file_goes_into_the_redis_of_the_settings_without_a_server() {
     let by_settings = ["--config", &settings];
     assert_eq!(imported(&import(&customers, &by_settings, &[])), "3 rows written, 0 were the same, 0 wrong\n");
     assert_eq!(imported(&import(&customers, &by_settings, &[])), "0 rows written, 3 were the same, 0 wrong\n");
-    let twice =
-        files.write("twice.csv", "domain,tenant,plan\nshop,acme,max\nshop,acme,gold\nshop,new,max\nshop,new,gold\n");
-    assert_eq!(
-        imported(&import(&twice, &by_settings, &[])),
-        "1 row written, 1 were the same, 0 wrong, 2 replaced by later lines\n"
-    );
-    assert_eq!(redis.command(&["DEL", "a:w1:{shop|tenant=new}row"]).unwrap().trim(), "1");
     let mut keys: Vec<String> = redis.command(&["KEYS", "*"]).unwrap().lines().map(str::to_owned).collect();
     keys.sort_unstable();
     let key = |tenant: &str| format!("a:w1:{{shop|tenant={tenant}}}row");
@@ -122,10 +115,10 @@ fn a_wrong_line_stops_an_import_into_redis_before_the_first_row() {
     let (code, error) = failed(&import(&wrong, &direct, &[]));
     assert_eq!(code, Some(1));
     for line in [
-        "3 wrong lines, nothing was written:".to_owned(),
-        format!("{wrong}:3: column 1: the rule has no plan \"lead\": there is free, gold, max"),
-        format!("{wrong}:4: column 13: until: "),
-        format!("{wrong}:5: column 1: no policy has this domain"),
+        "3 wrong lines, nothing was written".to_owned(),
+        format!("{wrong}:3:8: the rule has no plan \"lead\": there is free, gold, max"),
+        format!("{wrong}:4:13: until: "),
+        format!("{wrong}:5:1: no policy has this domain"),
     ] {
         assert!(error.contains(&line), "{line}\n{error}");
     }
@@ -157,6 +150,46 @@ fn an_import_without_a_redis_or_with_contradicting_arguments_says_why() {
     }
     let (code, error) = failed(&import("absent.csv", &no_redis, &[]));
     assert!(code == Some(1) && error.contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn an_import_takes_a_regular_file_only_and_does_not_wait_for_others() {
+    let files = Files::new();
+    let fifo = files.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for (path, reason) in [
+        (&*fifo, "not a regular file"),
+        ("/dev/null", "not a regular file"),
+        (&*files.path("policies"), "not a regular file"),
+    ] {
+        for skip in [&[][..], &["--skip"]] {
+            let (code, error) = failed(&import(path, skip, &[]));
+            assert_eq!((code, error), (Some(2), format!("weir: {path}: {reason}\n")), "{skip:?}");
+        }
+    }
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "\"$0\" rows import <(printf 'domain,tenant,plan\\nshop,a,gold\\n')"]).arg(binary());
+    let (code, error) = failed(&shell.output().expect("bash runs"));
+    assert!(code == Some(2) && error.contains(": not a regular file"), "{error}");
+}
+
+#[test]
+fn an_import_without_the_second_redis_of_the_servers_names_the_rule_whose_rows_belong_there() {
+    let redis = RedisServer::start();
+    let files = Files::new();
+    files.write("policies/api.yaml", &POLICY.replace("shop", "api").replace("/day", "/s"));
+    let customers = files.write("customers.csv", "domain,tenant,plan\napi,acme,gold\n");
+    let (url, policies) = (redis.url(), files.path("policies"));
+    let direct = ["--redis", &url, "--policies", &policies];
+    let note = "weir: the rule api tenant has one limit per second: if the servers have redis.per_second.url, \
+                import with this setting too, or its rows have no effect\n";
+    let notes = |environment: &[(&str, &str)]| {
+        let output = import(&customers, &direct, environment);
+        imported(&output);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(notes(&[]), note);
+    assert_eq!(notes(&[("WEIR__REDIS__PER_SECOND__URL", &url)]), "");
 }
 
 #[test]
@@ -205,6 +238,6 @@ fn a_hostile_file_of_any_size_needs_the_memory_of_a_line() {
     let direct = ["--redis", &url, "--policies", &policies, "--skip"];
     let output = imported_within(Path::new(&path), &direct, ADDRESS_SPACE_KIB);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("hostile.csv:3: column 1: a line has at most 8192 bytes"), "{error}");
+    assert!(error.contains("hostile.csv:3:1: a line has at most 8192 bytes"), "{error}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 1 wrong\n");
 }

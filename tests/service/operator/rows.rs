@@ -194,11 +194,11 @@ fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
     let (code, error) = failed(admin, &["import", &path]);
     assert_eq!(code, Some(1));
     for wrong in [
-        "4 wrong lines, nothing was written:".to_owned(),
-        format!("{path}:3: column 1: the rule has no plan \"lead\": there is free, gold, max"),
-        format!("{path}:4: column 13: until: "),
-        format!("{path}:5: column 1: a line has at most 8192 bytes"),
-        format!("{path}:6: column 1: no policy has this domain"),
+        "4 wrong lines, nothing was written".to_owned(),
+        format!("{path}:3:8: the rule has no plan \"lead\": there is free, gold, max"),
+        format!("{path}:4:13: until: "),
+        format!("{path}:5:1: a line has at most 8192 bytes"),
+        format!("{path}:6:1: no policy has this domain"),
     ] {
         assert!(error.contains(&wrong), "{wrong}\n{error}");
     }
@@ -208,7 +208,16 @@ fn a_wrong_line_is_named_and_nothing_is_written_unless_it_is_skipped() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 4 wrong\n");
     assert_eq!(done(admin, &["list"]).lines().count(), 2);
     let (code, error) = failed(admin, &["import", &file(&directory, "head.csv", "tenant,plan\n")]);
-    assert!(code == Some(1) && error.contains("head.csv:1: column 1: no column domain"), "{error}");
+    assert!(code == Some(1) && error.contains("head.csv:1:1: no column domain"), "{error}");
+    let surplus = file(&directory, "surplus.csv", "domain,tenant,email,plan\nshop,a,a@b,gold\n");
+    let (_, error) = failed(admin, &["import", &surplus]);
+    let column = format!(
+        "{surplus}:2:8: the descriptor meets no rule: 1 of its entries match, but not the next one: the column \"email\"\n"
+    );
+    assert!(error.contains(&column), "{error}");
+    let twice = file(&directory, "twice.csv", "domain,tenant,plan\nshop,z,gold\nshop,y,gold\nshop,z,max\n");
+    let (_, error) = failed(admin, &["import", &twice]);
+    assert!(error.contains(&format!("{twice}:4:6: the descriptor of line 2 once more\n")), "{error}");
     let (_, error) = failed(admin, &["set", "shop", "plain=x", "--plan", "gold"]);
     assert!(error.contains("the descriptor meets the rule plain, which has no rows"), "{error}");
 }
@@ -326,7 +335,7 @@ fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing()
     assert!(server.wait_for_log(0, PATIENCE, |line| {
         let problem = line.field("problem").and_then(Value::as_str);
         line.message() == Some(refused)
-            && problem.is_some_and(|problem| problem.contains("customers.rows.csv:3: column 1: the rule has no plan"))
+            && problem.is_some_and(|problem| problem.contains("customers.rows.csv:3:14: the rule has no plan"))
     }));
     let list = done(admin, &["list"]);
     assert!(list.contains("tenant=acme") && !list.contains("globex"), "{list}");
@@ -386,10 +395,41 @@ fn a_server_is_not_ready_before_the_files_of_rows_are_in_force() {
         line.field("problem").and_then(Value::as_str).is_some_and(|problem| problem.contains("customers.rows.csv:2"))
     }));
     let ready = || http::get(server.http, "/readyz").unwrap();
+    let shown: Value = serde_json::from_str(&http::get(server.admin, "/readyz").unwrap().body).unwrap();
+    let problem = format!("{}/customers.rows.csv:2:11: the rule has no plan \"lead\"", directory.path().display());
+    let is_named = |problem_shown: &Value| problem_shown.as_str().unwrap().starts_with(&problem);
+    assert!(is_named(&shown["rows"]["problems"][0]), "{shown}");
+    let public: Value = serde_json::from_str(&ready().body).unwrap();
+    assert_eq!(public["rows"], json!({"problem_count": 1}), "the text quotes a file");
     assert_eq!((ready().status, metric(server.http, "weir_input_refused{input=\"rows\"}")), (503, Some(1)));
     file(&directory, "customers.rows.csv", "domain,tenant,plan\nshop,acme,gold\n");
     until("the server to be ready", PATIENCE, || (ready().status == 200).then_some(()));
     assert_eq!(passes(server.grpc, "acme", 20), 7);
+}
+
+#[test]
+fn check_reads_the_files_of_rows_beside_the_policies() {
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let check = || {
+        let output = Command::new(binary()).arg("check").arg(directory.path()).output().expect("weir runs");
+        let [out, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), out, error)
+    };
+    file(&directory, "a.rows.csv", "domain,tenant,plan\nshop,acme,gold\nshop,globex,max\n");
+    let (code, out, error) = check();
+    assert!(code == Some(0) && out.ends_with("\n2 rows in 1 file\n"), "{out}{error}");
+    file(&directory, "b.rows.csv", "domain,tenant,plan\nshop,hooli,lead\nother,hooli,gold\n");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (code, out, error) = check();
+    let wrong = format!(
+        "weir: {b}:2:12: the rule has no plan \"lead\": there is free, gold, max\nweir: {b}:3:1: no policy has this domain\n",
+        b = path("b.rows.csv")
+    );
+    assert_eq!((code, &*out, error), (Some(1), "", wrong));
+    file(&directory, "b.rows.csv", "tenant,domain,plan\nacme,shop,max\n");
+    let twice = format!("weir: {}:2:1: the descriptor of {}:2 once more\n", path("b.rows.csv"), path("a.rows.csv"));
+    assert_eq!(check(), (Some(1), String::new(), twice));
 }
 
 #[test]

@@ -50,8 +50,12 @@ fn mistakes_in_steps() {
         ("{rows: [a]}", "6:12: rows must be the path of a file of rows, or its lines after a |"),
         ("{rows: absent.csv}", "6:12: absent.csv: No such file or directory (os error 2)"),
         ("{rows: /dev/null}", "6:12: /dev/null: not a regular file"),
-        ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1: column 1: no column plan, and no column limits"),
-        ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2: column 1: no domain"),
+        ("{rows: \"domain,tenant\\nshop,acme\\n\"}", "6:6: rows:1:1: no column plan, and no column limits"),
+        ("{rows: \"domain,tenant,plan\\n,acme,gold\\n\"}", "6:6: rows:2:1: no domain"),
+        (
+            "{rows: \"domain,tenant,plan\\nshop,acme,gold\\nshop,acme,gold\\n\"}",
+            "6:6: rows:3:6: the descriptor of line 2 once more",
+        ),
         ("{rows: a, expect: ok}", "6:15: expect has no effect in a step with rows"),
         ("{swap: [a]}", "6:12: swap must be a path, or texts by names of files, not a list"),
     ] {

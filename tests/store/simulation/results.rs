@@ -115,7 +115,7 @@ fn rows_give_customers_their_plans_in_all_policies_and_misfits_are_noted() {
     let (_, notes) = written.ran(&arguments);
     assert_eq!(
         notes,
-        "weir: policies: 1 row without effect, so the default plan applies, such as customers.csv:3: column 1: the rule has no \
+        "weir: policies: 1 row without effect, so the default plan applies, such as customers.csv:3:12: the rule has no \
          plan \"lead\": there is free, gold\n"
     );
     let (_, results) = json(&written, &arguments);
