@@ -335,14 +335,16 @@ async fn show_state(
         return Err(no_limit());
     }
     let limits = states.iter().map(|state| {
+        let limited = |number| (!state.is_unlimited).then_some(number);
         json!({
             "key": state.key,
             "algorithm": state.algorithm,
-            "requests": state.requests,
+            "requests": limited(state.requests),
             "window_us": state.window_us,
             "stored": state.state.is_some(),
-            "remaining": state.remaining,
+            "remaining": limited(state.remaining),
             "reset_after_us": state.reset_after_us,
+            "unlimited": state.is_unlimited,
         })
     });
     Ok(Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response())

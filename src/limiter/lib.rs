@@ -17,6 +17,7 @@ pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;
+mod limits_in_force;
 mod matched;
 mod messages;
 pub mod overrides;
