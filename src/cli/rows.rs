@@ -16,6 +16,7 @@ use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent};
 use weir_engine::words::{counted, printable};
+use weir_engine::{Limit, Rule};
 use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD};
 use weir_settings::Settings;
@@ -56,7 +57,7 @@ pub enum Failed {
 
 /// A row in an answer.
 #[derive(Deserialize)]
-struct ShownRow {
+pub(super) struct ShownRow {
     domain: Box<str>,
     descriptor: String,
     plan: Option<Box<str>>,
@@ -230,14 +231,49 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(writeln!(out, "{}", changed.kept.text("at the next decision of every server that shares it"))?)
 }
 
-/// The row of a descriptor in words, for `weir explain`.
-pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> String {
-    match server.request::<ShownRow>(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
-        Ok(row) => row.lines(),
-        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => {
-            "none, so the default plan applies".to_owned()
+/// The row of a descriptor on a server, for `weir explain`.
+pub(super) enum RowOfServer {
+    Absent,
+    Row(Box<ShownRow>),
+    /// The server gave no usable answer.
+    Unknown(Unanswered),
+}
+
+/// Asks a server for the row of a descriptor.
+pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> RowOfServer {
+    match server.request(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
+        Ok(row) => RowOfServer::Row(Box::new(row)),
+        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => RowOfServer::Absent,
+        Err(error) => RowOfServer::Unknown(error),
+    }
+}
+
+impl RowOfServer {
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        match self {
+            Self::Absent => "none, so the default plan applies".to_owned(),
+            Self::Row(row) => row.line(),
+            Self::Unknown(error) => format!("unknown: {error}"),
         }
-        Err(error) => format!("unknown: {error}"),
+    }
+
+    /// Why a row has no effect.
+    pub(super) fn unused(&self) -> Option<String> {
+        match self {
+            Self::Row(row) => row.unused.as_deref().map(printable),
+            Self::Absent | Self::Unknown(_) => None,
+        }
+    }
+
+    /// The limits of a rule under a row. None without a row that has an effect.
+    pub(super) fn limits(&self, rule: &Rule) -> Option<Vec<Option<Limit>>> {
+        match self {
+            Self::Row(row) if row.unused.is_none() => {
+                row.row()?.content.limits(rule).ok().map(|limits| limits.into_owned())
+            }
+            Self::Row(_) | Self::Absent | Self::Unknown(_) => None,
+        }
     }
 }
 
