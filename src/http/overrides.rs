@@ -18,6 +18,7 @@ use weir_engine::overrides::{Misfit, Override, fit, numbers_text, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
+use weir_telemetry::logging::AUDIT;
 use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 use weir_text::{instant_text, parse_instant};
 
@@ -122,6 +123,7 @@ pub(super) async fn delete(
 fn audit(by: &str, one: &SetOverride, what: &'static str) {
     let SetOverride { set, reason, .. } = one;
     tracing::info!(
+        target: AUDIT,
         by,
         domain = &*set.domain,
         descriptor = spell_pairs(&set.entries),

@@ -16,6 +16,7 @@ use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowMisfit};
 use weir_limiter::rows::{Removed, RowRefused, RowTable, WriteResult, Written};
+use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
 use weir_text::json::JsonRow;
 
@@ -172,9 +173,7 @@ pub(super) async fn remove(
         }
         (domain, None, true) => {
             let (removed, next) = table.prune(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-            if !removed.is_empty() {
-                tracing::info!(by, removed = removed.len(), "ended rows removed");
-            }
+            removed.iter().for_each(|row| audit_removed(&by, row, None));
             Ok(Json(json!({ "removed": removed.len(), "next": next })).into_response())
         }
         _ => Err(bad_request("give domain and descriptor, or ended=true")),
@@ -187,6 +186,7 @@ fn audit(by: &str, row: &Row, written: &Written) {
         return;
     }
     tracing::info!(
+        target: AUDIT,
         by,
         domain = &*row.domain,
         descriptor = spell_pairs(&row.entries),
@@ -201,6 +201,7 @@ fn audit(by: &str, row: &Row, written: &Written) {
 /// Logs who removed a row, and the row of a file that counts in its place.
 fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
     tracing::info!(
+        target: AUDIT,
         by,
         domain = &*row.domain,
         descriptor = spell_pairs(&row.entries),

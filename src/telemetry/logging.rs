@@ -26,8 +26,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
+pub use self::call_sites::{AUDIT, LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
 use self::call_sites::{CallSites, Limit};
-pub use self::call_sites::{LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
 use self::json::{JsonLines, Names};
 pub use self::queue::{BYTES_MAX as QUEUE_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX as QUEUE_LINES_MAX};
 use self::queue::{Lost, Queue, Target};

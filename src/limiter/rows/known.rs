@@ -29,8 +29,8 @@ pub(crate) struct RowSource<'r> {
     pub(crate) known: &'r KnownRows,
     /// Whether single limits per second have their own store. [st-3]
     pub(crate) has_second_store: bool,
-    /// Whether a cached row ends by the clock of this process. The store compares that, so only a decision without the
-    /// store depends on it. Not after the store has found another row: its own clock counts. [rw-4]
+    /// Whether a cached row ends by the clock of this process. If the store's clock is behind, the store finds the row and
+    /// weir asks again, with false here: so only a decision without the store depends on the clock of this process. [rw-4]
     pub(crate) checks_ends: bool,
 }
 

@@ -1,4 +1,6 @@
-//! Where the rows of operators are: in a store that processes share, or in this process. Only this file knows the difference.
+//! Where the rows of operators are: in a store that processes share, or in this process.
+//!
+//! Not here: which of these a descriptor's row is in, and whether a row fits the policies (rows.rs).
 
 use std::time::{Duration, Instant};
 

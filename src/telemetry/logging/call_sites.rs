@@ -1,7 +1,8 @@
 //! A maximum for the lines that one call site logs.
 //!
 //! A peer that makes a dependency warn for each of its frames must not fill a disk. Each call site may write
-//! [`LINES_MAX`] lines in a period. Further lines are counted and not written. A task logs the counts.
+//! [`LINES_MAX`] lines in a period. Further lines are counted and not written. A task logs the counts. Lines with the
+//! target [`AUDIT`] have no maximum.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::OnceLock;
@@ -14,6 +15,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 pub const LINES_MAX: u64 = 100;
+/// The target of lines that say which limits an operator has changed. They tell who did what, so none may be left out.
+pub const AUDIT: &str = "weir_audit";
 /// The length of a period. The first begins with the process.
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// The most call sites with their own counts. Further ones share one count.
@@ -113,6 +116,9 @@ pub(super) struct Limit(pub(super) std::sync::Arc<CallSites>);
 impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
+        if metadata.target() == AUDIT {
+            return true;
+        }
         let mut hasher = DefaultHasher::new();
         metadata.callsite().hash(&mut hasher);
         // All lines of the `log` crate come from one call site for each level. Their own place is in their fields.

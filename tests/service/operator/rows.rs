@@ -284,6 +284,21 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     assert_eq!(request(admin, "GET", "/rows?after=x", None, "").status, 400);
 }
 
+/// Other log statements write 100 lines in 10 s.
+#[test]
+fn each_change_of_a_large_import_is_in_the_log() {
+    const ROWS: usize = 3_000;
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let server = Weir::start(directory.path(), &[] as &[&str]);
+    let lines: Vec<String> = (0..ROWS).map(|at| format!("shop,c{at},gold,2020-01-01\n")).collect();
+    let path = file(&directory, "many.csv", &format!("domain,tenant,plan,until\n{}", lines.concat()));
+    done(server.admin, &["import", &path]);
+    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row set")), "{}", server.written());
+    done(server.admin, &["prune"]);
+    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row removed")));
+}
+
 #[test]
 fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing() {
     let directory = tempfile::tempdir().unwrap();
