@@ -363,7 +363,7 @@ fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), 
 impl Direct<'_> {
     fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
-            RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
+            RowRefused::Store(_) | RowRefused::Unread(_) => LineEnd::Unconfirmed(refused.to_string()),
             _ => LineEnd::Refused(refused.to_string()),
         };
         if pass == Pass::Check {

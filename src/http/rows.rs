@@ -221,7 +221,7 @@ const fn word(written: &Written) -> &'static str {
 }
 
 fn refused_json(refused: &RowRefused) -> Value {
-    json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_)) })
+    json!({ "refused": refused.to_string(), "is_store": matches!(refused, RowRefused::Store(_) | RowRefused::Unread(_)) })
 }
 
 pub(super) fn as_json(row: &Row) -> Value {
@@ -252,7 +252,7 @@ fn refusal(refused: RowRefused) -> Response {
         }
         RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign | RowRefused::Contended => StatusCode::CONFLICT,
         RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
-        RowRefused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RowRefused::Store(_) | RowRefused::Unread(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     json_error(status, refused)
 }

@@ -55,9 +55,19 @@ pub enum RowRefused {
     /// weir did not write the value at the key of the row.
     #[error("the value at the key of the row was not written by weir: set the row, or delete the key")]
     Foreign,
+    /// The store did not return rows. Nothing was written.
+    #[error("{}", unread(.0))]
+    Unread(StoreError),
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
+}
+
+fn unread(error: &StoreError) -> String {
+    match error {
+        StoreError::NotSent(failure) | StoreError::Unknown(failure) => format!("cannot read rows: {}", failure.message),
+        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
+    }
 }
 
 fn unconfirmed(error: &StoreError) -> String {
@@ -249,7 +259,7 @@ impl RowTable {
         let before = match place.read(&keys).await {
             Ok(before) => before,
             Err(error) => {
-                rows.iter().for_each(|(at, _)| results[*at] = Err(RowRefused::Store(error.clone())));
+                rows.iter().for_each(|(at, _)| results[*at] = Err(RowRefused::Unread(error.clone())));
                 return;
             }
         };
@@ -297,7 +307,7 @@ impl RowTable {
         };
         let places = [is_per_second, !is_per_second].map(|is_per_second| self.place(is_per_second));
         for (at, place) in places.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
-            let read = place.read(&[&key]).await.map_err(RowRefused::Store)?;
+            let read = place.read(&[&key]).await.map_err(RowRefused::Unread)?;
             match read.into_iter().next() {
                 Some(RowRead::Row(stored)) => {
                     let row = text::read(&stored.text).map_err(|_| RowRefused::Foreign)?;
@@ -364,7 +374,7 @@ impl RowTable {
             return Ok(page);
         }
         let place = self.place(store == 1);
-        let (keys, next) = place.keys(&prefix, at).await.map_err(RowRefused::Store)?;
+        let (keys, next) = place.keys(&prefix, at).await.map_err(RowRefused::Unread)?;
         let next = match next {
             Some(at) => Some(Cursor { store, at }),
             None => Some(Cursor { store: store + 1, ..Cursor::default() }).filter(|next| next.store < stores),
@@ -372,7 +382,7 @@ impl RowTable {
         page.next = next.map(Cursor::text);
         for chunk in keys.chunks(AT_ONCE) {
             let asked: Vec<&str> = chunk.iter().map(String::as_str).collect();
-            let read = place.read(&asked).await.map_err(RowRefused::Store)?;
+            let read = place.read(&asked).await.map_err(RowRefused::Unread)?;
             for (key, read) in chunk.iter().zip(read) {
                 let read = match read {
                     RowRead::Absent => continue,

@@ -136,7 +136,7 @@ impl<'r> World<'r> {
         for ((line, _), written) in given.rows.iter().zip(written) {
             match written {
                 Ok(_) => {}
-                Err(RowRefused::Store(error)) => return Err(RowsNotSet::Store(error)),
+                Err(RowRefused::Store(error) | RowRefused::Unread(error)) => return Err(RowsNotSet::Store(error)),
                 Err(refused) => drop(misfit.get_or_insert_with(|| given.at(*line, &refused.to_string()))),
             }
         }
