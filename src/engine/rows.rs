@@ -66,6 +66,8 @@ pub enum RowMisfit {
     NoPlan(Box<str>, Vec<Box<str>>),
     /// The numbers would move the limit to another store. [rw-5]
     OtherStore,
+    /// The row is in one store, and its rule's states are in the other since a change of policies. [rw-5]
+    Misplaced,
 }
 
 impl fmt::Display for RowMisfit {
@@ -76,6 +78,7 @@ impl fmt::Display for RowMisfit {
             Self::NoPlan(plan, plans) => {
                 write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
             }
+            Self::Misplaced => f.write_str("its rule is in the other Redis now: set or import the row again"),
             Self::OtherStore => f.write_str(
                 "a rule with one limit per second uses the second Redis, and one with another window uses the first",
             ),

@@ -68,8 +68,8 @@ pub(super) async fn show(
     let domain = match (domain, descriptor) {
         (Some(domain), Some(descriptor)) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let row = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
-            return Ok(Json(checked(table, &row)).into_response());
+            let (row, misfit) = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
+            return Ok(Json(with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))).into_response());
         }
         (None, Some(_)) => return Err(bad_request("descriptor without domain")),
         (domain, None) => domain,

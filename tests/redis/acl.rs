@@ -140,7 +140,7 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     let written = table.write(vec![row("acme", None), row("ended", Some(1)), row("gone", None)]).await;
     assert!(written.iter().all(Result::is_ok), "{written:?}");
     let entries = |tenant| [Entry { key: "tenant", value: tenant }];
-    assert_eq!(table.get("shop", &entries("acme")).await, Ok(row("acme", None)));
+    assert_eq!(table.get("shop", &entries("acme")).await, Ok((row("acme", None), None)));
     table.remove("shop", &entries("gone")).await.expect("removed");
     let of_acme = entries("acme");
     let asked = DescriptorRequest { entries: &of_acme, operation: Operation::Consume(1), limit: None };
