@@ -49,18 +49,29 @@ pub(super) fn options(
         Deployment::Node(target) => target.clone(),
         Deployment::Cluster(seeds) => seeds[0].clone().into(),
     });
-    options.connections = redis.pool_size;
-    options.connect_timeout = redis.connect_timeout;
-    options.queue_max = redis.queue;
-    options.batch_max = redis.batch_max;
-    options.merge_max = redis.merge_max;
-    options.breaker = breaker::BreakerSettings {
-        window: redis.breaker.window,
-        calls: redis.breaker.calls,
-        error_percent: redis.breaker.error_percent,
-        probe: redis.breaker.probe,
-        timeout: redis.timeout,
-    };
+    // Each setting is named, so that the compiler reports a new one.
+    let weir_settings::Redis {
+        server: _,
+        tls: _,
+        per_second: _,
+        timeout,
+        connect_timeout,
+        pool_size,
+        queue,
+        batch_max,
+        merge_max,
+        key_prefix: _,
+        breaker,
+        ready_after: _,
+        start_within: _,
+    } = redis;
+    let &weir_settings::Breaker { error_percent, calls, window, probe } = breaker;
+    options.connections = *pool_size;
+    options.connect_timeout = *connect_timeout;
+    options.queue_max = *queue;
+    options.batch_max = *batch_max;
+    options.merge_max = *merge_max;
+    options.breaker = breaker::BreakerSettings { window, calls, error_percent, probe, timeout: *timeout };
     options.turns = turns.clone();
     options.observer = observer;
     options

@@ -284,7 +284,7 @@ fn json_text(row: &Row) -> String {
 impl ShownRow {
     /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
-        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
+        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
         let limits = limits.iter().map(JsonNumbers::from).collect();
         let (domain, descriptor, plan) = (domain.clone(), descriptor.clone(), plan.clone());
         JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone() }.row().ok()
@@ -292,16 +292,17 @@ impl ShownRow {
 
     /// One line for people.
     fn line(&self) -> String {
-        let content = match &self.plan {
+        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
+        let content = match plan {
             Some(plan) => format!("plan {}", printable(plan)),
-            None => shown::text(&self.limits),
+            None => shown::text(limits),
         };
-        let mut line = format!("{} {}   {content}", printable(&self.domain), printable(&self.descriptor));
-        if let Some(until) = &self.until {
+        let mut line = format!("{} {}   {content}", printable(domain), printable(descriptor));
+        if let Some(until) = until {
             line.push_str(&format!("   until {}", printable(until)));
         }
-        if !self.note.is_empty() {
-            line.push_str(&format!("   {}", printable(&self.note)));
+        if !note.is_empty() {
+            line.push_str(&format!("   {}", printable(note)));
         }
         line
     }

@@ -166,13 +166,13 @@ fn number(text: &str) -> Result<Numbers, String> {
 }
 
 /// Formats a row as a line of a file with the header [`ROW_HEAD`].
-pub fn row_line(row: &Row) -> String {
-    let (plan, limits) = match &row.content {
+pub fn row_line(Row { domain, entries, content, until, note }: &Row) -> String {
+    let (plan, limits) = match content {
         RowContent::Plan(plan) => (plan.to_string(), String::new()),
         RowContent::Own(numbers) => (String::new(), numbers_text(numbers)),
     };
-    let until = row.until.map(instant_text).unwrap_or_default();
-    let texts = [row.domain.to_string(), spell_pairs(&row.entries), plan, limits, until, row.note.to_string()];
+    let until = until.map(instant_text).unwrap_or_default();
+    let texts = [domain.to_string(), spell_pairs(entries), plan, limits, until, note.to_string()];
     texts.map(|text| quoted_field(&text)).join(",")
 }
 

@@ -57,13 +57,13 @@ pub fn numbers_of(limits: Vec<JsonNumbers>) -> Result<Box<[Numbers]>, String> {
 }
 
 impl From<&Row> for JsonRow {
-    fn from(row: &Row) -> Self {
-        let (plan, limits) = match &row.content {
+    fn from(Row { domain, entries, content, until, note }: &Row) -> Self {
+        let (plan, limits) = match content {
             RowContent::Plan(plan) => (Some(plan.clone()), Vec::new()),
             RowContent::Own(numbers) => (None, json_numbers(numbers)),
         };
-        let (domain, note) = (row.domain.clone(), row.note.clone());
-        Self { domain, descriptor: spell_pairs(&row.entries), plan, limits, until: row.until.map(instant_text), note }
+        let (domain, descriptor, note) = (domain.clone(), spell_pairs(entries), note.clone());
+        Self { domain, descriptor, plan, limits, until: until.map(instant_text), note }
     }
 }
 

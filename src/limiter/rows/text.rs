@@ -92,17 +92,18 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
     if let Some((key, _)) = row.entries.iter().find(|(key, value)| has_break(key) || has_break(value)) {
         return Err(format!("the entry {key:?}: has a line break"));
     }
-    let (plan, limits) = match &row.content {
+    let Row { domain, entries, content, until, note } = row;
+    let (plan, limits) = match content {
         RowContent::Plan(plan) => (Some(plan.clone()), Vec::new()),
         RowContent::Own(numbers) => (None, json_numbers(numbers)),
     };
     let text = Text {
-        domain: row.domain.clone(),
-        descriptor: row.entries.to_vec(),
+        domain: domain.clone(),
+        descriptor: entries.to_vec(),
         plan,
         limits,
-        until_us: row.until,
-        note: row.note.clone(),
+        until_us: *until,
+        note: note.clone(),
     };
     // Texts and numbers can always be written.
     let text = serde_json::to_string(&text).unwrap_or_default();

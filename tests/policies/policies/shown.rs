@@ -9,6 +9,7 @@ use weir_lab::testing::Strictness;
 use weir_policies::{Dialect, KINDS, parse};
 
 use super::{data, directory, rule};
+use crate::support::changed_keys::{CHANGED_KEYS, limited};
 
 /// A request's descriptor, as `explain` takes it.
 fn descriptor(text: &str) -> Vec<(String, String)> {
@@ -433,33 +434,6 @@ fn a_writer_that_fails_is_told() {
     assert_eq!(failed.to_string(), "cannot write: no space");
 }
 
-/// A rate limit before and after a change of one key, for each key of a rate limit.
-const CHANGED_KEYS: [(&str, &str, &str); 23] = [
-    ("unit", "unit: hour, requests_per_unit: 5", "unit: day, requests_per_unit: 5"),
-    ("requests_per_unit", "unit: hour, requests_per_unit: 5", "unit: hour, requests_per_unit: 6"),
-    ("window", "requests_per_unit: 5, window: 1h", "requests_per_unit: 5, window: 2h"),
-    ("rate", "rate: 5/h", "rate: 6/h"),
-    ("algorithm", "rate: 5/h", "rate: 5/h, algorithm: gcra"),
-    ("burst", "rate: 5/h, algorithm: gcra, burst: 2", "rate: 5/h, algorithm: gcra, burst: 3"),
-    ("refill", "rate: 5/h, algorithm: token_bucket", "rate: 5/h, algorithm: token_bucket, refill: interval"),
-    ("precision", "rate: 5/h, algorithm: sliding_window", "rate: 5/h, algorithm: sliding_window, precision: 30m"),
-    ("anchor", "rate: 5/h", "rate: 5/h, anchor: first_hit"),
-    ("calendar", "rate: 5/month", "rate: 5/month, calendar: true"),
-    ("timezone", "rate: 5/day, calendar: true", "rate: 5/day, calendar: true, timezone: Europe/Berlin"),
-    ("shadow", "rate: 5/h", "rate: 5/h, shadow: true"),
-    ("from", "rate: 5/h", "rate: 5/h, from: 2030-01-01T00:00:00Z"),
-    ("until", "rate: 5/h", "rate: 5/h, until: 2030-01-01T00:00:00Z"),
-    ("drain", "rate: 5/h", "rate: 5/h, drain: true"),
-    ("post_paid", "rate: 5/h", "rate: 5/h, post_paid: true"),
-    ("hold", "rate: 5/h", "rate: 5/h, hold: true"),
-    ("alert_at", "rate: 5/h", "rate: 5/h, alert_at: [80]"),
-    ("lease", "rate: 5000/h", "rate: 5000/h, lease: 1s"),
-    ("plans", "rate: 5/h, name: all", "rate: 5/h, name: all, plans: {gold: 9/h}"),
-    ("unlimited", "rate: 5/h", "unlimited: true"),
-    ("name", "rate: 5/h", "rate: 5/h, name: all"),
-    ("replaces", "rate: 5/h", "rate: 5/h, replaces: [{name: other}]"),
-];
-
 /// The compiler cannot report a new field of a limit there, because other packages do not see all of its fields.
 #[test]
 fn a_change_of_any_key_of_a_limit_is_printed_and_compared() {
@@ -467,8 +441,7 @@ fn a_change_of_any_key_of_a_limit_is_printed_and_compared() {
     for key in keys {
         let changed = CHANGED_KEYS.iter().find(|(name, ..)| *name == key.name);
         let &(name, before, after) = changed.unwrap_or_else(|| panic!("no change of {}", key.name));
-        let rows = if name == "plans" { ", rows: {default: free}" } else { "" };
-        let text = |limit: &str| format!("domain: d\ndescriptors: [{{key: a{rows}, rate_limit: {{{limit}}}}}]\n");
+        let text = |limit: &str| format!("domain: d\ndescriptors:\n{}", limited("a", name, limit));
         let printed = |limit: &str| {
             let dir = directory(&[("p.yaml", &text(limit))]);
             checked(dir.path()).unwrap_or_else(|problems| panic!("{name}: {problems}"))
