@@ -395,6 +395,52 @@ fn a_row_without_effect_is_shown_with_the_reason() {
     assert!(explained.contains(&format!("    row: {row}\n    {reason}")), "{explained}");
 }
 
+/// A change of policies moves a rule to the other Redis. Its rows stay behind until they are imported again.
+#[test]
+fn rows_that_a_rule_leaves_behind_in_the_other_redis_are_shown_as_not_used() {
+    const BEFORE: &str = "domain: shop\ndescriptors:\n  - {key: tenant, rows: {default: free}, rate_limits: [{rate: 3/s, plans: {gold: 7/s}}]}\n";
+    let (redis, second) = (RedisServer::start(), RedisServer::start());
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", BEFORE);
+    let settings = [
+        "store=redis".to_owned(),
+        format!("redis.url={}", redis.url()),
+        format!("redis.per_second.url={}", second.url()),
+        "redis.timeout=5s".to_owned(),
+    ];
+    let server = Weir::start(directory.path(), &settings.each_ref().map(|one| ["--set", one.as_str()]).concat());
+    let admin = server.admin;
+    let set = || done(admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    set();
+    let gold = "shop tenant=acme   plan gold\n";
+    assert_eq!(done(admin, &["list"]), gold);
+    let size = |redis: &RedisServer| redis.command(&["DBSIZE"]).unwrap().trim().to_owned();
+    assert_eq!((size(&redis), size(&second)), ("0".to_owned(), "1".to_owned()));
+
+    replace(&directory, "shop.yaml", &BEFORE.replace("gold: 7/s}}", "gold: 7/s}}, {rate: 100/h, name: hourly}"));
+    assert!(server.wait_for_log(0, PATIENCE, |line| {
+        line.field("rule") == Some(&json!("shop tenant"))
+            && line.message() == Some("the rule is in the other Redis now, without its rows: import them again")
+    }));
+    let unused = format!("{gold}  not used: its rule is in the other Redis now: set or import the row again\n");
+    assert_eq!(
+        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
+        (unused.clone(), unused.clone())
+    );
+    let explained = explained_row(admin, "tenant=acme");
+    assert!(explained.contains("    row: shop tenant=acme   plan gold\n      not used: its rule is"), "{explained}");
+    // Whoever exports now has the row for an import.
+    assert!(done(admin, &["export"]).ends_with("shop,tenant=acme,gold,,,\n"));
+    set();
+    assert_eq!(
+        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
+        (gold.to_owned(), gold.to_owned())
+    );
+    assert!(size(&redis) == "1" && size(&second) == "1");
+    done(admin, &["remove", "shop", "tenant=acme"]);
+    assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), unused);
+}
+
 #[test]
 fn a_server_is_not_ready_before_the_files_of_rows_are_in_force() {
     let directory = tempfile::tempdir().unwrap();
