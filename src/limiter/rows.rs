@@ -429,7 +429,7 @@ impl RowTable {
                 };
                 match read {
                     Some((stored, row)) => {
-                        page.rows.push(Found { place, is_per_second, key: key.clone(), stored, row })
+                        page.rows.push(Found { place, is_per_second, key: key.clone(), stored, row });
                     }
                     None => page.foreign.push(key.clone()),
                 }
