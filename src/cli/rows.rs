@@ -4,6 +4,7 @@
 
 mod import;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -269,9 +270,7 @@ impl RowOfServer {
     /// The limits of a rule under a row. None without a row that has an effect.
     pub(super) fn limits(&self, rule: &Rule) -> Option<Vec<Option<Limit>>> {
         match self {
-            Self::Row(row) if row.unused.is_none() => {
-                row.row()?.content.limits(rule).ok().map(|limits| limits.into_owned())
-            }
+            Self::Row(row) if row.unused.is_none() => row.row()?.content.limits(rule).ok().map(Cow::into_owned),
             Self::Row(_) | Self::Absent | Self::Unknown(_) => None,
         }
     }

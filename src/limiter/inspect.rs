@@ -27,6 +27,16 @@ pub struct ShownState {
     pub is_unlimited: bool,
 }
 
+/// What was reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResetStates {
+    pub keys: Vec<String>,
+    /// The keys of limits that the descriptor's row makes unlimited at present.
+    pub unlimited: Vec<String>,
+    /// How many of the keys the store had.
+    pub stored: u64,
+}
+
 impl Limiter {
     /// The states of a descriptor's limits, unchanged. Empty if no rule matches.
     ///
@@ -58,25 +68,21 @@ impl Limiter {
         Ok(shown.collect())
     }
 
-    /// Resets the usage of a descriptor: in its store, in the local store and among known denials. Returns its keys,
-    /// and how many of them its store had.
+    /// Resets the usage of a descriptor: in its store, in the local store and among known denials. No keys if no rule
+    /// matches.
     ///
     /// # Errors
     /// When the store does not answer. Then they may or may not be deleted.
-    pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
+    pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<ResetStates, StoreError> {
         let in_force = self.policies.snapshot();
         let keyed = self.keys_of(&in_force, domain, entries).await?;
         let Some((_, first)) = keyed.first() else {
-            return Ok((Vec::new(), 0));
+            return Ok(ResetStates::default());
         };
         let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
         let deadline = Instant::now() + self.stores.options.budget;
-        let answer = self
-            .stores
-            .store_of(&first.limit, is_single(&in_force, domain, entries))
-            .reset(&asked, deadline)
-            .get()
-            .await;
+        let store = self.stores.store_of(&first.limit, is_single(&in_force, domain, entries));
+        let answer = store.reset(&asked, deadline).get().await;
         if let Some(local) = &self.stores.options.local {
             local.reset(&asked, deadline).get().await?;
         }
@@ -85,7 +91,8 @@ impl Limiter {
             asked.iter().for_each(|key| cache.forget(key));
         }
         let stored = answer?;
-        Ok((keyed.into_iter().map(|(key, _)| key).collect(), stored))
+        let unlimited = keyed.iter().filter(|(_, of)| of.is_unlimited).map(|(key, _)| key.clone()).collect();
+        Ok(ResetStates { keys: keyed.into_iter().map(|(key, _)| key).collect(), unlimited, stored })
     }
 
     /// The keys and limits of one descriptor.

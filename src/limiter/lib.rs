@@ -43,7 +43,7 @@ use weir_store::{Clock, Store, StoreError, SystemClock};
 use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
-pub use self::inspect::ShownState;
+pub use self::inspect::{ResetStates, ShownState};
 use self::leases::{LeaseTotals, Leases};
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;

@@ -384,13 +384,14 @@ impl RowTable {
     /// Leaves out misplaced rows of a page whose descriptor has another row in the store of its rule. That row is in another
     /// page, so each descriptor is listed once.
     async fn leave_out_replaced(&self, rows: &mut Vec<(Found<'_>, Option<RowMisfit>)>) -> Result<(), RowRefused> {
+        let Some((first, _)) = rows.first() else { return Ok(()) };
+        // All rows of a page are in one store.
+        let of_rules = self.place(!first.is_per_second);
         let misplaced = rows.iter().filter(|(_, misfit)| *misfit == Some(RowMisfit::Misplaced));
-        let keys: Vec<(bool, String)> = misplaced.map(|(found, _)| (found.is_per_second, found.key.clone())).collect();
+        let keys: Vec<String> = misplaced.map(|(found, _)| found.key.clone()).collect();
         let mut replaced = HashSet::new();
         for keys in keys.chunks(AT_ONCE) {
-            let asked: Vec<&str> = keys.iter().map(|(_, key)| key.as_str()).collect();
-            // All rows of a page are in one store.
-            let of_rules = self.place(!keys[0].0);
+            let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
             let read = of_rules.read(&asked).await.map_err(RowRefused::Unread)?;
             let there = asked.into_iter().zip(read).filter(|(_, read)| matches!(read, RowRead::Row(_)));
             replaced.extend(there.map(|(key, _)| key));

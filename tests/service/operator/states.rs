@@ -208,6 +208,7 @@ fn numbers_in_force_are_shown(served: &Served) {
     assert_eq!(reset.status, 200, "{}", reset.body);
     let reset: Value = serde_json::from_str(&reset.body).unwrap();
     assert_eq!((&reset["stored"], reset["keys"].as_array().unwrap().len()), (&json!(2), 3), "{reset}");
+    assert_eq!(reset["unlimited"], json!(["w1:{shop|tenant=both}f3600s", "w1:{shop|tenant=both}f604800s"]));
     set_row(served, "both", json!({"plan": "weekly"}));
     let state = page(served, "/state?domain=shop&descriptor=tenant=both");
     assert_eq!((&state["limits"][0]["remaining"], &state["limits"][0]["stored"]), (&json!(40), &json!(false)));
