@@ -66,10 +66,7 @@ impl RowSource<'_> {
             KnownRows::OfProcess(rows) => Some(rows.find(key, now)),
             KnownRows::Cached(cache) => {
                 let row = cache.find(key)?;
-                match row.until {
-                    Some(until) if self.checks_ends && now() >= until => Some(KnownRow::default()),
-                    _ => Some(row),
-                }
+                Some(if self.checks_ends { row.at(now) } else { row })
             }
         }
     }
