@@ -95,6 +95,17 @@ fn log_warnings(warnings: &Warnings) {
     }
 }
 
+/// Warns of rules whose rows stay behind in the other store. [rw-5]
+fn log_moved(rules: &[String]) {
+    for rule in rules.iter().take(LOGGED_WARNINGS_MAX) {
+        tracing::warn!(rule, "the rule is in the other Redis now, without its rows: import them again");
+    }
+    let more = rules.len().saturating_sub(LOGGED_WARNINGS_MAX);
+    if more > 0 {
+        tracing::warn!(more, "more rules are in the other Redis now, without their rows");
+    }
+}
+
 fn of_load(problems: &Problems) -> PolicyProblems {
     let mut all = PolicyProblems::default();
     for problem in problems.list() {
@@ -121,6 +132,8 @@ pub(super) struct Target {
     pub(super) policies: Arc<Policies>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) report: Arc<ServiceState>,
+    /// Whether single limits per second have their own store. [st-3]
+    pub(super) has_second_store: bool,
 }
 
 impl Target {
@@ -143,6 +156,9 @@ impl Target {
             took = ?loaded.took,
             "policies loaded"
         );
+        if self.has_second_store {
+            log_moved(&changes.moved);
+        }
     }
 
     /// Counts a refused load, and sets its problems for `/readyz`. Returns the problems from before.

@@ -151,7 +151,7 @@ impl Looks {
         if std::mem::replace(&mut self.had_files, files > 0) || files > 0 {
             let ((rows, places), mut problems) = (rows.into_parts(), Vec::new());
             let fitting = self.table.fitting(&policies, rows, |at, refused| {
-                problems.push(places.problem(at, refused.part(), &refused));
+                problems.push(places.problem(at, refused.field(), &refused));
                 problems.len() < PROBLEMS_MAX
             });
             if !problems.is_empty() {

@@ -140,7 +140,12 @@ impl Server {
     }
 
     fn target(&self, policies: &Arc<Policies>) -> policies::Target {
-        policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
+        policies::Target {
+            policies: policies.clone(),
+            metrics: self.metrics.clone(),
+            report: self.report.clone(),
+            has_second_store: self.control.per_second.is_some(),
+        }
     }
 
     pub(super) async fn listen(

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir_engine::network::Network;
+use weir_engine::overrides::Numbers;
+use weir_engine::plans::{PlanLimits, Plans};
 use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_lab::testing::Strictness;
@@ -107,7 +109,7 @@ fn rows_beside(source: &Source, loaded: &Loaded) -> Result<Option<String>, Faile
     let beside = RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX).map_err(Failed::Rows)?;
     let (rows, places) = beside.into_parts();
     let checked = rows.iter().map(|row| check_of_file(&loaded.policies, row)).enumerate();
-    let problem = |(at, refused): (usize, RowRefused)| places.problem(at, refused.part(), &refused);
+    let problem = |(at, refused): (usize, RowRefused)| places.problem(at, refused.field(), &refused);
     let wrong = checked.filter_map(|(at, row)| Some((at, row.err()?)));
     let problems: Vec<String> = wrong.take(PROBLEMS_MAX).map(problem).collect();
     if !problems.is_empty() {
@@ -304,9 +306,7 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
         of_rule.push("quota: denies when all quotas of the request are over".to_owned());
     }
     if let Some(plans) = rows {
-        let others: Vec<String> = plans.iter().skip(1).map(|(name, _)| printable(name)).collect();
-        let others = if others.is_empty() { String::new() } else { format!(", plans {}", others.join(" ")) };
-        of_rule.push(format!("rows: default {}{others}", printable(plans.default_plan())));
+        of_rule.push(format!("rows: default {}", printable(plans.default_plan())));
     }
     if metadata.is_some() {
         of_rule.push("metadata".to_owned());
@@ -320,8 +320,10 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
         return vec![("unlimited".to_owned(), name.into_iter().chain(of_rule).collect::<Vec<_>>().join(", "))];
     }
     let mut lines = Vec::new();
-    for limit in limits {
-        let details: Vec<_> = details(limit).into_iter().chain(of_rule.iter().cloned()).collect();
+    for (at, limit) in limits.iter().enumerate() {
+        let mut details = details(limit);
+        details.extend(of_rule.iter().cloned());
+        details.extend(rows.as_deref().and_then(|plans| numbers_of_plans(plans, at)));
         lines.push((amount(limit), details.join(", ")));
     }
     lines
@@ -366,6 +368,22 @@ fn algorithm(limit: &Limit) -> String {
         text.push_str(&format!(" {name} {value}"));
     }
     text
+}
+
+/// The numbers of the limit at this position under each plan except the default. None if there are no other plans.
+fn numbers_of_plans(plans: &Plans, at: usize) -> Option<String> {
+    let under = |(plan, limits): (&str, &PlanLimits)| {
+        let plan = printable(plan);
+        match &limits[at] {
+            Some(limit) => {
+                let (requests, window) = (limit.requests(), limit.window());
+                Numbers { name: Some(plan.into()), requests, window, burst: None }.to_string()
+            }
+            None => format!("{plan}=unlimited"),
+        }
+    };
+    let all: Vec<String> = plans.iter().skip(1).map(under).collect();
+    (!all.is_empty()).then(|| format!("plans {}", all.join("; ")))
 }
 
 pub(super) fn describe_limit(limit: &Limit) -> String {

@@ -16,7 +16,7 @@ use weir_text::nearest;
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
 use super::overridden::{self, ShownOverride};
-use super::rows;
+use super::rows::{self, RowOfServer};
 use super::served::{self, Served};
 
 /// Writes which rules a request with these descriptors meets. A request without a rule is not an error.
@@ -33,7 +33,7 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
     let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
-    write(&loaded, THE_SERVERS, &[], domain, descriptors, out)?;
+    write(&loaded, THE_SERVERS, &[], &[], domain, descriptors, out)?;
     Ok(())
 }
 
@@ -54,16 +54,13 @@ pub fn run_served(
         let _ = writeln!(notes, "weir: overrides are unknown: {error}");
         Vec::new()
     });
-    write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
     let of_domain = loaded.policies.domain(domain);
-    for (number, entries) in descriptors.iter().enumerate() {
-        let has_rows = |of_domain| {
-            loaded.policies.find(of_domain, &as_entries(entries)).rule.is_some_and(|rule| rule.rows.is_some())
-        };
-        if of_domain.is_some_and(has_rows) {
-            writeln!(out, "row of descriptor {}: {}", number + 1, rows::of_server(server, domain, entries))?;
-        }
-    }
+    let row = |entries: &Vec<(String, String)>| {
+        let rule = loaded.policies.find(of_domain?, &as_entries(entries)).rule;
+        rule?.rows.as_ref().map(|_| rows::of_server(server, domain, entries))
+    };
+    let rows: Vec<Option<RowOfServer>> = descriptors.iter().map(row).collect();
+    write(&loaded, &of_server(&on_error), &overrides, &rows, domain, descriptors, out)?;
     if !problems.is_empty() {
         writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
     }
@@ -74,6 +71,7 @@ fn write(
     loaded: &Loaded,
     servers: &str,
     overrides: &[ShownOverride],
+    rows: &[Option<RowOfServer>],
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
@@ -88,7 +86,7 @@ fn write(
     };
     writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
     let descriptors: &Vec<_> = &descriptors.iter().map(|pairs| as_entries(pairs)).collect();
-    let request = Request { loaded, servers, shown: &shown, fitted, outline, domain: found, descriptors };
+    let request = Request { loaded, servers, shown: &shown, fitted, rows, outline, domain: found, descriptors };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
         request.explain(i, out)?;
@@ -111,6 +109,8 @@ struct Request<'r> {
     servers: &'r str,
     shown: &'r [&'r ShownOverride],
     fitted: &'r Overrides,
+    /// The row of each descriptor whose rule has rows, from a server.
+    rows: &'r [Option<RowOfServer>],
     outline: &'r DomainOutline,
     domain: &'r Domain,
     descriptors: &'r [Vec<Entry<'r>>],
@@ -181,12 +181,39 @@ impl<'r> Request<'r> {
                 writeln!(out, "      {}\n        key {key}", describe_limit(limit))?;
             }
         }
+        if let Some(row) = self.rows.get(number).and_then(Option::as_ref) {
+            self.row(row, rule, &tag, out)?;
+        }
         if !rule.limits.is_empty() {
             let on_error = match self.domain.on_error_of(Some(rule)) {
                 Some((on_error, said_by)) => format!("{}, from the {}", on_error.name(), said_by.name()),
                 None => self.servers.to_owned(),
             };
             writeln!(out, "    on_error {on_error}")?;
+        }
+        Ok(())
+    }
+
+    /// The row of a descriptor, and its limits in force.
+    fn row(&self, row: &RowOfServer, rule: &Rule, tag: &str, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "    row: {}", row.line())?;
+        let limits = row.limits(rule);
+        // An override comes before the row. [rw-3]
+        let is_overridden = limits.is_some() && self.fitted.at(tag).is_some();
+        if let Some(unused) = row.unused().or_else(|| is_overridden.then(|| "an override is in force".to_owned())) {
+            return writeln!(out, "      not used: {unused}");
+        }
+        for (written, limit) in rule.limits.iter().zip(limits.into_iter().flatten()) {
+            match limit {
+                Some(limit) => {
+                    let key = printable(&format!("{tag}{}", limit.id()));
+                    writeln!(out, "      {}\n        key {key}", describe_limit(&limit))?;
+                }
+                None => {
+                    let name = written.name.as_deref().map(|name| format!("   name {}", printable(name)));
+                    writeln!(out, "      unlimited{}", name.unwrap_or_default())?;
+                }
+            }
         }
         Ok(())
     }

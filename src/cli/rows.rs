@@ -4,6 +4,7 @@
 
 mod import;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,8 +18,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
-use weir_engine::rows::{Row, RowContent, RowPart};
+use weir_engine::rows::{Row, RowContent, RowField};
 use weir_engine::words::{counted, printable};
+use weir_engine::{Limit, Rule};
 use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors};
 use weir_settings::Settings;
@@ -60,7 +62,7 @@ pub enum Failed {
 
 /// A row in an answer.
 #[derive(Deserialize)]
-struct ShownRow {
+pub(super) struct ShownRow {
     domain: Box<str>,
     descriptor: String,
     plan: Option<Box<str>>,
@@ -112,26 +114,26 @@ struct Results {
 #[serde(untagged)]
 enum ShownResult {
     Word(String),
-    Refused { refused: String, part: Option<ShownPart>, is_store: bool },
+    Refused { refused: String, field: Option<ShownField>, is_store: bool },
 }
 
-/// The wrong part of a row.
+/// The wrong field of a row.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ShownPart {
+enum ShownField {
     Domain,
     Descriptor,
     Entry(usize),
     Content,
 }
 
-impl From<ShownPart> for RowPart {
-    fn from(part: ShownPart) -> Self {
-        match part {
-            ShownPart::Domain => Self::Domain,
-            ShownPart::Descriptor => Self::Descriptor,
-            ShownPart::Entry(position) => Self::Entry(position),
-            ShownPart::Content => Self::Content,
+impl From<ShownField> for RowField {
+    fn from(field: ShownField) -> Self {
+        match field {
+            ShownField::Domain => Self::Domain,
+            ShownField::Descriptor => Self::Descriptor,
+            ShownField::Entry(position) => Self::Entry(position),
+            ShownField::Content => Self::Content,
         }
     }
 }
@@ -293,14 +295,47 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     Ok(writeln!(out, "{}", changed.kept.text("at the next decision of every server that shares it"))?)
 }
 
-/// The row of a descriptor in words, for `weir explain`.
-pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> String {
-    match server.request::<ShownRow>(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
-        Ok(row) => row.lines(),
-        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => {
-            "none, so the default plan applies".to_owned()
+/// The row of a descriptor on a server, for `weir explain`.
+pub(super) enum RowOfServer {
+    Absent,
+    Row(Box<ShownRow>),
+    /// The server gave no usable answer.
+    Unknown(Unanswered),
+}
+
+/// Asks a server for the row of a descriptor.
+pub(super) fn of_server(server: &AdminServer, domain: &str, entries: &[(String, String)]) -> RowOfServer {
+    match server.request(None, (Method::GET, &one(domain, entries), String::new()), BOUNDS) {
+        Ok(row) => RowOfServer::Row(Box::new(row)),
+        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => RowOfServer::Absent,
+        Err(error) => RowOfServer::Unknown(error),
+    }
+}
+
+impl RowOfServer {
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        match self {
+            Self::Absent => "none, so the default plan applies".to_owned(),
+            Self::Row(row) => row.line(),
+            Self::Unknown(error) => format!("unknown: {error}"),
         }
-        Err(error) => format!("unknown: {error}"),
+    }
+
+    /// Why a row has no effect.
+    pub(super) fn unused(&self) -> Option<String> {
+        match self {
+            Self::Row(row) => row.unused.as_deref().map(printable),
+            Self::Absent | Self::Unknown(_) => None,
+        }
+    }
+
+    /// The limits of a rule under a row. None without a row that has an effect.
+    pub(super) fn limits(&self, rule: &Rule) -> Option<Vec<Option<Limit>>> {
+        match self {
+            Self::Row(row) if row.unused.is_none() => row.row()?.content.limits(rule).ok().map(Cow::into_owned),
+            Self::Row(_) | Self::Absent | Self::Unknown(_) => None,
+        }
     }
 }
 
@@ -357,7 +392,7 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
                 ShownResult::Word(word) if word == "written" => LineEnd::Written,
                 ShownResult::Word(_) => LineEnd::Same,
                 ShownResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
-                ShownResult::Refused { refused, part, .. } => LineEnd::Refused(part.map(Into::into), refused),
+                ShownResult::Refused { refused, field, .. } => LineEnd::Refused(field.map(Into::into), refused),
             }));
         }
     }
@@ -388,8 +423,8 @@ fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), 
 impl Direct<'_> {
     fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
-            RowRefused::Store(_) => LineEnd::Unconfirmed(refused.to_string()),
-            _ => LineEnd::Refused(refused.part(), refused.to_string()),
+            RowRefused::Store(_) | RowRefused::Unread(_) => LineEnd::Unconfirmed(refused.to_string()),
+            _ => LineEnd::Refused(refused.field(), refused.to_string()),
         };
         if pass == Pass::Check {
             let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);

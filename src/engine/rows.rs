@@ -55,9 +55,9 @@ impl fmt::Display for RowContent {
     }
 }
 
-/// The part of a row that does not fit a policy set.
+/// The field of a row that does not fit a policy set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowPart {
+pub enum RowField {
     Domain,
     Descriptor,
     /// The entry at this position, from 0, is the first that no rule has.
@@ -76,6 +76,8 @@ pub enum RowMisfit {
     NoPlan(Box<str>, Vec<Box<str>>),
     /// The numbers would move the limit to another store. [rw-5]
     OtherStore,
+    /// The row is in one store, and its rule's states are in the other since a change of policies. [rw-5]
+    Misplaced,
 }
 
 impl fmt::Display for RowMisfit {
@@ -86,6 +88,7 @@ impl fmt::Display for RowMisfit {
             Self::NoPlan(plan, plans) => {
                 write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
             }
+            Self::Misplaced => f.write_str("its rule is in the other Redis now: set or import the row again"),
             Self::OtherStore => f.write_str(
                 "a rule with one limit per second uses the second Redis, and one with another window uses the first",
             ),
@@ -95,12 +98,12 @@ impl fmt::Display for RowMisfit {
 
 impl RowMisfit {
     #[must_use]
-    pub fn part(&self) -> RowPart {
+    pub fn field(&self) -> RowField {
         match self {
-            Self::Misfit(Misfit::NoDomain) => RowPart::Domain,
-            Self::Misfit(Misfit::NoRule { met }) => RowPart::Entry(*met),
-            Self::NoRows(_) => RowPart::Descriptor,
-            Self::Misfit(_) | Self::NoPlan(..) | Self::OtherStore => RowPart::Content,
+            Self::Misfit(Misfit::NoDomain) => RowField::Domain,
+            Self::Misfit(Misfit::NoRule { met }) => RowField::Entry(*met),
+            Self::NoRows(_) => RowField::Descriptor,
+            Self::Misfit(_) | Self::NoPlan(..) | Self::OtherStore | Self::Misplaced => RowField::Content,
         }
     }
 }

@@ -23,6 +23,7 @@ use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
 use weir_lifecycle::on_own_thread;
+use weir_limiter::ResetStates;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
@@ -335,14 +336,16 @@ async fn show_state(
         return Err(no_limit());
     }
     let limits = states.iter().map(|state| {
+        let limited = |number| (!state.is_unlimited).then_some(number);
         json!({
             "key": state.key,
             "algorithm": state.algorithm,
-            "requests": state.requests,
+            "requests": limited(state.requests),
             "window_us": state.window_us,
             "stored": state.state.is_some(),
-            "remaining": state.remaining,
+            "remaining": limited(state.remaining),
             "reset_after_us": state.reset_after_us,
+            "unlimited": state.is_unlimited,
         })
     });
     Ok(Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response())
@@ -357,13 +360,14 @@ async fn reset(
     let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
-    let (keys, stored) = site.limiter.reset(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
+    let ResetStates { keys, unlimited, stored } =
+        site.limiter.reset(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
     if keys.is_empty() {
         return Err(no_limit());
     }
     let descriptor = spell_pairs(&entries);
     tracing::info!(by, domain, descriptor, stored, "state reset by the admin listener");
-    Ok(Json(json!({ "keys": keys, "stored": stored })).into_response())
+    Ok(Json(json!({ "keys": keys, "unlimited": unlimited, "stored": stored })).into_response())
 }
 
 fn unavailable(error: impl std::fmt::Display) -> Response {

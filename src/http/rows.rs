@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
-use weir_engine::rows::{Row, RowMisfit, RowPart};
+use weir_engine::rows::{Row, RowField, RowMisfit};
 use weir_limiter::rows::{Removed, RowRefused, RowTable, WriteResult, Written};
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
@@ -68,8 +68,8 @@ pub(super) async fn show(
     let domain = match (domain, descriptor) {
         (Some(domain), Some(descriptor)) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let row = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
-            return Ok(Json(checked(table, &row)).into_response());
+            let (row, misfit) = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
+            return Ok(Json(with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))).into_response());
         }
         (None, Some(_)) => return Err(bad_request("descriptor without domain")),
         (domain, None) => domain,
@@ -134,7 +134,7 @@ pub(super) async fn set_many(
                 rows.push(row);
                 Value::Null
             }
-            Err(reason) => json!({ "refused": reason, "part": null, "is_store": false }),
+            Err(reason) => json!({ "refused": reason, "field": null, "is_store": false }),
         });
     }
     let written = table.write(rows.clone()).await;
@@ -221,13 +221,14 @@ const fn word(written: &Written) -> &'static str {
 }
 
 fn refused_json(refused: &RowRefused) -> Value {
-    let part = refused.part().map(|part| match part {
-        RowPart::Domain => json!("domain"),
-        RowPart::Descriptor => json!("descriptor"),
-        RowPart::Entry(position) => json!({ "entry": position }),
-        RowPart::Content => json!("content"),
+    let field = refused.field().map(|field| match field {
+        RowField::Domain => json!("domain"),
+        RowField::Descriptor => json!("descriptor"),
+        RowField::Entry(position) => json!({ "entry": position }),
+        RowField::Content => json!("content"),
     });
-    json!({ "refused": refused.to_string(), "part": part, "is_store": matches!(refused, RowRefused::Store(_)) })
+    let is_store = matches!(refused, RowRefused::Store(_) | RowRefused::Unread(_));
+    json!({ "refused": refused.to_string(), "field": field, "is_store": is_store })
 }
 
 pub(super) fn as_json(row: &Row) -> Value {
@@ -258,7 +259,7 @@ fn refusal(refused: RowRefused) -> Response {
         }
         RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign(_) | RowRefused::Contended => StatusCode::CONFLICT,
         RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
-        RowRefused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RowRefused::Store(_) | RowRefused::Unread(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     json_error(status, refused)
 }

@@ -67,13 +67,15 @@ fn position(text: &str) -> Option<ScanPosition> {
 
 fn state_as_json(state: &StoredState, values: Values) -> Value {
     let descriptor = values.descriptor(&state.key);
+    let limited = |number| (!state.is_unlimited).then_some(number);
     json!({
         "descriptor": descriptor.text(),
         "cut": descriptor.is_cut,
         "limit": state.limit,
-        "capacity": state.capacity,
+        "capacity": limited(state.capacity),
         "used": state.used,
-        "remaining": state.remaining,
+        "remaining": limited(state.remaining),
         "reset_after_us": state.reset_after_us,
+        "unlimited": state.is_unlimited,
     })
 }

@@ -10,11 +10,11 @@ mod process;
 pub(super) mod row;
 mod text;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_engine::observer::{Observer, RowEvent};
-use weir_engine::rows::{ENDED_ROW_KEPT_US, Row, RowMisfit, RowPart, key_of, row_key};
+use weir_engine::rows::{ENDED_ROW_KEPT_US, Row, RowField, RowMisfit, key_of, row_key};
 use weir_engine::{Entry, Micros, PolicySet, Rule, key};
 use weir_store::{Clock, RowRead, ScanPosition, Store, StoreError, StoredRow};
 
@@ -55,19 +55,29 @@ pub enum RowRefused {
     /// weir did not write the value at this key of the row. A write replaces only a text.
     #[error("the value at the key {0:?} of the row was not written by weir: delete the key")]
     Foreign(String),
+    /// The store did not return rows. Nothing was written.
+    #[error("{}", unread(.0))]
+    Unread(StoreError),
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
 }
 
 impl RowRefused {
-    /// The part of the row that does not fit the policies.
+    /// The field of the row that does not fit the policies.
     #[must_use]
-    pub fn part(&self) -> Option<RowPart> {
+    pub fn field(&self) -> Option<RowField> {
         match self {
-            Self::Misfit(misfit) => Some(misfit.part()),
+            Self::Misfit(misfit) => Some(misfit.field()),
             _ => None,
         }
+    }
+}
+
+fn unread(error: &StoreError) -> String {
+    match error {
+        StoreError::NotSent(failure) | StoreError::Unknown(failure) => format!("cannot read rows: {}", failure.message),
+        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
     }
 }
 
@@ -123,6 +133,8 @@ struct Cursor {
 /// A row and its place.
 struct Found<'a> {
     place: Place<'a>,
+    /// Whether it was found in the store of single limits per second.
+    is_per_second: bool,
     key: String,
     stored: StoredRow,
     row: Row,
@@ -203,8 +215,7 @@ impl RowTable {
     fn ready(&self, row: Row) -> Result<Ready, RowRefused> {
         let policies = self.policies();
         let (rule, key) = self.fit(&policies, &row).map_err(RowRefused::Misfit)?;
-        let is_per_second = self.per_second.is_some() && rule.is_single_per_second();
-        Ok(Ready { key, is_per_second, row: parsed(row)? })
+        Ok(Ready { key, is_per_second: self.is_per_second(rule), row: parsed(row)? })
     }
 
     /// A rule with rows that this table keeps in its only store. Servers with a second Redis look for them there. [st-3]
@@ -221,6 +232,19 @@ impl RowTable {
         let (rule, key) = row_key(policies, &row.domain, &row.descriptor())?;
         limits_of(rule, &row.content, self.per_second.is_some())?;
         Ok((rule, key))
+    }
+
+    /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
+    fn is_per_second(&self, rule: &Rule) -> bool {
+        self.per_second.is_some() && rule.is_single_per_second()
+    }
+
+    /// Why a row that was found has no effect under these policies.
+    fn misfit(&self, policies: &PolicySet, found: &Found<'_>) -> Option<RowMisfit> {
+        match self.fit(policies, &found.row) {
+            Ok((rule, _)) => (self.is_per_second(rule) != found.is_per_second).then_some(RowMisfit::Misplaced),
+            Err(misfit) => Some(misfit),
+        }
     }
 
     /// The store of single limits per second, if there is one, or that of all other limits. [st-3]
@@ -284,12 +308,14 @@ impl RowTable {
         self.observer.rows(RowEvent::Written, written);
     }
 
-    /// Returns the row of a descriptor, even if it has ended.
+    /// Returns the row of a descriptor, even if it has ended, and why it has no effect under the policies in force.
     ///
     /// # Errors
     /// If there is no row, or the store does not answer.
-    pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Row, RowRefused> {
-        self.find(domain, entries).await.map(|found| found.row)
+    pub async fn get(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Row, Option<RowMisfit>), RowRefused> {
+        let found = self.find(domain, entries).await?;
+        let misfit = self.misfit(&self.policies(), &found);
+        Ok((found.row, misfit))
     }
 
     /// Finds a row. If its rule was removed, or the rule's states are now in the other store, the row is found where it
@@ -297,15 +323,16 @@ impl RowTable {
     async fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Found<'_>, RowRefused> {
         let policies = self.policies();
         let (key, is_per_second, absent) = match row_key(&policies, domain, entries) {
-            Ok((rule, key)) => (key, rule.is_single_per_second(), RowRefused::Absent),
+            Ok((rule, key)) => (key, self.is_per_second(rule), RowRefused::Absent),
             Err(misfit) => (key_of(domain, entries), false, RowRefused::Misfit(misfit)),
         };
-        let places = [is_per_second, !is_per_second].map(|is_per_second| self.place(is_per_second));
-        for (at, place) in places.into_iter().enumerate().filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
-            let read = place.read(&[&key]).await.map_err(RowRefused::Store)?;
+        let places = [is_per_second, !is_per_second].into_iter().enumerate();
+        for (at, is_per_second) in places.filter(|(at, _)| *at == 0 || self.per_second.is_some()) {
+            let place = self.place(is_per_second);
+            let read = place.read(&[&key]).await.map_err(RowRefused::Unread)?;
             match read.into_iter().next() {
                 Some(RowRead::Row(stored)) => match text::row_at(&key, &stored.text) {
-                    Some(row) => return Ok(Found { place, key, stored, row }),
+                    Some(row) => return Ok(Found { place, is_per_second, key, stored, row }),
                     None if at == 0 => return Err(RowRefused::Foreign(key)),
                     None => {}
                 },
@@ -351,11 +378,32 @@ impl RowTable {
     pub async fn page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<Page, RowRefused> {
         let FoundPage { rows, foreign, next } = self.found_page(domain, cursor).await?;
         let policies = self.policies();
-        let with_misfit = |row: Row| {
-            let misfit = self.fit(&policies, &row).err();
-            (row, misfit)
+        let with_misfit = |found| {
+            let misfit = self.misfit(&policies, &found);
+            (found, misfit)
         };
-        Ok(Page { rows: rows.into_iter().map(|found| with_misfit(found.row)).collect(), foreign, next })
+        let mut rows: Vec<_> = rows.into_iter().map(with_misfit).collect();
+        self.leave_out_replaced(&mut rows).await?;
+        Ok(Page { rows: rows.into_iter().map(|(found, misfit)| (found.row, misfit)).collect(), foreign, next })
+    }
+
+    /// Leaves out misplaced rows of a page whose descriptor has another row in the store of its rule. That row is in another
+    /// page, so each descriptor is listed once.
+    async fn leave_out_replaced(&self, rows: &mut Vec<(Found<'_>, Option<RowMisfit>)>) -> Result<(), RowRefused> {
+        let Some((first, _)) = rows.first() else { return Ok(()) };
+        // All rows of a page are in one store.
+        let of_rules = self.place(!first.is_per_second);
+        let misplaced = rows.iter().filter(|(_, misfit)| *misfit == Some(RowMisfit::Misplaced));
+        let keys: Vec<String> = misplaced.map(|(found, _)| found.key.clone()).collect();
+        let mut replaced = HashSet::new();
+        for keys in keys.chunks(AT_ONCE) {
+            let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let read = of_rules.read(&asked).await.map_err(RowRefused::Unread)?;
+            let there = asked.into_iter().zip(read).filter(|(_, read)| matches!(read, RowRead::Row(_)));
+            replaced.extend(there.map(|(key, _)| key));
+        }
+        rows.retain(|(found, _)| !replaced.contains(found.key.as_str()));
+        Ok(())
     }
 
     async fn found_page(&self, domain: Option<&str>, cursor: Option<&str>) -> Result<FoundPage<'_>, RowRefused> {
@@ -369,8 +417,9 @@ impl RowTable {
         if store >= stores {
             return Ok(page);
         }
-        let place = self.place(store == 1);
-        let (keys, next) = place.keys(&prefix, at).await.map_err(RowRefused::Store)?;
+        let is_per_second = store == 1;
+        let place = self.place(is_per_second);
+        let (keys, next) = place.keys(&prefix, at).await.map_err(RowRefused::Unread)?;
         let next = match next {
             Some(at) => Some(Cursor { store, at }),
             None => Some(Cursor { store: store + 1, ..Cursor::default() }).filter(|next| next.store < stores),
@@ -378,7 +427,7 @@ impl RowTable {
         page.next = next.map(Cursor::text);
         for chunk in keys.chunks(AT_ONCE) {
             let asked: Vec<&str> = chunk.iter().map(String::as_str).collect();
-            let read = place.read(&asked).await.map_err(RowRefused::Store)?;
+            let read = place.read(&asked).await.map_err(RowRefused::Unread)?;
             for (key, read) in chunk.iter().zip(read) {
                 let read = match read {
                     RowRead::Absent => continue,
@@ -386,7 +435,9 @@ impl RowTable {
                     RowRead::Foreign { .. } => None,
                 };
                 match read {
-                    Some((stored, row)) => page.rows.push(Found { place, key: key.clone(), stored, row }),
+                    Some((stored, row)) => {
+                        page.rows.push(Found { place, is_per_second, key: key.clone(), stored, row });
+                    }
                     None => page.foreign.push(key.clone()),
                 }
             }

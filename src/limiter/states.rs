@@ -5,11 +5,13 @@
 
 use std::time::Instant;
 
-use weir_engine::{Entry, Hits, Limit, Matcher, Micros, Rule, key};
+use weir_engine::rows::ROW_ID;
+use weir_engine::{Entry, Hits, Matcher, Micros, Rule, key};
 use weir_store::ScanPosition;
 use weir_store::{Scanned, StoreError};
 
 use super::Limiter;
+use super::limits_in_force::DescriptorLimit;
 use super::policies::InForce;
 
 /// The most steps of one page.
@@ -37,6 +39,15 @@ pub struct StoredState {
     pub remaining: Hits,
     /// The time in microseconds until the state is empty.
     pub reset_after_us: Micros,
+    /// Whether the descriptor's row makes the limit unlimited at present. The numbers are then those of another plan.
+    pub is_unlimited: bool,
+}
+
+/// A stored key of a rule, and its parts.
+struct StateKey<'k> {
+    key: &'k str,
+    tag: &'k str,
+    limit_id: &'k str,
 }
 
 /// Why there is no page.
@@ -61,9 +72,8 @@ impl Limiter {
         most: usize,
     ) -> Result<StatesPage, NoStates> {
         let in_force = self.policies.snapshot();
-        let (policies, now) = (&in_force.policies, self.stores.options.clock.now());
         let is_it = |rule: &&Rule| *rule.domain == *domain && *rule.path == *path;
-        let rule = policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
+        let rule = in_force.policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
         let mut page = StatesPage { states: Vec::new(), next: Some(from) };
         let Some(first) = rule.limits.first() else {
             return Ok(StatesPage::default());
@@ -76,10 +86,10 @@ impl Limiter {
             let Scanned { keys, next } =
                 store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
             page.next = next;
-            let of_rule: Vec<(&str, &Limit)> =
-                keys.iter().filter_map(|key| Some((key.as_str(), limit_of(&in_force, rule, key, now)?))).collect();
+            let of_rule: Vec<StateKey<'_>> = keys.iter().filter_map(|key| state_key(&in_force, rule, key)).collect();
             for keys in of_rule.chunks(READ_MAX) {
-                self.read_states(keys, &mut page.states, store.as_ref()).await.map_err(NoStates::Store)?;
+                let read = self.read_states(&in_force, rule, keys, &mut page.states, store.as_ref()).await;
+                read.map_err(NoStates::Store)?;
             }
             tokio::task::yield_now().await;
         }
@@ -88,24 +98,37 @@ impl Limiter {
 
     async fn read_states(
         &self,
-        keys: &[(&str, &Limit)],
+        in_force: &InForce,
+        rule: &Rule,
+        keys: &[StateKey<'_>],
         to: &mut Vec<StoredState>,
         store: &dyn weir_store::Store,
     ) -> Result<(), StoreError> {
-        let read = store.read_states(keys, Instant::now() + self.stores.options.budget).get().await?;
-        for ((key, limit), state) in keys.iter().zip(read.states) {
+        let mut tags: Vec<&str> = keys.iter().map(|key| key.tag).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        let limits = self.stores.limits_of(in_force, rule, &tags).await?;
+        let found = keys.iter().filter_map(|StateKey { key, tag, limit_id }| {
+            let of_tag = &limits[tags.binary_search(tag).ok()?];
+            Some((*key, of_tag.iter().find(|of| of.limit.id() == *limit_id)?))
+        });
+        let found: Vec<(&str, &DescriptorLimit<'_>)> = found.collect();
+        let asked: Vec<_> = found.iter().map(|(key, of)| (*key, &*of.limit)).collect();
+        let read = store.read_states(&asked, Instant::now() + self.stores.options.budget).get().await?;
+        for ((key, DescriptorLimit { limit, is_unlimited }), state) in found.into_iter().zip(read.states) {
             // It may have expired in between.
             let Some(state) = state else { continue };
             let bounds = self.stores.calendar.bounds(limit, read.now);
             let observed = limit.kind().observe(Some(&state), 0, bounds, read.now);
             let remaining = limit.kind().remaining(&observed, read.now);
             to.push(StoredState {
-                key: (*key).to_owned(),
+                key: key.to_owned(),
                 limit: limit.name.as_deref().unwrap_or(limit.id()).to_owned(),
                 capacity: limit.capacity(),
                 used: limit.capacity().saturating_sub(remaining),
                 remaining,
                 reset_after_us: limit.kind().reset_after(&observed, read.now),
+                is_unlimited: *is_unlimited,
             });
         }
         Ok(())
@@ -127,17 +150,17 @@ fn prefix_of(rule: &Rule) -> String {
     prefix
 }
 
-/// The limit of the rule for this key. None if the key belongs to another rule. For a shortened key, only the limit and
-/// the first entry are known.
-fn limit_of<'p>(in_force: &'p InForce, rule: &'p Rule, key: &str, now: Micros) -> Option<&'p Limit> {
-    let InForce { policies, overrides, .. } = in_force;
-    let read = key::parse(key)?;
-    let tag = key.strip_suffix(read.limit_id)?;
-    let set = overrides.as_ref().and_then(|overrides| overrides.limits(tag, || now));
-    let limit = set.unwrap_or(&rule.limits).iter().find(|limit| limit.id() == read.limit_id)?;
-    if read.is_hashed {
-        return Some(limit);
+/// The parts of a key of the rule. None if the key belongs to another rule, or is not of a state. For a shortened key, only
+/// the limit and the first entry are known, so it may belong to another rule.
+fn state_key<'k>(in_force: &InForce, rule: &Rule, key: &'k str) -> Option<StateKey<'k>> {
+    let policies = &in_force.policies;
+    let read = key::parse(key).filter(|read| read.limit_id != ROW_ID)?;
+    let (tag, limit_id) = key.split_at(key.len() - read.limit_id.len());
+    if !read.is_hashed {
+        let met = policies.find_parsed(policies.domain(&read.domain)?, &read.entries)?;
+        if met.id != rule.id {
+            return None;
+        }
     }
-    let met = policies.find_parsed(policies.domain(&read.domain)?, &read.entries)?;
-    (met.id == rule.id).then_some(limit)
+    Some(StateKey { key, tag, limit_id })
 }

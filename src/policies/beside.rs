@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::BufReader;
 use std::path::PathBuf;
 
-use weir_engine::rows::{Row, RowPart};
+use weir_engine::rows::{Row, RowField};
 
 use super::files;
 use super::row_file::{RowLine, RowPlace, RowReader, SeenDescriptors};
@@ -77,8 +77,8 @@ impl PlacesBeside {
     ///
     /// # Panics
     /// If there are fewer rows.
-    pub fn problem(&self, position: usize, part: Option<RowPart>, reason: &dyn Display) -> String {
+    pub fn problem(&self, position: usize, field: Option<RowField>, reason: &dyn Display) -> String {
         let (file, place) = &self.places[position];
-        place.problem(&self.files[*file as usize], part, reason)
+        place.problem(&self.files[*file as usize], field, reason)
     }
 }

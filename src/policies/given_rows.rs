@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-use weir_engine::rows::RowPart;
+use weir_engine::rows::RowField;
 use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
@@ -29,8 +29,8 @@ pub struct GivenRows {
 
 impl GivenRows {
     /// Returns a message about a row that does not fit, with its place.
-    pub fn problem(&self, line: &RowLine, part: Option<RowPart>, reason: &dyn Display) -> String {
-        line.place.problem(&self.name, part, reason)
+    pub fn problem(&self, line: &RowLine, field: Option<RowField>, reason: &dyn Display) -> String {
+        line.place.problem(&self.name, field, reason)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use seen::{FILE_ROWS_MAX, SeenDescriptors};
 use weir_engine::descriptor::{entries_of, spell_pairs};
 use weir_engine::overrides::{Numbers, numbers_text};
-use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, RowPart};
+use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, RowField};
 use weir_text::{instant_text, parse_instant, quoted};
 
 use super::rate::parse_named_rate;
@@ -77,16 +77,16 @@ pub struct RowPlace {
 }
 
 impl RowPlace {
-    /// A message about this line of a file. `part` is the wrong part, if only a part is wrong.
-    pub fn problem(&self, name: &dyn fmt::Display, part: Option<RowPart>, reason: &dyn fmt::Display) -> String {
+    /// A message about this line of a file. `field` is the wrong one, if only one is wrong.
+    pub fn problem(&self, name: &dyn fmt::Display, field: Option<RowField>, reason: &dyn fmt::Display) -> String {
         let Columns { domain, descriptor, content, entries } = &self.columns;
         let mut message = reason.to_string();
-        let column = match part {
+        let column = match field {
             None => 1,
-            Some(RowPart::Domain) => *domain,
-            Some(RowPart::Content) => *content,
-            Some(RowPart::Descriptor) => *descriptor,
-            Some(RowPart::Entry(position)) => match entries.get(position) {
+            Some(RowField::Domain) => *domain,
+            Some(RowField::Content) => *content,
+            Some(RowField::Descriptor) => *descriptor,
+            Some(RowField::Entry(position)) => match entries.get(position) {
                 Some((column, name)) => {
                     // A column of this name that a file needs for something else is the usual mistake.
                     message.push_str(&format!(": the column {}", quoted(name)));
@@ -555,32 +555,32 @@ mod tests {
 
     #[test]
     fn a_misfit_names_the_column_of_its_part() {
-        let problem = |head: &str, line: &str, part| {
+        let problem = |head: &str, line: &str, field| {
             let text = format!("{head}\n{line}\n");
             let row = RowReader::new(text.as_bytes())
                 .next()
                 .unwrap()
                 .unwrap_or_else(|error| panic!("{}", error.in_file(&"f")));
-            row.place.problem(&"f", part, &"wrong")
+            row.place.problem(&"f", field, &"wrong")
         };
         let columns = "note,domain,tenant,email,plan,limits";
         let line = "x,api,acme,a@b,,5/s";
-        for (part, wanted) in [
+        for (field, wanted) in [
             (None, "f:2:1: wrong"),
-            (Some(RowPart::Domain), "f:2:3: wrong"),
-            (Some(RowPart::Descriptor), "f:2:7: wrong"),
-            (Some(RowPart::Entry(1)), "f:2:12: wrong: the column \"email\""),
+            (Some(RowField::Domain), "f:2:3: wrong"),
+            (Some(RowField::Descriptor), "f:2:7: wrong"),
+            (Some(RowField::Entry(1)), "f:2:12: wrong: the column \"email\""),
             // The descriptor is too short.
-            (Some(RowPart::Entry(2)), "f:2:7: wrong"),
-            (Some(RowPart::Content), "f:2:17: wrong"),
+            (Some(RowField::Entry(2)), "f:2:7: wrong"),
+            (Some(RowField::Content), "f:2:17: wrong"),
         ] {
-            assert_eq!(problem(columns, line, part), wanted, "{part:?}");
+            assert_eq!(problem(columns, line, field), wanted, "{field:?}");
         }
-        assert_eq!(problem(columns, "x,api,acme,,gold,", Some(RowPart::Content)), "f:2:13: wrong");
+        assert_eq!(problem(columns, "x,api,acme,,gold,", Some(RowField::Content)), "f:2:13: wrong");
         let one = "plan,domain,descriptor";
-        assert_eq!(problem(one, "gold,api,\"tenant=a,email=b\"", Some(RowPart::Entry(1))), "f:2:10: wrong");
-        assert_eq!(problem(one, "gold,api,tenant=a", Some(RowPart::Content)), "f:2:1: wrong");
-        assert_eq!(problem("plan,limits,domain,tenant", "gold,,api,a", Some(RowPart::Content)), "f:2:1: wrong");
+        assert_eq!(problem(one, "gold,api,\"tenant=a,email=b\"", Some(RowField::Entry(1))), "f:2:10: wrong");
+        assert_eq!(problem(one, "gold,api,tenant=a", Some(RowField::Content)), "f:2:1: wrong");
+        assert_eq!(problem("plan,limits,domain,tenant", "gold,,api,a", Some(RowField::Content)), "f:2:1: wrong");
     }
 
     #[test]

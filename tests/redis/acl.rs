@@ -3,12 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Unit};
+use weir_engine::observer::Silent;
+use weir_engine::{
+    Algorithm, Anchor, Charge, Decision, Entry, Limit, Micros, Mode, OnError, Operation, Receipt, Role, Row,
+    RowContent, Unit,
+};
+use weir_limiter::rows::{RowRefused, RowTable};
+use weir_limiter::{DescriptorRequest, Limiter, Options as LimiterOptions, Policies, Query};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{RowChange, RowChanged, RowRead, Store, StoreError, StoredOverrides, StoredRow, Undo};
+use weir_store::{RowChange, RowChanged, RowRead, Store, StoreError, StoredOverrides, StoredRow, SystemClock, Undo};
 
 use crate::support::redis::RedisServer;
 use crate::support::vectors::{self, Action, ChargeUndo, Vector, VectorCharge};
@@ -22,9 +29,13 @@ const BEFORE: &str = "ACL SETUSER weir ";
 /// What this test itself runs on the server, and no user of weir's.
 const OURS: [&str; 2] = ["info", "acl|setuser"];
 
+fn page() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/stores.md")).unwrap()
+}
+
 /// The rights as the page writes them, word by word.
 fn rights() -> Vec<String> {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/stores.md")).unwrap();
+    let page = page();
     let (_, after) = page.split_once(BEFORE).expect("the page gives the rights");
     let (rights, _) = after.split_once("```").expect("in a block");
     rights.split_whitespace().map(str::to_owned).collect()
@@ -101,6 +112,71 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     };
     let refused = elsewhere.decide(&[charge], Mode::Atomic, Instant::now() + PATIENCE).get().await;
     assert_eq!(refused.unwrap_err().kind(), "noperm");
+}
+
+const CUSTOMERS: &str = "\
+domain: shop
+descriptors:
+  - key: tenant
+    rows: {default: free}
+    rate_limit: {rate: 3/day, plans: {gold: 7/day}}
+";
+
+#[tokio::test]
+async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
+    let server = RedisServer::start();
+    let rights = rights();
+    let mut order = vec!["ACL", "SETUSER", "weir"];
+    order.extend(rights.iter().map(String::as_str));
+    assert_eq!(server.command(&order).unwrap().trim(), "OK");
+    let secret = rights.iter().find_map(|right| right.strip_prefix('>')).expect("a password");
+    let url = format!("redis://weir:{secret}@127.0.0.1:{}", server.port());
+
+    let policies = weir_policies::parse(&[("shop.yaml", CUSTOMERS)]).expect("policies").policies;
+    let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
+    let store: Arc<dyn Store> = Arc::new(Redis::start(Options::new(Endpoint::parse(&url).unwrap()), ""));
+    let options = LimiterOptions { budget: PATIENCE, on_error: OnError::Error, ..LimiterOptions::new(store.clone()) };
+    let (known, clock) = (options.rows.clone(), Arc::new(SystemClock));
+    let table = RowTable::new(store, None, policies.clone(), known, clock, Arc::new(Silent));
+    let limiter = Limiter::new(policies, options, Arc::new(Silent));
+
+    let row = |tenant: &str, until| Row {
+        domain: "shop".into(),
+        entries: Box::new([("tenant".into(), tenant.into())]),
+        content: RowContent::Plan("gold".into()),
+        until,
+        note: "".into(),
+    };
+    let written = table.write(vec![row("acme", None), row("ended", Some(1)), row("gone", None)]).await;
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    let entries = |tenant| [Entry { key: "tenant", value: tenant }];
+    assert_eq!(table.get("shop", &entries("acme")).await, Ok((row("acme", None), None)));
+    table.remove("shop", &entries("gone")).await.expect("removed");
+    let of_acme = entries("acme");
+    let asked = DescriptorRequest { entries: &of_acme, operation: Operation::Consume(1), limit: None };
+    let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
+    let answer = limiter.decide(&query, Instant::now(), None, None).await.expect("a decision");
+    assert_eq!(answer.statuses[0].limit.as_ref().expect("a limit").requests, 7);
+    assert_eq!(limiter.show_states("shop", &of_acme).await.expect("states").len(), 1);
+
+    let page = page();
+    let (_, beyond) = page.split_once("Beyond these: `+scan` for").expect("the page gives the right");
+    let (beyond, _) = beyond.split_once(';').expect("and the next one");
+    assert!(beyond.contains("`weir rows list`, `export` and `prune`"), "{beyond}");
+    let is_noperm = |refused: &RowRefused| {
+        let text = refused.to_string();
+        // It is no write, so nothing is said about a change.
+        text.starts_with("cannot read rows: ") && text.contains("NOPERM") && !text.contains("nothing has changed")
+    };
+    let listed = table.page(Some("shop"), None).await;
+    assert!(listed.as_ref().is_err_and(is_noperm), "{listed:?}");
+    let pruned = table.prune(Some("shop"), None).await;
+    assert!(pruned.as_ref().is_err_and(is_noperm), "{pruned:?}");
+    assert_eq!(server.command(&["ACL", "SETUSER", "weir", "+scan"]).unwrap().trim(), "OK");
+    let listed = table.page(Some("shop"), None).await.expect("a page");
+    assert_eq!((listed.rows.len(), listed.next), (2, None));
+    assert_eq!(table.prune(Some("shop"), None).await, Ok((vec![row("ended", Some(1))], None)));
+    assert!(limiter.states("shop", "tenant", weir_store::ScanPosition::default(), 10).await.is_ok());
 }
 
 /// Runs all that a vector asks for; that the answers are right, other tests say.

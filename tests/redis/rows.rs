@@ -100,7 +100,7 @@ impl Seen {
                 match replica.table.write(vec![row("a", number(next))]).await.remove(0) {
                     Ok(_) => break,
                     // While its slot moves a call can fail.
-                    Err(RowRefused::Store(_)) => tokio::task::yield_now().await,
+                    Err(RowRefused::Store(_) | RowRefused::Unread(_)) => tokio::task::yield_now().await,
                     Err(refused) => panic!("{refused}"),
                 }
             }

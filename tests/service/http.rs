@@ -755,7 +755,7 @@ fn the_operator_sees_and_resets_the_state_of_a_descriptor() {
 
     let reset = http::request(served.at.admin, "DELETE", path, &[], "").expect("an answer");
     assert_eq!(reset.status, 200, "{reset:?}");
-    assert_eq!(json_of(&reset), json!({"keys": ["w1:{shop|user=ann}f31536000s"], "stored": 1}));
+    assert_eq!(json_of(&reset), json!({"keys": ["w1:{shop|user=ann}f31536000s"], "stored": 1, "unlimited": []}));
     assert_eq!(limit()["remaining"], 2);
     let again = http::request(served.at.admin, "DELETE", path, &[], "").expect("an answer");
     assert_eq!(json_of(&again)["stored"], 0);

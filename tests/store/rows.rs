@@ -383,7 +383,7 @@ async fn a_value_of_any_type_and_size_is_counted_and_named_and_only_a_text_is_ov
         let set = replica.set(&gold).await;
         if of_type == "string" {
             assert_eq!(set, Ok(Written { before: None, result: WriteResult::Written }), "{command}");
-            assert_eq!(replica.table.get("api", &tenant).await, Ok(gold.clone()));
+            assert_eq!(replica.table.get("api", &tenant).await, Ok((gold.clone(), None)));
         } else {
             assert_eq!(set, Err(foreign.clone()), "{command}");
             assert_eq!(run("TYPE KEY"), of_type);
@@ -436,7 +436,7 @@ async fn each_replaced_row_is_before_exactly_one_other_when_many_change_one_row(
         }
         assert_eq!(length, WRITES, "a chain of all rows");
         let last = replicas[0].table.get("api", &[Entry { key: "team", value: "a" }]).await;
-        assert_eq!(last.ok(), at);
+        assert_eq!(last.ok().map(|(row, _)| row), at);
     }
 }
 

@@ -482,7 +482,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     assert!(answer.denied);
     let left = |key| run(limiter.show_states("shop", &[Entry { key, value: "ann" }])).unwrap()[0].remaining;
     assert_eq!((left("per_second"), left("fixed_window")), (1, 0));
-    assert_eq!(run(limiter.reset("shop", &[Entry { key: "per_second", value: "ann" }])).unwrap().1, 1);
+    assert_eq!(run(limiter.reset("shop", &[Entry { key: "per_second", value: "ann" }])).unwrap().stored, 1);
     assert_eq!(left("per_second"), 3);
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_engine::Micros;
-use weir_engine::rows::{Row, RowPart};
+use weir_engine::rows::{Row, RowField};
 use weir_engine::words::counted;
 use weir_policies::files;
 use weir_policies::row_file::{RowFileError, RowLine, RowReader};
@@ -38,8 +38,8 @@ pub enum ImportError {
 pub(super) enum LineEnd {
     Written,
     Same,
-    /// The wrong part, if only a part is wrong, and the reason.
-    Refused(Option<RowPart>, String),
+    /// The wrong field, if only one is wrong, and the reason.
+    Refused(Option<RowField>, String),
     /// The store did not confirm the row.
     Unconfirmed(String),
 }
@@ -201,8 +201,8 @@ fn pass<E: From<ImportError>>(
             for (line, end) in lines.iter().zip(send(pass, sent).inspect_err(|_| bar.clear())?) {
                 let has_ended = line.row.until.is_some_and(|until| until <= order.now);
                 match end {
-                    LineEnd::Refused(part, reason) => {
-                        wrong.push(line.place.problem(&path.display(), part, &reason));
+                    LineEnd::Refused(field, reason) => {
+                        wrong.push(line.place.problem(&path.display(), field, &reason));
                         continue;
                     }
                     LineEnd::Unconfirmed(reason) => {
@@ -277,7 +277,7 @@ mod tests {
         let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
             let end = |row: &Row| match refused {
                 Some(tenant) if pass == Pass::Write && *row.entries[0].1 == *tenant => {
-                    LineEnd::Refused(Some(RowPart::Content), "no such plan".to_owned())
+                    LineEnd::Refused(Some(RowField::Content), "no such plan".to_owned())
                 }
                 _ => LineEnd::Written,
             };

@@ -90,7 +90,7 @@ impl World {
         let rows = given.rows.iter().map(|line| line.row.clone());
         let fitting = self.rows.fitting(&self.policies.current(), rows, |at, refused| {
             left_out += 1;
-            first.get_or_insert_with(|| given.problem(&given.rows[at], refused.part(), &refused));
+            first.get_or_insert_with(|| given.problem(&given.rows[at], refused.field(), &refused));
             true
         });
         self.rows.replace_of_files(fitting);

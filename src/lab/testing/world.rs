@@ -136,8 +136,8 @@ impl<'r> World<'r> {
         for (line, written) in given.rows.iter().zip(written) {
             match written {
                 Ok(_) => {}
-                Err(RowRefused::Store(error)) => return Err(RowsNotSet::Store(error)),
-                Err(refused) => drop(misfit.get_or_insert_with(|| given.problem(line, refused.part(), &refused))),
+                Err(RowRefused::Store(error) | RowRefused::Unread(error)) => return Err(RowsNotSet::Store(error)),
+                Err(refused) => drop(misfit.get_or_insert_with(|| given.problem(line, refused.field(), &refused))),
             }
         }
         misfit.map_or(Ok(()), |misfit| Err(RowsNotSet::Misfit(misfit)))

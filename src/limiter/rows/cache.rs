@@ -115,7 +115,7 @@ mod tests {
                 assert_eq!(rows.find("often"), Some(row(1)), "after {n} others");
             }
         }
-        assert!(rows.len() <= ROWS_KNOWN_MAX);
+        assert!((ROWS_KNOWN_MAX / 2..=ROWS_KNOWN_MAX).contains(&rows.len()), "{}", rows.len());
         assert_eq!(rows.find("k0"), None, "the oldest is forgotten");
         rows.found("often", 1, 5);
         assert_eq!(rows.find("often"), Some(row(1)));

@@ -63,13 +63,7 @@ impl RowSource<'_> {
     pub(crate) fn find(&self, key: &str, now: impl FnOnce() -> Micros) -> Option<KnownRow> {
         match self.known {
             KnownRows::OfProcess(rows) => Some(rows.find(key, now)),
-            KnownRows::Cached(cache) => {
-                let row = cache.find(key)?;
-                match row.until {
-                    Some(until) if now() >= until => Some(KnownRow::default()),
-                    _ => Some(row),
-                }
-            }
+            KnownRows::Cached(cache) => cache.find(key).map(|row| row.at(now)),
         }
     }
 

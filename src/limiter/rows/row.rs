@@ -38,6 +38,14 @@ impl KnownRow {
             }
         }
     }
+
+    /// The row at this instant: none from its end on. [rw-4]
+    pub(crate) fn at(self, now: impl FnOnce() -> Micros) -> Self {
+        match self.until {
+            Some(until) if now() >= until => Self::default(),
+            _ => self,
+        }
+    }
 }
 
 impl From<&ParsedRow> for KnownRow {

@@ -147,7 +147,8 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         let list = done(admin, &["list"]);
         assert!(list.contains(ended) && list.matches("not used").count() == 1, "{list}");
         let explained = explained_row(admin, "tenant=older");
-        assert!(explained.ends_with(&format!("row of descriptor 1: {ended}")), "{explained}");
+        let row = "    row: shop tenant=older   plan gold   until 2020-01-01T00:00:00Z\n      not used: it has ended\n    on_error";
+        assert!(explained.contains(row), "{explained}");
         let rows_at = |query: &str| -> Value {
             serde_json::from_str(&http::get(admin, &format!("/rows?domain=shop{query}")).unwrap().body).unwrap()
         };
@@ -158,12 +159,29 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
         assert_eq!(page["rows"].as_array().unwrap().iter().filter(unused).count(), 1, "{page}");
         assert_eq!(done(admin, &["prune"]), "removed 1 row\n");
         let explained = explained_row(admin, "tenant=acme");
-        assert!(explained.contains("row of descriptor 1: shop tenant=acme   daily=9/day   paid\n"), "{explained}");
-        assert!(explained.contains("rows: default free, plans gold max"), "{explained}");
+        let row = "    row: shop tenant=acme   daily=9/day   paid
+      9 per day   fixed_window, name daily
+        key w1:{shop|tenant=acme}f86400s
+      9 per hour   fixed_window, name hourly
+        key w1:{shop|tenant=acme}f3600s
+";
+        assert!(explained.contains(row), "{explained}");
+        for limit in [
+            "3 per day   fixed_window, name daily, rows: default free, plans gold=7/day; max=unlimited\n",
+            "9 per hour   fixed_window, name hourly, rows: default free, plans gold=9/hour; max=unlimited\n",
+        ] {
+            assert!(explained.contains(limit), "{explained}");
+        }
+        done(admin, &["set", "shop", "tenant=big", "--plan", "max"]);
+        let explained = explained_row(admin, "tenant=big");
+        let row = "    row: shop tenant=big   plan max\n      unlimited   name daily\n      unlimited   name hourly\n";
+        assert!(explained.contains(row), "{explained}");
+        let explained = explained_row(admin, "tenant=new");
+        assert!(explained.contains("    row: none, so the default plan applies\n    on_error"), "{explained}");
         let policies: Value = serde_json::from_str(&http::get(admin, "/policies").unwrap().body).unwrap();
         let rows = &policies["domains"][0]["rules"][0]["rows"];
         assert_eq!((&rows["default"], &rows["plans"][1]["name"]), (&json!("free"), &json!("gold")));
-        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(6));
+        assert_eq!(served.metric("weir_rows_total{event=\"written\"}"), Some(7));
     }
 }
 
@@ -382,7 +400,54 @@ fn a_row_without_effect_is_shown_with_the_reason() {
     until("the policy to be in force", PATIENCE, || done(admin, &["list"]).contains(unused).then_some(()));
     assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), unused);
     let explained = explained_row(admin, "tenant=acme");
-    assert!(explained.ends_with(&format!("row of descriptor 1: {unused}")), "{explained}");
+    let (row, reason) = unused.split_once('\n').unwrap();
+    assert!(explained.contains(&format!("    row: {row}\n    {reason}")), "{explained}");
+}
+
+/// A change of policies moves a rule to the other Redis. Its rows stay behind until they are imported again.
+#[test]
+fn rows_that_a_rule_leaves_behind_in_the_other_redis_are_shown_as_not_used() {
+    const BEFORE: &str = "domain: shop\ndescriptors:\n  - {key: tenant, rows: {default: free}, rate_limits: [{rate: 3/s, plans: {gold: 7/s}}]}\n";
+    let (redis, second) = (RedisServer::start(), RedisServer::start());
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", BEFORE);
+    let settings = [
+        "store=redis".to_owned(),
+        format!("redis.url={}", redis.url()),
+        format!("redis.per_second.url={}", second.url()),
+        "redis.timeout=5s".to_owned(),
+    ];
+    let server = Weir::start(directory.path(), &settings.each_ref().map(|one| ["--set", one.as_str()]).concat());
+    let admin = server.admin;
+    let set = || done(admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    set();
+    let gold = "shop tenant=acme   plan gold\n";
+    assert_eq!(done(admin, &["list"]), gold);
+    let size = |redis: &RedisServer| redis.command(&["DBSIZE"]).unwrap().trim().to_owned();
+    assert_eq!((size(&redis), size(&second)), ("0".to_owned(), "1".to_owned()));
+
+    replace(&directory, "shop.yaml", &BEFORE.replace("gold: 7/s}}", "gold: 7/s}}, {rate: 100/h, name: hourly}"));
+    assert!(server.wait_for_log(0, PATIENCE, |line| {
+        line.field("rule") == Some(&json!("shop tenant"))
+            && line.message() == Some("the rule is in the other Redis now, without its rows: import them again")
+    }));
+    let unused = format!("{gold}  not used: its rule is in the other Redis now: set or import the row again\n");
+    assert_eq!(
+        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
+        (unused.clone(), unused.clone())
+    );
+    let explained = explained_row(admin, "tenant=acme");
+    assert!(explained.contains("    row: shop tenant=acme   plan gold\n      not used: its rule is"), "{explained}");
+    // Whoever exports now has the row for an import.
+    assert!(done(admin, &["export"]).ends_with("shop,tenant=acme,gold,,,\n"));
+    set();
+    assert_eq!(
+        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
+        (gold.to_owned(), gold.to_owned())
+    );
+    assert!(size(&redis) == "1" && size(&second) == "1");
+    done(admin, &["remove", "shop", "tenant=acme"]);
+    assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), unused);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::http;
 use crate::support::redis::RedisServer;
@@ -115,6 +115,115 @@ fn states_in_redis_are_listed_by_rule() {
         &Served::start(POLICY, &[&settings[0], &settings[1], &settings[2], "redis.key_prefix=e*:"]),
         50 + 256,
     );
+}
+
+const CUSTOMERS: &str = "\
+domain: shop
+descriptors:
+  - key: tenant
+    rows: {default: free}
+    rate_limits:
+      - {rate: 5/h, name: calls, plans: {gold: 500/h, weekly: 40/week, max: unlimited}}
+      - {rate: 9/day, name: daily}
+";
+
+/// Sets the row of a tenant.
+fn set_row(served: &Served, tenant: &str, mut row: Value) {
+    row["domain"] = json!("shop");
+    row["descriptor"] = json!(format!("tenant={tenant}"));
+    let answer = http::request(served.at.admin, "PUT", "/rows", &[], &row.to_string()).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn numbers_in_force_are_shown(served: &Served) {
+    const HOUR_US: u64 = 3_600_000_000;
+    // Many, so that a page reads rows in several batches.
+    let tenants: Vec<String> = (0..40).map(|number| format!("t{number:02}")).collect();
+    for (number, tenant) in tenants.iter().enumerate() {
+        let requests = 100 + number;
+        set_row(served, tenant, json!({"limits": [{"name": "calls", "requests": requests, "window_us": HOUR_US}]}));
+    }
+    set_row(served, "gold", json!({"plan": "gold"}));
+    set_row(served, "weekly", json!({"plan": "weekly"}));
+    set_row(served, "ended", json!({"plan": "gold", "until": "2020-01-01T00:00:00Z"}));
+    for tenant in tenants.iter().map(String::as_str).chain(["gold", "weekly", "none", "later"]) {
+        ask(served, 2, &[("tenant", tenant)]);
+    }
+    // From here on its limit by the hour is unlimited. What it has used stays.
+    set_row(served, "later", json!({"plan": "max"}));
+    let mut shown = BTreeMap::new();
+    let mut from = String::new();
+    loop {
+        let page = page(served, &format!("/states?domain=shop&rule=tenant&max=10{from}"));
+        for state in page["states"].as_array().unwrap() {
+            let key = (state["descriptor"].as_str().unwrap()["tenant=".len()..].to_owned(), state["limit"].to_string());
+            let numbers = ["capacity", "used", "remaining", "unlimited"].map(|name| state[name].clone());
+            shown.insert(key, numbers);
+        }
+        match page["next"].as_str() {
+            Some(next) => from = format!("&from={next}"),
+            None => break,
+        }
+    }
+    let of = |tenant: &str, limit: &str| shown[&(tenant.to_owned(), format!("\"{limit}\""))].clone();
+    let limited = |capacity: usize| [json!(capacity), json!(2), json!(capacity - 2), json!(false)];
+    for (number, tenant) in tenants.iter().enumerate() {
+        assert_eq!(of(tenant, "calls"), limited(100 + number), "{tenant}");
+    }
+    assert_eq!((of("gold", "calls"), of("gold", "daily")), (limited(500), limited(9)));
+    assert_eq!(of("weekly", "calls"), limited(40));
+    assert_eq!(of("none", "calls"), limited(5));
+    assert_eq!(of("later", "calls"), [Value::Null, json!(2), Value::Null, json!(true)]);
+    assert_eq!(of("later", "daily"), limited(9));
+    assert_eq!(shown.len(), 2 * 44, "two limits of each tenant that has asked");
+
+    // An ended row has no numbers.
+    ask(served, 1, &[("tenant", "ended")]);
+    set_row(served, "ended", json!({"plan": "gold", "until": "2020-01-01T00:00:00Z"}));
+    let ended = page(served, "/state?domain=shop&descriptor=tenant=ended");
+    assert_eq!(ended["limits"][0]["requests"], 5, "{ended}");
+
+    // The state of a limit that is unlimited at present is shown, and can be reset.
+    set_row(served, "both", json!({"plan": "weekly"}));
+    ask(served, 3, &[("tenant", "both")]);
+    set_row(served, "both", json!({"plan": "max"}));
+    let state = page(served, "/state?domain=shop&descriptor=tenant=both");
+    let limits: Vec<Value> = state["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|limit| {
+            json!([
+                limit["window_us"].as_u64().unwrap() / HOUR_US,
+                limit["requests"],
+                limit["remaining"],
+                limit["stored"],
+                limit["unlimited"]
+            ])
+        })
+        .collect();
+    let expected = json!([[24, 9, 6, true, false], [1, null, null, false, true], [168, null, null, true, true],]);
+    assert_eq!(json!(limits), expected, "{state}");
+    let reset = http::request(served.at.admin, "DELETE", "/state?domain=shop&descriptor=tenant=both", &[], "").unwrap();
+    assert_eq!(reset.status, 200, "{}", reset.body);
+    let reset: Value = serde_json::from_str(&reset.body).unwrap();
+    assert_eq!((&reset["stored"], reset["keys"].as_array().unwrap().len()), (&json!(2), 3), "{reset}");
+    assert_eq!(reset["unlimited"], json!(["w1:{shop|tenant=both}f3600s", "w1:{shop|tenant=both}f604800s"]));
+    set_row(served, "both", json!({"plan": "weekly"}));
+    let state = page(served, "/state?domain=shop&descriptor=tenant=both");
+    assert_eq!((&state["limits"][0]["remaining"], &state["limits"][0]["stored"]), (&json!(40), &json!(false)));
+}
+
+#[test]
+fn states_in_memory_have_the_numbers_in_force_under_a_row() {
+    numbers_in_force_are_shown(&Served::start(CUSTOMERS, &[]));
+}
+
+#[test]
+fn states_in_redis_have_the_numbers_in_force_under_a_row() {
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    numbers_in_force_are_shown(&Served::start(CUSTOMERS, &["store=redis", &url, "redis.timeout=5s"]));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Rows of descriptors in several slots, or in two stores: each store compares its own, and the request is all or nothing.
 
+use weir_engine::rows::RowMisfit;
 use weir_engine::{Row, RowContent};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{RowRefused, RowTable};
@@ -146,7 +147,7 @@ fn a_row_of_a_limit_per_second_is_in_the_second_store() {
         let answer = stores.ask(&both).unwrap();
         assert_eq!([answer.statuses[0].remaining, answer.statuses[1].remaining], [6, 6], "seed {seed}");
         let found = run(stores.other.get("shop", &[Entry { key: "burst", value: "a" }]));
-        assert_eq!(found, Ok(row("burst", "a", "gold")));
+        assert_eq!(found, Ok((row("burst", "a", "gold"), None)));
         run(stores.other.remove("shop", &[Entry { key: "burst", value: "a" }])).expect("removed");
         assert!(stores.second.rows.lock().is_empty());
         let absent = run(stores.other.remove("shop", &[Entry { key: "burst", value: "a" }]));
@@ -330,6 +331,48 @@ fn a_row_that_is_set_between_the_look_and_the_removal_stays() {
     assert_eq!(stores.first.rows.lock().len(), 1);
 }
 
+/// A change of policies moves a rule to the other store, and its rows stay behind. [rw-5]
+#[test]
+fn a_row_in_the_store_that_its_rule_has_left_is_listed_once_as_not_used() {
+    let stores = TwoStores::new(OnError::Error, 1);
+    stores.set("burst", "a", "gold");
+    stores.set("burst", "b", "gold");
+    stores.set("counted", "a", "gold");
+    let moved = ROWS.replace("{rate: 3/second, plans: {gold: 9/second}}", "{rate: 3/minute, plans: {gold: 9/minute}}");
+    let moved = other_policies(
+        &stores,
+        &moved.replace("{rate: 3/hour, plans", "{rate: 3/second, plans").replace("9/hour}}", "9/second}}"),
+    );
+    let all = || {
+        let (mut all, mut next) = (Vec::new(), None);
+        loop {
+            let page = run(moved.page(Some("shop"), next.as_deref())).expect("a page");
+            all.extend(page.rows);
+            next = page.next;
+            if next.is_none() {
+                all.sort_by_key(|(row, _)| row.entries.clone());
+                return all;
+            }
+        }
+    };
+    let (a, b, counted) = (row("burst", "a", "gold"), row("burst", "b", "gold"), row("counted", "a", "gold"));
+    let misplaced = Some(RowMisfit::Misplaced);
+    let left_behind = |row: &Row| (row.clone(), misplaced.clone());
+    assert_eq!(all(), [left_behind(&a), left_behind(&b), left_behind(&counted)]);
+    let entries = [Entry { key: "burst", value: "a" }];
+    assert_eq!(run(moved.get("shop", &entries)), Ok(left_behind(&a)));
+
+    // It is set again, so the one that was left behind is not listed.
+    let written = run(moved.write(vec![a.clone(), counted.clone()]));
+    assert!(written.iter().all(Result::is_ok), "{written:?}");
+    assert_eq!(all(), [(a.clone(), None), left_behind(&b), (counted, None)]);
+    assert_eq!(run(moved.get("shop", &entries)), Ok((a.clone(), None)));
+    run(moved.remove("shop", &entries)).expect("removed");
+    assert_eq!(run(moved.get("shop", &entries)), Ok(left_behind(&a)));
+    run(moved.remove("shop", &entries)).expect("removed");
+    assert_eq!(run(moved.get("shop", &entries)), Err(RowRefused::Absent));
+}
+
 #[test]
 fn rows_whose_rule_has_gone_are_removed_by_descriptor_and_pruned() {
     const WITHOUT_ROWS: &str = "domain: shop\ndescriptors: [{key: tenant, rate_limit: 3/h}]\n";
@@ -343,7 +386,8 @@ fn rows_whose_rule_has_gone_are_removed_by_descriptor_and_pruned() {
         run(stores.other.write(vec![ended.clone()])).remove(0).expect("written");
         for key in ["tenant", "burst"] {
             let entries = [Entry { key, value: "a" }];
-            assert_eq!(run(table.get("shop", &entries)), Ok(row(key, "a", "gold")), "{policy}");
+            let (found, misfit) = run(table.get("shop", &entries)).expect("found");
+            assert!(found == row(key, "a", "gold") && misfit.is_some(), "{policy}: {misfit:?}");
             assert_eq!(run(table.remove("shop", &entries)).map(|removed| removed.row), Ok(row(key, "a", "gold")));
             let absent = run(table.remove("shop", &entries)).unwrap_err();
             assert!(matches!(absent, RowRefused::Misfit(_)), "{absent:?}");

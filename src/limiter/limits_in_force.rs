@@ -1,0 +1,95 @@
+//! The limits in force of stored keys, for people: those of an override, a row, or the rule.
+//!
+//! Not here: the limits of a request (matched.rs).
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use weir_engine::plans::{PlanLimits, Plans};
+use weir_engine::rows::ROW_ID;
+use weir_engine::{Limit, Micros, Rule};
+use weir_store::StoreError;
+
+use super::policies::InForce;
+use super::rows::known::KnownRows;
+use super::rows::row::KnownRow;
+use super::stores::Stores;
+
+/// A limit of one descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DescriptorLimit<'p> {
+    pub(super) limit: Cow<'p, Limit>,
+    /// Whether the descriptor's row makes the limit unlimited at present. The limit is then that of another plan: its state is
+    /// kept, and counts again under that plan. [rw-1]
+    pub(super) is_unlimited: bool,
+}
+
+impl Stores {
+    /// The limits of descriptors of one rule, in the order of the tags of their keys. Reads all rows in one batch, from the
+    /// store, because another process may have changed them.
+    ///
+    /// # Errors
+    /// When a store does not answer.
+    pub(super) async fn limits_of<'p>(
+        &self,
+        in_force: &'p InForce,
+        rule: &'p Rule,
+        tags: &[&str],
+    ) -> Result<Vec<Vec<DescriptorLimit<'p>>>, StoreError> {
+        let now = self.options.clock.now();
+        let overrides = in_force.overrides.as_ref();
+        let set: Vec<Option<&[Limit]>> =
+            tags.iter().map(|tag| overrides.and_then(|overrides| overrides.limits(tag, || now))).collect();
+        let Some(plans) = rule.rows.as_deref() else {
+            return Ok(set.into_iter().map(|set| as_they_are(set.unwrap_or(&rule.limits))).collect());
+        };
+        // An override has priority over a row. [rw-3]
+        let without = tags.iter().zip(&set).filter(|(_, set)| set.is_none());
+        let row_keys: Vec<String> = without.map(|(tag, _)| format!("{tag}{ROW_ID}")).collect();
+        let mut rows = self.rows_in_force(rule, &row_keys, now).await?.into_iter();
+        let source = self.row_source();
+        let limits = set.into_iter().map(|set| match set {
+            Some(limits) => as_they_are(limits),
+            None => under_row(plans, source.limits(rule, &rows.next().unwrap_or_default()).0),
+        });
+        Ok(limits.collect())
+    }
+
+    /// The rows at these keys of a rule. An ended row is absent. Leaves the cache as it is, because these rows are not
+    /// those of requests.
+    async fn rows_in_force(&self, rule: &Rule, keys: &[String], now: Micros) -> Result<Vec<KnownRow>, StoreError> {
+        if let KnownRows::OfProcess(rows) = &*self.options.rows {
+            return Ok(keys.iter().map(|key| rows.find(key, || now)).collect());
+        }
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let deadline = Instant::now() + self.options.budget;
+        let read = self.store_of_rule(rule).read_rows(&keys, deadline).get().await?;
+        Ok(keys.iter().zip(&read).map(|(key, read)| KnownRow::of(key, read).0.at(|| now)).collect())
+    }
+}
+
+fn as_they_are(limits: &[Limit]) -> Vec<DescriptorLimit<'_>> {
+    limits.iter().map(|limit| DescriptorLimit { limit: Cow::Borrowed(limit), is_unlimited: false }).collect()
+}
+
+/// The limits of a row, then those that it makes unlimited, once for each shape that a plan gives them.
+fn under_row<'p>(plans: &'p Plans, of_row: Cow<'p, PlanLimits>) -> Vec<DescriptorLimit<'p>> {
+    let unlimited: Vec<usize> = (0..of_row.len()).filter(|at| of_row[*at].is_none()).collect();
+    let mut limits: Vec<DescriptorLimit<'p>> = match of_row {
+        Cow::Borrowed(limits) => limits.iter().flatten().map(Cow::Borrowed).map(in_force).collect(),
+        Cow::Owned(limits) => limits.into_iter().flatten().map(Cow::Owned).map(in_force).collect(),
+    };
+    for at in unlimited {
+        for limit in plans.iter().filter_map(|(_, of_plan)| of_plan[at].as_ref()) {
+            // Another limit may have that state now.
+            if limits.iter().all(|other| other.limit.id() != limit.id()) {
+                limits.push(DescriptorLimit { limit: Cow::Borrowed(limit), is_unlimited: true });
+            }
+        }
+    }
+    limits
+}
+
+fn in_force(limit: Cow<'_, Limit>) -> DescriptorLimit<'_> {
+    DescriptorLimit { limit, is_unlimited: false }
+}
