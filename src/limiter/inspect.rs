@@ -1,13 +1,17 @@
 //! The states of one descriptor, for people: reading and resetting them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use weir_engine::{Entry, Hits, Micros, State, key};
-use weir_store::StoreError;
+use weir_store::{Store, StoreError};
 
 use super::Limiter;
 use super::limits_in_force::DescriptorLimit;
 use super::policies::InForce;
+
+/// The key of a state, and its limit.
+type KeyedLimit<'p> = (String, DescriptorLimit<'p>);
 
 /// The state of one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +48,10 @@ impl Limiter {
     /// When a store does not answer.
     pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = self.keys_of(&in_force, domain, entries).await?;
-        let Some((_, first)) = keyed.first() else {
+        let Some((store, keyed)) = self.keys_of(&in_force, domain, entries).await? else {
             return Ok(Vec::new());
         };
         let asked: Vec<_> = keyed.iter().map(|(key, of)| (key.as_str(), &*of.limit)).collect();
-        let store = self.stores.store_of(&first.limit, is_single(&in_force, domain, entries));
         let read = store.read_states(&asked, Instant::now() + self.stores.options.budget).get().await?;
         let shown = keyed.iter().zip(read.states).map(|((key, DescriptorLimit { limit, is_unlimited }), state)| {
             let bounds = self.stores.calendar.bounds(limit, read.now);
@@ -75,13 +77,11 @@ impl Limiter {
     /// When the store does not answer. Then they may or may not be deleted.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<ResetStates, StoreError> {
         let in_force = self.policies.snapshot();
-        let keyed = self.keys_of(&in_force, domain, entries).await?;
-        let Some((_, first)) = keyed.first() else {
+        let Some((store, keyed)) = self.keys_of(&in_force, domain, entries).await? else {
             return Ok(ResetStates::default());
         };
         let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
         let deadline = Instant::now() + self.stores.options.budget;
-        let store = self.stores.store_of(&first.limit, is_single(&in_force, domain, entries));
         let answer = store.reset(&asked, deadline).get().await;
         if let Some(local) = &self.stores.options.local {
             local.reset(&asked, deadline).get().await?;
@@ -95,27 +95,23 @@ impl Limiter {
         Ok(ResetStates { keys: keyed.into_iter().map(|(key, _)| key).collect(), unlimited, stored })
     }
 
-    /// The keys and limits of one descriptor.
+    /// The keys and limits of one descriptor, and the store of their states. None if there are none.
     async fn keys_of<'p>(
         &self,
         in_force: &'p InForce,
         domain: &str,
         entries: &[Entry<'_>],
-    ) -> Result<Vec<(String, DescriptorLimit<'p>)>, StoreError> {
+    ) -> Result<Option<(&Arc<dyn Store>, Vec<KeyedLimit<'p>>)>, StoreError> {
         let policies = &in_force.policies;
-        let Some(domain) = policies.domain(domain) else { return Ok(Vec::new()) };
+        let Some(domain) = policies.domain(domain) else { return Ok(None) };
         let met = policies.find(domain, entries);
-        let Some(rule) = met.rule else { return Ok(Vec::new()) };
+        let Some(rule) = met.rule else { return Ok(None) };
         let mut tag = String::new();
         key::write_tag(&mut tag, &domain.name, entries.iter().copied(), &met.shared);
         let limits = self.stores.limits_of(in_force, rule, &[&tag]).await?.into_iter().flatten();
-        Ok(limits.map(|of| (format!("{tag}{}", of.limit.id()), of)).collect())
+        let keyed: Vec<KeyedLimit<'p>> = limits.map(|of| (format!("{tag}{}", of.limit.id()), of)).collect();
+        // What counts is how many limits the rule has, even if the descriptor's plan has a different number.
+        let store = keyed.first().map(|(_, first)| self.stores.store_of(&first.limit, rule.limits.len() == 1));
+        Ok(store.map(|store| (store, keyed)))
     }
-}
-
-/// Whether the rule of a descriptor has one limit, even if the descriptor's plan has a different number of limits.
-fn is_single(in_force: &InForce, domain: &str, entries: &[Entry<'_>]) -> bool {
-    let policies = &in_force.policies;
-    let rule = policies.domain(domain).and_then(|domain| policies.find(domain, entries).rule);
-    rule.is_some_and(|rule| rule.limits.len() == 1)
 }

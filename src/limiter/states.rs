@@ -75,10 +75,10 @@ impl Limiter {
         let is_it = |rule: &&Rule| *rule.domain == *domain && *rule.path == *path;
         let rule = in_force.policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
         let mut page = StatesPage { states: Vec::new(), next: Some(from) };
-        let Some(first) = rule.limits.first() else {
+        if rule.limits.is_empty() {
             return Ok(StatesPage::default());
-        };
-        let store = self.stores.store_of(first, rule.limits.len() == 1);
+        }
+        let store = self.stores.store_of_rule(rule);
         let prefix = prefix_of(rule);
         for _ in 0..STEPS_MAX {
             let Some(position) = page.next.filter(|_| page.states.len() < most) else { break };
