@@ -227,11 +227,8 @@ impl RowTable {
         Some(format!("{} {}", rule.domain, rule.path))
     }
 
-    /// The rule that a row fits, and the key of the row.
     fn fit<'p>(&self, policies: &'p PolicySet, row: &Row) -> Result<(&'p Rule, String), RowMisfit> {
-        let (rule, key) = row_key(policies, &row.domain, &row.descriptor())?;
-        limits_of(rule, &row.content, self.per_second.is_some())?;
-        Ok((rule, key))
+        fit(policies, row, self.per_second.is_some())
     }
 
     /// Whether the states and rows of a rule are in the store of single limits per second. [st-3]
@@ -514,9 +511,15 @@ impl RowTable {
 /// # Errors
 /// If it does not fit.
 pub fn check_of_file(policies: &PolicySet, row: &Row) -> Result<(), RowRefused> {
-    let (rule, _) = row_key(policies, &row.domain, &row.descriptor()).map_err(RowRefused::Misfit)?;
-    limits_of(rule, &row.content, false).map_err(RowRefused::Misfit)?;
+    fit(policies, row, false).map_err(RowRefused::Misfit)?;
     text::stored(row).map_err(RowRefused::Invalid).map(|_| ())
+}
+
+/// The rule that a row fits, and the key of the row.
+fn fit<'p>(policies: &'p PolicySet, row: &Row, has_second_store: bool) -> Result<(&'p Rule, String), RowMisfit> {
+    let (rule, key) = row_key(policies, &row.domain, &row.descriptor())?;
+    limits_of(rule, &row.content, has_second_store)?;
+    Ok((rule, key))
 }
 
 fn parsed(row: Row) -> Result<ParsedRow, RowRefused> {

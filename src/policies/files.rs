@@ -20,9 +20,8 @@ pub const NAMES_MAX: usize = 100_000;
 pub const DEPTH_MAX: usize = 8;
 
 /// What the files of a source are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    #[default]
     Policies,
     /// Files of rows beside the policies: `*.rows.csv`.
     Rows,

@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misfit_names_the_column_of_its_part() {
+    fn a_misfit_names_the_column_of_its_field() {
         let problem = |head: &str, line: &str, field| {
             let text = format!("{head}\n{line}\n");
             let row = RowReader::new(text.as_bytes())
