@@ -53,15 +53,20 @@ fn ran(server: &RedisServer) -> BTreeSet<String> {
     names.map(|(name, _)| name.to_owned()).filter(|name| !OURS.contains(&name.as_str())).collect()
 }
 
-#[tokio::test]
-async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
-    let server = RedisServer::start();
-    let rights = rights();
+/// Makes the user with these rights, and returns the URL with which it connects.
+fn with_user(server: &RedisServer, rights: &[String]) -> String {
     let mut order = vec!["ACL", "SETUSER", "weir"];
     order.extend(rights.iter().map(String::as_str));
     assert_eq!(server.command(&order).unwrap().trim(), "OK");
     let secret = rights.iter().find_map(|right| right.strip_prefix('>')).expect("a password");
-    let url = format!("redis://weir:{secret}@127.0.0.1:{}", server.port());
+    format!("redis://weir:{secret}@127.0.0.1:{}", server.port())
+}
+
+#[tokio::test]
+async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
+    let server = RedisServer::start();
+    let rights = rights();
+    let url = with_user(&server, &rights);
 
     for file in vectors::files() {
         for vector in vectors::read(&file) {
@@ -125,12 +130,7 @@ descriptors:
 #[tokio::test]
 async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     let server = RedisServer::start();
-    let rights = rights();
-    let mut order = vec!["ACL", "SETUSER", "weir"];
-    order.extend(rights.iter().map(String::as_str));
-    assert_eq!(server.command(&order).unwrap().trim(), "OK");
-    let secret = rights.iter().find_map(|right| right.strip_prefix('>')).expect("a password");
-    let url = format!("redis://weir:{secret}@127.0.0.1:{}", server.port());
+    let url = with_user(&server, &rights());
 
     let policies = weir_policies::parse(&[("shop.yaml", CUSTOMERS)]).expect("policies").policies;
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
