@@ -56,8 +56,8 @@ impl RowFiles {
         FirstRows(Some(self.in_force.subscribe()))
     }
 
-    /// Reads the files whenever they have changed and settled, or the policies have changed, until everything drains. All or nothing:
-    /// after a mistake the last good rows stay in force.
+    /// Reads the files whenever they have changed and settled, or the policies have changed, until everything drains. All
+    /// or nothing: after a mistake the last good rows stay in force.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -107,8 +107,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Puts the rows of the files in force, if they or the policies have changed. None if nothing has changed, or a change has not
-    /// settled.
+    /// Puts the rows of the files in force, if they or the policies have changed. None if nothing has changed, or a change
+    /// has not settled.
     ///
     /// # Errors
     /// The first problems, because of which the rows are not in force.

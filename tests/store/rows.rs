@@ -414,7 +414,7 @@ async fn a_row_that_was_copied_to_the_key_of_another_descriptor_is_foreign() {
     assert_eq!(set.before, None, "the row of another is not what it had");
 }
 
-/// An operator finds each replaced row in the log, whoever changed it at the same time. [rw-6]
+/// Each replaced row is in the answer to exactly one change, also to concurrent changes. [rw-6]
 #[tokio::test]
 async fn each_replaced_row_is_before_exactly_one_other_when_many_change_one_row() {
     const WRITES: u32 = 200;

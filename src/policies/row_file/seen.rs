@@ -6,14 +6,13 @@ use std::hash::BuildHasher as _;
 
 use weir_engine::rows::Row;
 
-/// The most rows of one file, or of all files beside the policies. Their descriptors take 20 to 60
-/// bytes each.
+/// The most rows of one file, or of all files beside the policies. Their descriptors take 20 to 60 bytes each.
 pub const FILE_ROWS_MAX: usize = 10_000_000;
 
 /// The descriptors of the rows that were read, as hashes of 8 bytes.
 ///
-/// Different descriptors have the same hash in one of 30 million files with a million rows. The hash has a random key, so
-/// nobody can write such a file.
+/// Different descriptors have the same hash in one of 30 million files with a million rows. Each process has a random key
+/// of the hash, so the author of a file cannot choose descriptors with the same hash.
 #[derive(Default)]
 pub struct SeenDescriptors {
     hasher: RandomState,

@@ -438,7 +438,7 @@ fn rows_that_a_rule_leaves_behind_in_the_other_redis_are_shown_as_not_used() {
     );
     let explained = explained_row(admin, "tenant=acme");
     assert!(explained.contains("    row: shop tenant=acme   plan gold\n      not used: its rule is"), "{explained}");
-    // Whoever exports now has the row for an import.
+    // An export still has the row, so it can be imported again.
     assert!(done(admin, &["export"]).ends_with("shop,tenant=acme,gold,,,\n"));
     set();
     assert_eq!(

@@ -4,9 +4,9 @@
 //!
 //! Each call keeps its own answer: the script makes the decisions in the order of the lists, and each decision sees the
 //! states after the ones before it. A list in a run can cost the others only time, which [`MERGE_MAX`] and
-//! [`RUN_COST_MAX`] bound, or an error of the run. If that error proves that nothing ran, each list is sent again
-//! separately, and also if a row has another version than a list says. Not here: what letters and numbers mean (scripts), when calls are sent (worker.rs), and which errors
-//! prove what (base/error_class.rs).
+//! [`RUN_COST_MAX`] bound, or an error of the run, or the versions of rows that have changed. If the error proves that
+//! nothing ran, or if a row has changed, each list is sent again separately. Not here: what letters and numbers mean
+//! (scripts), when calls are sent (worker.rs), and which errors prove what (base/error_class.rs).
 
 use hashbrown::HashMap;
 use redis::Value;
