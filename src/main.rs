@@ -1,6 +1,6 @@
 //! `weir`: arguments to a command, and the end of the process.
 
-use std::io::{self, StderrLock, StdoutLock, Write as _};
+use std::io::{self, LineWriter, StderrLock, StdoutLock, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -159,8 +159,9 @@ fn stdout() -> UntilClosed<StdoutLock<'static>> {
     UntilClosed::new(io::stdout().lock())
 }
 
-fn stderr() -> UntilClosed<StderrLock<'static>> {
-    UntilClosed::new(io::stderr().lock())
+/// Writes whole lines, so that those of a log do not come between their parts.
+fn stderr() -> UntilClosed<LineWriter<StderrLock<'static>>> {
+    UntilClosed::new(LineWriter::new(io::stderr().lock()))
 }
 
 fn tool_ended(result: Result<(), Ended>) -> ExitCode {

@@ -215,17 +215,22 @@ fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn
     })
 }
 
-/// Becomes true on SIGINT, which then does not end the process.
+/// Becomes true on SIGINT or SIGTERM, which then does not end the process.
 fn interrupted() -> io::Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut interrupts = {
+    let (mut interrupts, mut terminations) = {
         let _within = runtime.enter();
-        signal(SignalKind::interrupt())?
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let interrupted = Arc::<AtomicBool>::default();
     let of_thread = interrupted.clone();
     let wait = move || {
-        runtime.block_on(interrupts.recv());
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupts.recv() => {}
+                _ = terminations.recv() => {}
+            }
+        });
         of_thread.store(true, Relaxed);
     };
     std::thread::Builder::new().name("interrupts".to_owned()).spawn(wait)?;

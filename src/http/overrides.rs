@@ -32,7 +32,7 @@ const BODY_BYTES_MAX: usize = 16 * 1_024;
 
 /// The body of a PUT: an override.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object that is an override")]
 struct SetBody {
     domain: String,
     /// Entries as `k=v,k=v`.

@@ -192,8 +192,10 @@ fn audit(by: &str, row: &Row, written: &Written) {
         descriptor = spell_pairs(&row.entries),
         content = row.content.to_string(),
         until = row.until.map(instant_text),
+        note = &*row.note,
         before = written.before.as_ref().map(|before| before.content.to_string()),
         before_until = written.before.as_ref().and_then(|before| before.until).map(instant_text),
+        before_note = written.before.as_ref().map(|before| &*before.note),
         "row set"
     );
 }
@@ -208,6 +210,7 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
         content = left.map(|left| left.content.to_string()),
         before = row.content.to_string(),
         before_until = row.until.map(instant_text),
+        before_note = &*row.note,
         "row removed"
     );
 }

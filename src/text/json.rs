@@ -11,7 +11,7 @@ use super::{instant_text, parse_instant};
 
 /// The numbers of one limit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with the numbers of a limit")]
 pub struct JsonNumbers {
     pub name: Option<Box<str>>,
     pub requests: u32,
@@ -21,7 +21,7 @@ pub struct JsonNumbers {
 
 /// A row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object that is a row")]
 pub struct JsonRow {
     pub domain: Box<str>,
     /// Entries as `k=v,k=v`.

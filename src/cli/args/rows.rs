@@ -47,7 +47,7 @@ pub struct ImportArguments {
     /// A CSV file with a header line
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Continue after wrong lines, and list them at the end
+    /// Continue after wrong lines, and list them
     #[arg(long)]
     pub skip: bool,
     /// Redis in place of a server.

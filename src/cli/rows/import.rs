@@ -251,7 +251,9 @@ fn pass<E: From<ImportError>>(
 }
 
 fn was_right(problem: &str) -> String {
-    format!("{problem}\nthe line was right when it was checked: the file or the policies have changed")
+    format!(
+        "{problem}\nthe line was right when it was checked, without the store: it, the policies or the store have changed"
+    )
 }
 
 #[cfg(test)]

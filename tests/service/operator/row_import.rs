@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::process::binary;
 use crate::support::redis::RedisServer;
 use crate::support::rls::Client;
 use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
 
 const POLICY: &str = "\
 domain: shop
@@ -127,6 +128,31 @@ fn a_wrong_line_stops_an_import_into_redis_before_the_first_row() {
     assert_eq!(skipped.status.code(), Some(1));
     assert_eq!(String::from_utf8(skipped.stdout).unwrap(), "2 rows written, 0 were the same, 3 wrong\n");
     assert_eq!(redis.command(&["DBSIZE"]).unwrap().trim(), "2");
+}
+
+/// Ctrl-C, and the end that a container or `timeout` sends.
+#[test]
+fn an_import_that_is_told_to_end_says_how_many_rows_are_written() {
+    const ROWS: usize = 200_000;
+    let files = Files::new();
+    let lines: String = (0..ROWS).map(|number| format!("shop,t{number},gold\n")).collect();
+    let customers = files.write("customers.csv", &format!("domain,tenant,plan\n{lines}"));
+    for signal in ["INT", "TERM"] {
+        let redis = RedisServer::start();
+        let size = || redis.command(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap();
+        let mut command = Command::new(binary());
+        command.args(["rows", "import", &customers, "--redis", &redis.url(), "--policies", &files.path("policies")]);
+        let import = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weir runs");
+        until("the first row", PATIENCE, || (size() > 0).then_some(()));
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(import.id().to_string()).status().unwrap();
+        assert!(sent.success());
+        let (code, error) = failed(&import.wait_with_output().unwrap());
+        let written = size();
+        assert!(written < ROWS, "it ended by itself");
+        assert_eq!(code, Some(1), "{signal}: {error}");
+        let end = format!("interrupted\nweir: {written} rows written: import the file again\n");
+        assert!(error.ends_with(&end), "{signal}, {written} rows: {error}");
+    }
 }
 
 #[test]

@@ -261,21 +261,22 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     assert!(results["results"][1]["refused"].as_str().unwrap().contains("missing field"), "{results}");
     assert!(results["results"][2]["refused"].as_str().unwrap().contains("no plan"), "{results}");
     assert_eq!(results["results"][2]["is_store"], false);
-    let numbers = r#"{"domain":"shop","descriptor":"tenant=acme","limits":[{"name":"daily","requests":5,"window_us":7200000000}]}"#;
+    let numbers = r#"{"domain":"shop","descriptor":"tenant=acme","limits":[{"name":"daily","requests":5,"window_us":7200000000}],"note":"by contract"}"#;
     assert_eq!(request(admin, "PUT", "/rows", token, numbers).status, 200);
     let path = "/rows?domain=shop&descriptor=tenant=acme";
     assert_eq!(request(admin, "DELETE", path, token, "").status, 200);
-    for (message, content, before) in [
-        ("row set", Some("plan gold"), None),
-        ("row set", Some("daily=5/2h"), Some("plan gold")),
-        ("row removed", None, Some("daily=5/2h")),
+    for (message, [content, note], [before, before_note]) in [
+        ("row set", [Some("plan gold"), Some("")], [None, None]),
+        ("row set", [Some("daily=5/2h"), Some("by contract")], [Some("plan gold"), Some("")]),
+        ("row removed", [None, None], [Some("daily=5/2h"), Some("by contract")]),
     ] {
         assert!(
             server.wait_for_log(0, PATIENCE, |line| {
-                let fields = ["by", "domain", "descriptor", "content", "before"];
+                let fields = ["by", "domain", "descriptor", "content", "note", "before", "before_note"];
                 let fields = fields.map(|name| line.field(name).and_then(Value::as_str));
+                let by = [Some("billing"), Some("shop"), Some("tenant=acme")];
                 line.message() == Some(message)
-                    && fields == [Some("billing"), Some("shop"), Some("tenant=acme"), content, before]
+                    && fields == [&by[..], &[content, note, before, before_note]].concat()[..]
             }),
             "{message} {content:?}: {}",
             server.written()
@@ -284,6 +285,7 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     for (body, reason) in [
         (r#"{"domain":"shop","descriptor":"tenant=a"}"#, "either plan or limits"),
         (r#"{"domain":"shop","descriptor":"tenant=a","plan":"gold","more":1}"#, "unknown field"),
+        ("[]", "an object that is a row"),
         (r#"{"domain":"shop","descriptor":"tenant","plan":"gold"}"#, "descriptor"),
     ] {
         let answer = request(admin, "PUT", "/rows", token, body);
