@@ -19,9 +19,7 @@ use super::{AppError, certificates};
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// The webhook and its outbox. None if the settings name no webhook. Reads its files once.
-///
-/// # Errors
-/// When a file cannot be used.
+/// Fails when a file cannot be used.
 pub(super) async fn open(
     settings: &weir_settings::Alerts,
     metrics: &Metrics,

@@ -23,9 +23,7 @@ use super::{AppError, certificates, otlp};
 const EXPORT_PATH: &str = "/v1/metrics";
 
 /// The options of the metrics.
-///
-/// # Errors
-/// When the mapping file cannot be used.
+/// Fails when the mapping file cannot be used.
 pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
     let names = &settings.metrics;
     let mapper = match &names.mapper {
@@ -61,9 +59,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
 }
 
 /// The StatsD server, if the settings name one.
-///
-/// # Errors
-/// When a pattern is not a regular expression.
+/// Fails when a pattern is not a regular expression.
 pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, AppError> {
     let settings = &settings.statsd;
     let Some(address) = settings.address.clone() else { return Ok(None) };
@@ -84,9 +80,7 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
 }
 
 /// The exporter of metrics to a collector, if the settings enable it.
-///
-/// # Errors
-/// When the settings cannot be used: a file, or the URL.
+/// Fails when the settings cannot be used: a file, or the URL.
 pub(super) async fn export(
     settings: &Settings,
     resource: &Resource,

@@ -30,9 +30,7 @@ pub(super) fn resource(settings: &Tracing) -> Resource {
 }
 
 /// The collector at this URL. Reads the TLS files once.
-///
-/// # Errors
-/// When a file cannot be used.
+/// Fails when a file cannot be used.
 pub(super) async fn open(settings: &Otlp, url: Uri) -> Result<Collector, AppError> {
     let collector = collector(settings, url);
     if let Some(tls) = collector.tls.clone() {
@@ -65,9 +63,7 @@ fn collector(settings: &Otlp, url: Uri) -> Collector {
 }
 
 /// The URL for a signal. With HTTP it gets this path, unless it has one; gRPC has its own paths.
-///
-/// # Errors
-/// When it is not a URL. The settings have checked that.
+/// Fails when it is not a URL. The settings have checked that.
 pub(super) fn url(endpoint: Option<&str>, is_grpc: bool, path: &str) -> Result<Uri, String> {
     let text = endpoint.unwrap_or(if is_grpc { DEFAULT_GRPC } else { DEFAULT_HTTP });
     let authority = text.find("://").map_or(0, |at| at + 3);

@@ -83,9 +83,7 @@ pub(super) struct Inputs {
 }
 
 /// Follows the stores until the drain.
-///
-/// # Errors
-/// When a task of a store has died, or a store has not answered in time, or lacks a feature that weir needs.
+/// Fails when a task of a store has died, or a store has not answered in time, or lacks a feature that weir needs.
 pub(super) async fn follow(
     stores: Vec<Arc<dyn Store>>,
     warm_up: Arc<WarmUp>,

@@ -16,9 +16,7 @@ use super::{AppError, certificates, otlp};
 const PATH: &str = "/v1/traces";
 
 /// The tracer and the exporter. None if traces are off. Reads the TLS files once.
-///
-/// # Errors
-/// When the settings cannot be used: a file, or the URL.
+/// Fails when the settings cannot be used: a file, or the URL.
 pub(super) async fn open(
     settings: &Tracing,
     resource: &Resource,

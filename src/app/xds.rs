@@ -33,9 +33,7 @@ impl First {
 }
 
 /// A subscription to the server of the settings. Reads its files once.
-///
-/// # Errors
-/// When a file cannot be used.
+/// Fails when a file cannot be used.
 pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
     let response_bytes_max = options.message_bytes_max;

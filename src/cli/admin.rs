@@ -187,9 +187,7 @@ impl AdminServer {
     }
 
     /// The answer to one request of a command, with the token of a file.
-    ///
-    /// # Errors
-    /// When there is no valid answer.
+    /// Fails when there is no valid answer.
     pub(super) fn request<T: DeserializeOwned>(
         &self,
         token_file: Option<&Path>,

@@ -53,9 +53,7 @@ impl ShownOverride {
 }
 
 /// The overrides of a server. Empty for a server without support for overrides.
-///
-/// # Errors
-/// If the server gives no usable answer.
+/// Fails if the server gives no usable answer.
 pub(super) fn of_server(server: &AdminServer) -> Result<Vec<ShownOverride>, Unanswered> {
     match server.request(None, (Method::GET, PATH, String::new()), BOUNDS) {
         Ok(List { overrides, .. }) => Ok(overrides),

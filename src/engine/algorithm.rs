@@ -75,9 +75,7 @@ impl Algorithm {
     pub const FIXED_WINDOW: Self = Self::FixedWindow { anchor: Anchor::Clock };
 
     /// The kind of state that a limit with this many hits per window has. It contains the numbers of the limit.
-    ///
-    /// # Errors
-    /// When a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
+    /// Fails when a bound of the algorithm is broken. A limit of 0 has no bounds, because it never admits. [lm-2]
     pub(super) fn kind(self, requests: u32, window: Window) -> Result<StateKind, LimitError> {
         use anchored_window::AnchoredWindow;
         let pacing = |pace, burst| match Pacing::new(pace, requests, window, burst) {

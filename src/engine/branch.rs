@@ -255,9 +255,7 @@ impl<N> Branch<N> {
     }
 
     /// The automaton of the wildcards and regular expressions. This call builds it if a key has few wildcards.
-    ///
-    /// # Errors
-    /// When the automaton would be too large.
+    /// Fails when the automaton would be too large.
     pub(super) fn automaton(&self) -> Result<Option<Cow<'_, Automaton>>, TooLarge> {
         let Patterns { wildcards, regexes, automaton, .. } = &self.patterns;
         match automaton {

@@ -68,9 +68,7 @@ impl Limit {
 
     /// The same limit with other numbers. It keeps its state if the window and the parameters of the algorithm are the
     /// same.
-    ///
-    /// # Errors
-    /// As [`Limit::new`].
+    /// Fails as [`Limit::new`].
     pub(super) fn with_numbers(&self, requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
         let kind = algorithm.kind(requests, window)?;
         let mut limit = Self { requests, window, algorithm, kind, ..self.clone() }.with_id();

@@ -27,9 +27,7 @@ pub trait Observer: Send + Sync {
     }
 
     /// A decision was made or failed. The observer calls `took` only if it needs the duration.
-    fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration) {
-        let _ = (result, took);
-    }
+    fn decided(&self, _result: DecisionResult, _took: &dyn Fn() -> Duration) {}
 
     /// A request could not be read, so its content is unknown. [`Observer::decided`] is called too, with
     /// [`DecisionResult::Invalid`].
@@ -37,93 +35,61 @@ pub trait Observer: Send + Sync {
 
     /// A request named a domain that no policy has, with this many descriptors. [`Observer::decided`] is called too,
     /// with [`DecisionResult::UnknownDomain`].
-    fn unknown_domain(&self, domain: &str, descriptors: usize) {
-        let _ = (domain, descriptors);
-    }
+    fn unknown_domain(&self, _domain: &str, _descriptors: usize) {}
 
     /// The decision of the last call of [`Observer::decided`] belongs to a sampled trace: an exemplar for the metrics.
-    fn sampled(&self, result: DecisionResult, took: Duration, ids: TraceIds) {
-        let _ = (result, took, ids);
-    }
+    fn sampled(&self, _result: DecisionResult, _took: Duration, _ids: TraceIds) {}
 
     /// A store outside of this process answered or failed after this time. No time: the store was not called. `error`
     /// is the failure in one word.
-    fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
-        let _ = (error, took);
-    }
+    fn store_called(&self, _error: Option<&'static str>, _took: Option<Duration>) {}
 
     /// The store of a descriptor gave no answer, and `on_error` decides. `kind` is the reason in one word. [st-4]
-    fn fell_back(&self, action: OnError, kind: &'static str) {
-        let _ = (action, kind);
-    }
+    fn fell_back(&self, _action: OnError, _kind: &'static str) {}
 
     /// A request passed only because of the setting `shadow_mode`.
     fn shadowed(&self) {}
 
     /// A request asked for more hits than a limit had left. [`Tally::charged`] is called too.
-    fn over(&self, charged: &Charged<'_>) {
-        let _ = charged;
-    }
+    fn over(&self, _charged: &Charged<'_>) {}
 
     /// Charges were taken back because another part denied the request, or that could not be confirmed in time. [st-3]
-    fn undone(&self, confirmed: bool) {
-        let _ = confirmed;
-    }
+    fn undone(&self, _confirmed: bool) {}
 
     /// A call that takes hits ahead for a lease has ended. [ls-1]
-    fn lease_asked(&self, result: LeaseResult) {
-        let _ = result;
-    }
+    fn lease_asked(&self, _result: LeaseResult) {}
 
     /// This many hits of a lease were charged, or ended in this way. [ls-6]
-    fn lease_hits(&self, kind: LeaseHits, hits: Hits) {
-        let _ = (kind, hits);
-    }
+    fn lease_hits(&self, _kind: LeaseHits, _hits: Hits) {}
 
     /// This many holds had this result. [hd-8]
-    fn holds(&self, result: HoldResult, count: u64) {
-        let _ = (result, count);
-    }
+    fn holds(&self, _result: HoldResult, _count: u64) {}
 
     /// Holds charged or gave back this many hits. [hd-8]
-    fn hold_hits(&self, kind: HoldHits, hits: u64) {
-        let _ = (kind, hits);
-    }
+    fn hold_hits(&self, _kind: HoldHits, _hits: u64) {}
 
     /// This event happened to this many rows. [rw-7]
-    fn rows(&self, event: RowEvent, count: u64) {
-        let _ = (event, count);
-    }
+    fn rows(&self, _event: RowEvent, _count: u64) {}
 
     /// weir did not write the value at this key of a row. [rw-3]
-    fn foreign_row(&self, key: &str) {
-        let _ = key;
-    }
+    fn foreign_row(&self, _key: &str) {}
 
     /// The memory store dropped a state that still counted, with this many hits.
-    fn evicted(&self, hits_lost: Hits) {
-        let _ = hits_lost;
-    }
+    fn evicted(&self, _hits_lost: Hits) {}
 }
 
 /// Counts the events of the rules of one policy set, so no event is counted for the rules of another load.
 pub trait Tally: Send + Sync {
     /// A limit was charged, or the cache of denials denied for it.
-    fn charged(&self, charged: &Charged<'_>) {
-        let _ = charged;
-    }
+    fn charged(&self, _charged: &Charged<'_>) {}
 
     /// The use of a limit has crossed one of its shares. [al-1]
-    fn crossed(&self, crossed: &Crossed<'_>) {
-        let _ = crossed;
-    }
+    fn crossed(&self, _crossed: &Crossed<'_>) {}
 
     /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met
     /// no rule. [`Observer::decided`] is called too. `lane` is [`Observer::lane`]: cores that add to different lanes
     /// share no cache line.
-    fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
-        let _ = (domain, lane, result, unmatched);
-    }
+    fn decided(&self, _domain: &Domain, _lane: usize, _result: DecisionResult, _unmatched: u32) {}
 }
 
 /// Receives requests with their answers, while a tap is open.
@@ -149,8 +115,7 @@ pub trait AnsweredRequest {
     fn descriptor(&self, at: usize) -> AnsweredDescriptor;
 
     /// The content of the row that set the limits. None for the default plan, and for rules without rows.
-    fn row(&self, at: usize) -> Option<&RowContent> {
-        let _ = at;
+    fn row(&self, _at: usize) -> Option<&RowContent> {
         None
     }
 }
@@ -199,9 +164,7 @@ pub trait Trace: Send + Sync {
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
 
     /// The limits of a descriptor came from a row with this content.
-    fn row(&self, content: &RowContent) {
-        let _ = content;
-    }
+    fn row(&self, _content: &RowContent) {}
 
     /// A limit was charged, or the cache of denials denied for it.
     fn charged(&self, charged: &Charged<'_>);
@@ -212,14 +175,10 @@ pub trait Trace: Send + Sync {
     fn fell_back(&self, action: OnError, kind: &'static str);
 
     /// This became of so many holds of the request. [hd-8]
-    fn holds(&self, result: HoldResult, count: u64) {
-        let _ = (result, count);
-    }
+    fn holds(&self, _result: HoldResult, _count: u64) {}
 
     /// Its holds moved so many hits. [hd-8]
-    fn hold_hits(&self, kind: HoldHits, hits: u64) {
-        let _ = (kind, hits);
-    }
+    fn hold_hits(&self, _kind: HoldHits, _hits: u64) {}
 
     /// The decision was made or failed.
     fn decided(&self, result: DecisionResult);

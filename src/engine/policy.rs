@@ -394,9 +394,7 @@ impl<'p> Place<'p> {
     }
 
     /// The automaton of the wildcards and regular expressions of a key. None if the key has none.
-    ///
-    /// # Errors
-    /// When the automaton would be too large.
+    /// Fails when the automaton would be too large.
     pub(super) fn automaton(self, key: &str) -> Result<Option<Cow<'p, Automaton>>, TooLarge> {
         self.0.by_key.get(key).map_or(Ok(None), Branch::automaton)
     }

@@ -26,9 +26,7 @@ pub use weir_xds::discovery;
 const REQUESTS_MAX: usize = 100;
 
 /// The body of `POST /json`.
-///
-/// # Panics
-/// When an error is too long or has control characters or no place, when a request is read from invalid JSON,
+/// Panics when an error is too long or has control characters or no place, when a request is read from invalid JSON,
 /// or when a different spelling of the JSON gives a different request.
 pub fn json(data: &[u8]) {
     match json::parse_request(data) {
@@ -48,9 +46,7 @@ pub fn json(data: &[u8]) {
 }
 
 /// The value of an entry that returns a receipt.
-///
-/// # Panics
-/// When formatting and reading a receipt changes it, or when it exceeds a bound.
+/// Panics when formatting and reading a receipt changes it, or when it exceeds a bound.
 pub fn receipts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Some(holds) = receipts::parse(&text) else { return };
@@ -62,9 +58,7 @@ pub fn receipts(data: &[u8]) {
 }
 
 /// A policy file.
-///
-/// # Panics
-/// When it is refused without a problem, or with a problem at a place outside of the file.
+/// Panics when it is refused without a problem, or with a problem at a place outside of the file.
 pub fn policies(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Err(problems) = weir_policies::parse(&[("fuzz.yaml", &text)]) else { return };
@@ -79,9 +73,7 @@ pub fn policies(data: &[u8]) {
 }
 
 /// A file of tests.
-///
-/// # Panics
-/// When it is refused without a problem.
+/// Panics when it is refused without a problem.
 pub fn tests(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Err(problems) = test_file::parse(&"fuzz.test.yaml".into(), &text, Path::new("")) {
@@ -90,9 +82,7 @@ pub fn tests(data: &[u8]) {
 }
 
 /// A file of traffic, and its first requests.
-///
-/// # Panics
-/// When it is refused without a problem, or when its requests are not in order of time.
+/// Panics when it is refused without a problem, or when its requests are not in order of time.
 pub fn traffic(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match traffic_file::parse(&"fuzz.traffic.yaml".into(), &text, Path::new("")) {
@@ -102,9 +92,7 @@ pub fn traffic(data: &[u8]) {
 }
 
 /// A record of `weir tap`.
-///
-/// # Panics
-/// When its requests are not in order of time.
+/// Panics when its requests are not in order of time.
 pub fn records(data: &[u8]) {
     let path = std::env::temp_dir().join(format!("weir-fuzz-{}.jsonl", std::process::id()));
     std::fs::write(&path, data).expect("a temporary file");
@@ -123,9 +111,7 @@ fn in_order(traffic: Result<Traffic, TrafficError>) {
 }
 
 /// A server's answer about the source of its policies.
-///
-/// # Panics
-/// When it is refused without a problem.
+/// Panics when it is refused without a problem.
 pub fn sources(data: &[u8]) {
     let Ok(sources) = serde_json::from_slice::<Sources>(data) else { return };
     if let Err(problems) = weir_policies::load_sources(sources) {
@@ -134,9 +120,7 @@ pub fn sources(data: &[u8]) {
 }
 
 /// A settings file and, after a line of `---`, assignments as for `--set`.
-///
-/// # Panics
-/// When it is refused without a problem.
+/// Panics when it is refused without a problem.
 pub fn settings(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (file, assignments) = text.split_once("\n---\n").unwrap_or((&text, ""));

@@ -121,9 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Reads the first bytes of the connection. Before a peer has sent them, HTTP/2 allocates no buffers for it.
-    ///
-    /// # Errors
-    /// When the peer closes the connection before that, or does not use HTTP/2.
+    /// Fails when the peer closes the connection before that, or does not use HTTP/2.
     pub(super) async fn open(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_open(context)).await
     }

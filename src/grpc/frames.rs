@@ -124,9 +124,7 @@ impl Meter {
 
     /// Counts the frames in received bytes, and overwrites the authorities in them. `tick` is the current second.
     /// `answers` is the number of answered requests of this connection since its start; it may wrap.
-    ///
-    /// # Errors
-    /// When the peer sent too many frames in this tick.
+    /// Fails when the peer sent too many frames in this tick.
     pub(super) fn count(&mut self, bytes: &mut [u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
         if tick != self.tick {
             let earned_max = REQUEST_FRAMES_MAX.saturating_sub(self.requests_min);

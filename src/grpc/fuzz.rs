@@ -22,9 +22,7 @@ use super::unary;
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
 /// Counts HTTP/2 frames as a whole and in pieces. The first byte is the length of a piece.
-///
-/// # Panics
-/// When the counts differ, or the bytes that h2 reads.
+/// Panics when the counts differ, or the bytes that h2 reads.
 pub fn frames(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let count = |size: usize| {
@@ -37,9 +35,7 @@ pub fn frames(data: &[u8]) {
 
 /// Receives the message of a call as a whole and in pieces, which arrive at once or one by one. The first byte is the
 /// length of a piece.
-///
-/// # Panics
-/// When the outcomes differ, or when the generated decoder reads a different request.
+/// Panics when the outcomes differ, or when the generated decoder reads a different request.
 pub fn message(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

@@ -136,9 +136,7 @@ impl Handshakes {
     }
 
     /// Runs a handshake when its turn comes.
-    ///
-    /// # Errors
-    /// When the handshake was aborted, because there were too many.
+    /// Fails when the handshake was aborted, because there were too many.
     pub(super) async fn run<H: Future>(&self, peer: PeerNetwork, handshake: H) -> Result<H::Output, HandshakeFailure> {
         let (sender, turn) = oneshot::channel();
         self.lists.lock().waiting.push((peer, sender));

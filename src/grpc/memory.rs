@@ -356,9 +356,7 @@ pub(super) struct Reservation {
 
 impl Reservation {
     /// Reserves memory for a new request.
-    ///
-    /// # Errors
-    /// When too much is reserved already.
+    /// Fails when too much is reserved already.
     pub(super) fn new(peer: &Arc<Peer>, bytes: usize) -> Result<Self, Status> {
         if !peer.has_room(bytes) {
             return Err(peer.refusal());
@@ -373,9 +371,7 @@ impl Reservation {
     }
 
     /// Reserves more, for received bytes of the request.
-    ///
-    /// # Errors
-    /// When too much is reserved already.
+    /// Fails when too much is reserved already.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         if !self.peer.has_room(bytes) {
             return Err(self.peer.refusal());

@@ -104,9 +104,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// A new stream.
-    ///
-    /// # Errors
-    /// When there are too many of its kind, or too much memory is reserved.
+    /// Fails when there are too many of its kind, or too much memory is reserved.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
         let slot = StreamSlot::take(peer, kind)?;
         Ok(Box::new(Self { reservation: Reservation::new(peer, kind.bounds().reserved_bytes)?, _slot: slot }))

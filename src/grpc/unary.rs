@@ -58,9 +58,7 @@ impl Received {
 
 /// Reads the single message of a request, of at most `bytes_max`. A message that does not arrive at once counts to
 /// `reservation`, and may take `timeout`.
-///
-/// # Errors
-/// When there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
+/// Fails when there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
 /// or when too much memory is reserved.
 pub(super) async fn read<B>(
     mut body: B,
@@ -216,9 +214,7 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
 }
 
 /// Encodes a message, and appends encoded fields of it.
-///
-/// # Errors
-/// When the message is too large.
+/// Fails when the message is too large.
 pub(super) fn framed(message: &impl Message, fields: &[u8]) -> Result<Bytes, Status> {
     let length = message.encoded_len() + fields.len();
     let head = u32::try_from(length).map_err(|_| Status::internal("an answer of 4 GiB"))?;

@@ -8,9 +8,7 @@ use super::{overrides, rows};
 const NOW: u64 = 2_000_000_000_000_000;
 
 /// The body of `PUT /overrides`.
-///
-/// # Panics
-/// If an override without limits or a reason is accepted, or the text of a descriptor is read as another
+/// Panics if an override without limits or a reason is accepted, or the text of a descriptor is read as another
 /// descriptor.
 pub fn override_body(data: &[u8]) {
     let Ok(one) = overrides::wanted(data, "fuzz", NOW) else { return };
@@ -19,9 +17,7 @@ pub fn override_body(data: &[u8]) {
 }
 
 /// The body of `PUT /rows`, and a line of `POST /rows`.
-///
-/// # Panics
-/// If a row is shown as another row.
+/// Panics if a row is shown as another row.
 pub fn row_body(data: &[u8]) {
     let Ok(row) = rows::row_of(data) else { return };
     assert_eq!(rows::row_of(rows::as_json(&row).to_string().as_bytes()), Ok(row));

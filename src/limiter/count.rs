@@ -100,9 +100,7 @@ impl Counts {
     }
 
     /// Counts a request whose domain no policy has. Only such requests pay for the lookup.
-    ///
-    /// # Errors
-    /// When no policies were loaded yet.
+    /// Fails when no policies were loaded yet.
     pub(super) fn unmatched(
         &self,
         in_force: &InForce,

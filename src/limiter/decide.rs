@@ -294,9 +294,7 @@ impl Limiter {
     }
 
     /// The store that can decide all of these charges in one call. None if no store can.
-    ///
-    /// # Errors
-    /// When the decision would take Redis too long. No other store decides it then. [dc-11]
+    /// Fails when the decision would take Redis too long. No other store decides it then. [dc-11]
     fn one_call(&self, matched: &Matched<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if let ([charge], []) = (charges, &*matched.rows) {
             return Ok(Some(self.stores.store_of(charge.limit, matched.origins[0].is_single)));

@@ -174,9 +174,7 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::decide`].
-    ///
-    /// # Panics
-    /// When the limiter is not immediate.
+    /// Panics when the limiter is not immediate.
     pub fn decide_now(
         &self,
         query: &Query<'_>,

@@ -27,9 +27,7 @@ pub(super) struct DescriptorLimit<'p> {
 impl Stores {
     /// The limits of descriptors of one rule, in the order of the tags of their keys. Reads all rows in one batch, from the
     /// store, because another process may have changed them.
-    ///
-    /// # Errors
-    /// When a store does not answer.
+    /// Fails when a store does not answer.
     pub(super) async fn limits_of<'p>(
         &self,
         in_force: &'p InForce,

@@ -66,9 +66,7 @@ struct Pieces {
 }
 
 /// Decides what one call cannot decide, or has failed to decide.
-///
-/// # Errors
-/// When a part gave no answer and `on_error` is `error`. The charges of the other parts have been taken back.
+/// Fails when a part gave no answer and `on_error` is `error`. The charges of the other parts have been taken back.
 pub(super) async fn decide_split<'a>(
     stores: &Stores,
     request: &Request<'_, '_>,
@@ -248,9 +246,7 @@ fn parts<'a>(stores: &'a Stores, matched: &'a Matched<'_>, charges: &[Charge<'a>
 }
 
 /// Applies `on_error` to the charges without an answer. Returns the descriptors that this denies. [st-4]
-///
-/// # Errors
-/// When `on_error` is `error` for any of them.
+/// Fails when `on_error` is `error` for any of them.
 async fn fall_back<'a>(
     stores: &'a Stores,
     request: &Request<'_, '_>,

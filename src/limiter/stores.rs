@@ -93,9 +93,7 @@ impl Stores {
     }
 
     /// Reads rows, so that they become known. [rw-2]
-    ///
-    /// # Errors
-    /// When a store does not answer.
+    /// Fails when a store does not answer.
     pub(super) async fn read_rows(&self, matched: &Matched<'_>, deadline: Instant) -> Result<(), StoreError> {
         let Some(cache) = self.options.rows.cache() else { return Ok(()) };
         let mut of_stores: Vec<(&Arc<dyn Store>, Vec<&str>)> = Vec::new();

@@ -74,9 +74,7 @@ impl RowsBeside {
 
 impl PlacesBeside {
     /// A message about the row at this position, from 0.
-    ///
-    /// # Panics
-    /// If there are fewer rows.
+    /// Panics if there are fewer rows.
     pub fn problem(&self, position: usize, field: Option<RowField>, reason: &dyn Display) -> String {
         let (file, place) = &self.places[position];
         place.problem(&self.files[*file as usize], field, reason)

@@ -141,9 +141,7 @@ impl RowHead {
     }
 
     /// Reads a line.
-    ///
-    /// # Errors
-    /// When the line is not a row.
+    /// Fails when the line is not a row.
     fn row(&self, line: &str) -> Result<(Row, Columns), RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
@@ -448,9 +446,7 @@ impl<R: BufRead> Iterator for RowReader<R> {
 }
 
 /// The bytes of a file of rows.
-///
-/// # Panics
-/// When a row changes after writing and reading it.
+/// Panics when a row changes after writing and reading it.
 pub fn fuzz(data: &[u8]) {
     let own = RowHead::parse(ROW_HEAD).expect("the head that weir writes");
     for RowLine { row, .. } in RowReader::new(data).flatten() {

@@ -46,9 +46,7 @@ fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value
 }
 
 /// The schema of a mapping: the keys of its kind, each with schema and description. A value may be null.
-///
-/// # Panics
-/// If `of_key` returns no schema for a key.
+/// Panics if `of_key` returns no schema for a key.
 fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
     let mut properties = Map::new();
     for key in kind.keys {

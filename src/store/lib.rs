@@ -100,8 +100,7 @@ pub trait Store: Send + Sync {
 
     /// The slot of this key. A decision can use only keys of one slot: split the charges into parts by slot, decide each
     /// part, and undo them if one denies. [st-3]
-    fn slot_of(&self, key: &str) -> u16 {
-        let _ = key;
+    fn slot_of(&self, _key: &str) -> u16 {
         0
     }
 

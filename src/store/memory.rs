@@ -202,9 +202,7 @@ impl Memory {
     }
 
     /// Takes one charge back.
-    ///
-    /// # Errors
-    /// When no window of the calendar contains the clock. Then nothing was taken back.
+    /// Fails when no window of the calendar contains the clock. Then nothing was taken back.
     fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
         let hash = self.hash(undo.key);
         let mut shard = self.shards[self.shard_of(hash)].lock();
@@ -234,9 +232,7 @@ fn undo_of<'a>(back: &GivenBack, charges: &[Charge<'a>]) -> Undo<'a> {
 }
 
 /// Checks the calendar windows of a decision that gives hits back, before anything changes.
-///
-/// # Errors
-/// When no window of a calendar holds the clock.
+/// Fails when no window of a calendar holds the clock.
 fn check_windows(given_back: &[GivenBack], charges: &[Charge<'_>], now: Micros) -> Result<(), StoreError> {
     let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
     let backs = given_back.iter().map(|back| &charges[usize::from(back.charge)]);

@@ -78,9 +78,7 @@ impl Redis {
 
     /// As [`Redis::start`], for a Redis Cluster. Any of the `seeds` can return the map; they share their login. Each
     /// node with slots has a pipeline with these `options` (except the target), made when the map first has the node.
-    ///
-    /// # Panics
-    /// As [`Redis::start`], and without seeds.
+    /// Panics as [`Redis::start`], and without seeds.
     #[must_use]
     pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();

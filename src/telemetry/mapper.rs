@@ -187,9 +187,7 @@ impl Mapper {
 }
 
 /// A mapping file, with statistics of two kinds through it.
-///
-/// # Panics
-/// When it is refused without a reason, or the name of a metric is none of Prometheus.
+/// Panics when it is refused without a reason, or the name of a metric is none of Prometheus.
 pub fn fuzz(data: &[u8]) {
     let mapper = match Mapper::parse(&String::from_utf8_lossy(data)) {
         Ok(mapper) => mapper,

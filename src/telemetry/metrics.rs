@@ -138,9 +138,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Starts with no counts.
-    ///
-    /// # Panics
-    /// When the table lacks a metric that is counted here: a mistake in weir.
+    /// Panics when the table lacks a metric that is counted here: a mistake in weir.
     pub fn new(options: Options) -> Self {
         let registry = Arc::<Registry>::default();
         let counter = |name: &str| registry.number(FamilyKind::Counter, name, &[]);
@@ -217,17 +215,13 @@ impl Metrics {
     }
 
     /// Adds a number that can rise and fall. It is read when the metrics are read.
-    ///
-    /// # Panics
-    /// When the table has no such gauge, when it has other labels, or when the series exists.
+    /// Panics when the table has no such gauge, when it has other labels, or when the series exists.
     pub fn gauge(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.registry.add(FamilyKind::Gauge, name, labels, Box::new(read));
     }
 
     /// Adds a number that only rises. It is read when the metrics are read.
-    ///
-    /// # Panics
-    /// As [`Metrics::gauge`].
+    /// Panics as [`Metrics::gauge`].
     pub fn counter(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
     }

@@ -46,9 +46,7 @@ pub struct MetricsExporter {
 
 impl MetricsExporter {
     /// An exporter of these metrics. It adds its own counters to them.
-    ///
-    /// # Panics
-    /// When the metrics have an exporter already.
+    /// Panics when the metrics have an exporter already.
     pub fn new(
         metrics: Arc<Metrics>,
         sender: MetricsSender,

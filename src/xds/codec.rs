@@ -72,9 +72,7 @@ impl Decoder for DiscoveryCodec {
 }
 
 /// Reads a response.
-///
-/// # Errors
-/// When it is malformed, or its version or nonce is too long.
+/// Fails when it is malformed, or its version or nonce is too long.
 pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
     let mut resources = Vec::new();
     let mut sent = 0;
@@ -123,9 +121,7 @@ impl Resource {
 }
 
 /// Reads a response and its resources.
-///
-/// # Panics
-/// If the generated decoder reads it differently.
+/// Panics if the generated decoder reads it differently.
 pub fn discovery(data: &[u8]) {
     use super::proto::DiscoveryResponse;
 

@@ -120,9 +120,7 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
 
 impl Conversation<'_> {
     /// Applies or refuses a response. Returns the answer and its delay.
-    ///
-    /// # Errors
-    /// If weir itself fails.
+    /// Fails if weir itself fails.
     async fn answer(&mut self, response: Response) -> Result<(Duration, DiscoveryRequest), String> {
         let Response { version_info, resources, type_url, nonce, .. } = response;
         let repeats = match self.last.take() {
@@ -170,9 +168,7 @@ impl Conversation<'_> {
     }
 
     /// Applies all resources, or none.
-    ///
-    /// # Errors
-    /// If weir itself fails.
+    /// Fails if weir itself fails.
     async fn put(&self, resources: Vec<Resource>) -> Result<Result<(), Vec<String>>, String> {
         let sink = self.sink.clone();
         // Many rules take time, and this runtime also serves HTTP.
@@ -195,9 +191,7 @@ impl Conversation<'_> {
 }
 
 /// Sends a request on the connection.
-///
-/// # Errors
-/// If the connection does not accept it.
+/// Fails if the connection does not accept it.
 async fn send(requests: &mpsc::Sender<DiscoveryRequest>, request: DiscoveryRequest) -> Result<(), String> {
     match timeout(SEND_TIMEOUT, requests.send(request)).await {
         Ok(Ok(())) => Ok(()),
@@ -239,9 +233,7 @@ fn node(options: &Options) -> Node {
 }
 
 /// The headers of the stream.
-///
-/// # Errors
-/// When a header cannot be sent. The error has only its name, because its value may be secret.
+/// Fails when a header cannot be sent. The error has only its name, because its value may be secret.
 fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
     let mut map = MetadataMap::new();
     for (name, value) in headers {

@@ -33,9 +33,7 @@ pub(super) struct Dialled {
 pub(super) type Trouble = Arc<OnceLock<String>>;
 
 /// Opens a connection within the time of the options.
-///
-/// # Errors
-/// When there is no connection; the error has the reason.
+/// Fails when there is no connection; the error has the reason.
 pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
     let timeout = options.connect_timeout;
     match tokio::time::timeout(timeout, open(options)).await {

@@ -104,9 +104,7 @@ impl Counts {
 }
 
 /// Counts the content of each `RateLimitConfig` of a response of at most `response_bytes_max` bytes.
-///
-/// # Errors
-/// When all of them together would need too much memory.
+/// Fails when all of them together would need too much memory.
 pub(super) fn check<'a>(
     configs: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
     response_bytes_max: usize,

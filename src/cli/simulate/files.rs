@@ -27,9 +27,7 @@ enum Place {
 }
 
 /// The targets of these options, in order. None for an option without a path. Each was checked.
-///
-/// # Errors
-/// When two options name one file, when a file would replace an input, or when it cannot be written.
+/// Fails when two options name one file, when a file would replace an input, or when it cannot be written.
 pub(super) fn targets<const N: usize>(
     options: [(&str, Option<&Path>); N],
     inputs: &Inputs,
@@ -83,9 +81,7 @@ impl Results {
     }
 
     /// Writes the temporary files.
-    ///
-    /// # Errors
-    /// If one cannot be written; then none remains.
+    /// Fails if one cannot be written; then none remains.
     pub(super) fn write_beside(&self) -> Result<(), SimulateError> {
         self.each(|place, text| match place {
             Place::File { beside, .. } => fs::write(beside, text),
@@ -94,9 +90,7 @@ impl Results {
     }
 
     /// Renames the temporary files to their paths.
-    ///
-    /// # Errors
-    /// If one cannot be renamed. The files before it were renamed.
+    /// Fails if one cannot be renamed. The files before it were renamed.
     pub(super) fn put_in_place(&self) -> Result<(), SimulateError> {
         self.each(|place, _| match place {
             Place::File { real, beside } => fs::rename(beside, real),
@@ -141,9 +135,7 @@ pub(super) struct Streams(Vec<(Target, String)>);
 
 impl Streams {
     /// Writes them as fast as their readers read.
-    ///
-    /// # Errors
-    /// If one cannot be written. A closed pipe is not an error.
+    /// Fails if one cannot be written. A closed pipe is not an error.
     pub(super) fn write(&self) -> Result<(), SimulateError> {
         self.0.iter().try_for_each(|(Target { path, .. }, text)| {
             let opened = OpenOptions::new().write(true).open(path);

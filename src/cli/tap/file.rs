@@ -29,9 +29,7 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     /// A file that begins with the header.
-    ///
-    /// # Errors
-    /// When it exists and may not be replaced, or cannot be written.
+    /// Fails when it exists and may not be replaced, or cannot be written.
     pub(super) fn create(path: &Path, replaces: bool, header: &str) -> Result<Self, TapError> {
         let mut options = OpenOptions::new();
         options.write(true).mode(MODE);
@@ -50,9 +48,7 @@ impl RecordFile {
     }
 
     /// Writes a line.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Fails if it cannot be written.
     pub(super) fn put(&mut self, line: &str) -> Result<(), TapError> {
         self.line.clear();
         self.line.extend_from_slice(line.as_bytes());

@@ -172,9 +172,7 @@ struct Policies {
 }
 
 /// Asks for a report. The server filters too, because it has more keys than it sends.
-///
-/// # Errors
-/// If there is no usable answer.
+/// Fails if there is no usable answer.
 pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
     let path = if filter.is_empty() { TOP.to_owned() } else { format!("{TOP}&filter={}", encoded(filter)) };
     let top: Top = server.json(&path, Expected::Ok, BOUNDS).await?;

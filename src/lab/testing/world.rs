@@ -74,9 +74,7 @@ pub(super) enum RowsNotSet {
 
 impl<'r> World<'r> {
     /// A limiter with these policies and an empty store. `number` identifies the case: each case has its own keys in Redis.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
+    /// Fails if Redis does not answer.
     pub(super) fn new(
         runtime: &'r Runtime,
         redis: Option<&Endpoint>,
@@ -120,9 +118,7 @@ impl<'r> World<'r> {
     }
 
     /// Sets rows. Other rows stay.
-    ///
-    /// # Errors
-    /// If one does not fit the policies, or Redis does not answer.
+    /// Fails if one does not fit the policies, or Redis does not answer.
     pub(super) fn set_rows(&mut self, given: &Arc<GivenRows>) -> Result<(), RowsNotSet> {
         self.write_rows(given)?;
         self.rows.push(given.clone());
@@ -150,9 +146,7 @@ impl<'r> World<'r> {
     }
 
     /// Removes all states. Rows stay, as those of files do.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
+    /// Fails if Redis does not answer.
     pub(super) fn forget(&mut self) -> Result<(), StoreError> {
         self.clear()?;
         for rows in &self.rows {
@@ -165,9 +159,7 @@ impl<'r> World<'r> {
     }
 
     /// Removes all that the store has.
-    ///
-    /// # Errors
-    /// If Redis does not answer.
+    /// Fails if Redis does not answer.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
@@ -180,9 +172,7 @@ impl<'r> World<'r> {
 }
 
 /// Connects to a Redis. `number` identifies the case.
-///
-/// # Errors
-/// If it does not answer.
+/// Fails if it does not answer.
 pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
     // The store spawns tasks.
     let _entered = runtime.enter();

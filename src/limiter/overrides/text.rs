@@ -98,9 +98,7 @@ pub(super) fn write<'o>(overrides: impl IntoIterator<Item = &'o SetOverride>) ->
 }
 
 /// Whether an override can be written as a line and read again.
-///
-/// # Errors
-/// When it does not.
+/// Fails when it does not.
 pub(super) fn check(one: &SetOverride) -> Result<(), String> {
     read_line(&line(one)).map(|_| ())
 }
@@ -121,9 +119,7 @@ fn line(one: &SetOverride) -> String {
 }
 
 /// Reads a text that a store may have.
-///
-/// # Panics
-/// When a line is neither read nor skipped, or when writing and reading it again changes it.
+/// Panics when a line is neither read nor skipped, or when writing and reading it again changes it.
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let first = read(&text);

@@ -83,9 +83,7 @@ impl RowSource<'_> {
 }
 
 /// The limits of a rule with this content of a row.
-///
-/// # Errors
-/// If the content does not fit the rule, or moves its states to another store.
+/// Fails if the content does not fit the rule, or moves its states to another store.
 pub(super) fn limits_of<'p>(
     rule: &'p Rule,
     content: &RowContent,

@@ -115,9 +115,7 @@ pub(super) fn stored(row: &Row) -> Result<StoredRow, String> {
 }
 
 /// Fuzz target: a text that a store may have at the key of a row.
-///
-/// # Panics
-/// If a row is not the same after it was written and read again, or two texts of one row have two versions.
+/// Panics if a row is not the same after it was written and read again, or two texts of one row have two versions.
 pub fn fuzz(data: &[u8]) {
     let Ok(row) = read(&String::from_utf8_lossy(data)) else { return };
     let written = stored(&row).expect("a row that was read can be written");

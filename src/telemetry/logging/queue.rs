@@ -139,9 +139,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Queue {
     /// Starts the thread. It ends when all clones of the queue are dropped.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
+    /// Fails when the system cannot start a thread.
     pub(super) fn start(target: Target, lost: &'static Lost) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let shared = Arc::new(Shared {

@@ -49,9 +49,7 @@ pub(super) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
 
 impl Registry {
     /// Adds a series with the number of `read`.
-    ///
-    /// # Panics
-    /// When the table has no metric of this name and kind, when it has other labels, or when the series
+    /// Panics when the table has no metric of this name and kind, when it has other labels, or when the series
     /// exists.
     pub(super) fn add(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)], read: Read) {
         let metric = metric(name).filter(|metric| metric.kind == kind);

@@ -18,66 +18,44 @@ use super::error_class::RedisErrorClass;
 pub trait RedisObserver: Send + Sync + 'static {
     /// Redis answered a batch of `calls` (at least one), `took` after the batch left the queue. Calls that are sent
     /// again after NOSCRIPT form a separate batch.
-    fn batch_answered(&self, calls: usize, took: Duration) {
-        let _ = (calls, took);
-    }
+    fn batch_answered(&self, _calls: usize, _took: Duration) {}
 
     fn connected(&self) {}
 
-    fn dial_failed(&self, error: &DialError) {
-        let _ = error;
-    }
+    fn dial_failed(&self, _error: &DialError) {}
 
     /// A file that is read at every dial cannot be used. Its last good content stays in use.
-    fn file_refused(&self, error: &FileError) {
-        let _ = error;
-    }
+    fn file_refused(&self, _error: &FileError) {}
 
     /// A connection was closed, with the reason as a sentence for people.
-    fn connection_dropped(&self, reason: &str) {
-        let _ = reason;
-    }
+    fn connection_dropped(&self, _reason: &str) {}
 
     /// A connection to the server at `address` broke, with the reason: it closed while calls were in flight, the server
     /// sent bytes that are not RESP, or it sent a reply without a request. [`RedisObserver::connection_dropped`] is
     /// called too.
-    fn connection_broke(&self, address: &str, reason: &str) {
-        let _ = (address, reason);
-    }
+    fn connection_broke(&self, _address: &str, _reason: &str) {}
 
     /// A dial to `address` waits for `wait`, because there were too many recently.
-    fn dial_held(&self, address: &str, wait: Duration) {
-        let _ = (address, wait);
-    }
+    fn dial_held(&self, _address: &str, _wait: Duration) {}
 
     /// The reply to a script call has a form that no script of weir returns.
     fn strange_reply(&self) {}
 
     /// A pipeline to `address` starts. `load` has values until the pipeline ends.
-    fn started(&self, address: &str, load: Load) {
-        let _ = (address, load);
-    }
+    fn started(&self, _address: &str, _load: Load) {}
 
     /// A pipeline to `address` has ended, after [`RedisObserver::started`].
-    fn ended(&self, address: &str) {
-        let _ = address;
-    }
+    fn ended(&self, _address: &str) {}
 
     /// The server at `address` answered a call with an error of this class.
-    fn refused(&self, address: &str, class: &RedisErrorClass, error: &ServerError) {
-        let _ = (address, class, error);
-    }
+    fn refused(&self, _address: &str, _class: &RedisErrorClass, _error: &ServerError) {}
 
     /// One runtime's circuit breaker in front of the server at `address` has changed.
-    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
-        let _ = (address, from, to);
-    }
+    fn circuit_changed(&self, _address: &str, _from: Circuit, _to: Circuit) {}
 
     /// One runtime has removed its circuit for the server at `address`, which was open or half open. This does not
     /// describe the server's state.
-    fn circuit_gone(&self, address: &str, was: Circuit) {
-        let _ = (address, was);
-    }
+    fn circuit_gone(&self, _address: &str, _was: Circuit) {}
 }
 
 impl RedisObserver for () {}

@@ -74,9 +74,7 @@ impl Credentials {
     }
 
     /// Reads the file that a dial would read.
-    ///
-    /// # Errors
-    /// When the file cannot be used.
+    /// Fails when the file cannot be used.
     pub(crate) fn check(&self) -> Result<(), FileError> {
         match &self.password {
             Password::File(file) => file.read(&()).map(drop),
@@ -85,9 +83,7 @@ impl Credentials {
     }
 
     /// The login of one dial.
-    ///
-    /// # Errors
-    /// When the password file was never readable, for people.
+    /// Fails when the password file was never readable, for people.
     pub(super) async fn login(&self, observer: &Arc<dyn RedisObserver>) -> Result<Login, String> {
         let password = match &self.password {
             Password::None => None,

@@ -5,9 +5,7 @@ use redis::Value;
 use super::replies::Replies;
 
 /// Reads replies as a whole and in pieces. The first byte is the length of a piece.
-///
-/// # Panics
-/// When the pieces give other replies than the whole.
+/// Panics when the pieces give other replies than the whole.
 pub fn replies(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     assert_eq!(read(bytes, usize::from(size).max(1)), read(bytes, bytes.len().max(1)));

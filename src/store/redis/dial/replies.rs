@@ -62,9 +62,7 @@ impl Replies {
     }
 
     /// The next reply. None if more bytes are needed.
-    ///
-    /// # Errors
-    /// When the bytes are not RESP 2, or exceed the bounds of a valid reply.
+    /// Fails when the bytes are not RESP 2, or exceed the bounds of a valid reply.
     pub(super) fn next(&mut self) -> Result<Option<Value>, BadReply> {
         while let Some((element, taken)) = element(&self.buffer[self.at..])? {
             if self.at == self.begin {

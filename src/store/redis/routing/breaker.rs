@@ -83,9 +83,7 @@ struct CallWindow {
 
 impl Breaker {
     /// A closed breaker.
-    ///
-    /// # Panics
-    /// When the share is more than 100 percent.
+    /// Panics when the share is more than 100 percent.
     pub fn new(settings: BreakerSettings) -> Self {
         assert!(settings.error_percent <= 100, "{} is more than 100 percent", settings.error_percent);
         Self { settings, state: BreakerState::Closed(None), phase: 0 }

@@ -67,9 +67,7 @@ impl Cluster {
     }
 
     /// Makes a call on the node that has `slot`, by `deadline`. `call` makes the call again for each attempt.
-    ///
-    /// # Errors
-    /// As [`Node::call`](super::node::Node::call). A redirection is an error only after the last attempt.
+    /// Fails as [`Node::call`](super::node::Node::call). A redirection is an error only after the last attempt.
     pub(crate) async fn call(&self, slot: u16, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, CallError> {
         let mut member = self.members.member(slot, deadline).await?;
         let mut next = call();

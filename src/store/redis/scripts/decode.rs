@@ -92,9 +92,7 @@ pub(crate) fn read_decision(
 }
 
 /// Decodes a stored value to a state. None if there is no value.
-///
-/// # Errors
-/// When the value does not have the limit's format.
+/// Fails when the value does not have the limit's format.
 pub(crate) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>, ForeignValue> {
     let is_none = match value {
         Value::Nil => true,

@@ -38,9 +38,7 @@ impl Lane {
     }
 
     /// Makes the call when its turn comes.
-    ///
-    /// # Errors
-    /// As the pipeline; also when the turn does not come in time.
+    /// Fails as the pipeline; also when the turn does not come in time.
     pub(crate) async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
         let reason = match self.turn.take(deadline).await {
             Ok(_running) => return self.pipeline.call(call, deadline).await,

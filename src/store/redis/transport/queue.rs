@@ -111,9 +111,7 @@ impl Queue {
     }
 
     /// Appends a call.
-    ///
-    /// # Errors
-    /// When the queue is full.
+    /// Fails when the queue is full.
     pub(crate) fn enter(&self, waiting: Waiting) -> Result<QueueSlot<'_>, CallError> {
         let ticket = self.push(waiting)?;
         Ok(QueueSlot { queue: self, ticket: Some(ticket) })

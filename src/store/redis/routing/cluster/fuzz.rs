@@ -9,9 +9,7 @@ use super::slot::SLOTS;
 use crate::redis::dial::host_port::HostPort;
 
 /// Reads an answer to CLUSTER SLOTS and, after an empty line, redirection addresses.
-///
-/// # Panics
-/// When the map has too many nodes, or a slot points to a missing node.
+/// Panics when the map has too many nodes, or a slot points to a missing node.
 pub fn map(data: &[u8]) {
     let cut = data.windows(4).position(|end| end == b"\r\n\r\n").map_or(data.len(), |at| at + 2);
     let (answer, redirections) = data.split_at(cut);
