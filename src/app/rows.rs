@@ -14,7 +14,7 @@ use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
 use weir_policies::RowsBeside;
-use weir_policies::files::{Source, row_files};
+use weir_policies::files::{Source, policy_files, row_files};
 use weir_policies::watch::{Change, POLL_EVERY, Watch};
 use weir_telemetry::metrics::Metrics;
 
@@ -136,7 +136,12 @@ impl Looks {
                 watch
             }
         };
-        let read = row_files(self.policies.clone())
+        let listed = row_files(self.policies.clone());
+        // A directory that cannot be listed is a mistake of the policies, and reported with them.
+        if listed.is_err() && policy_files(self.policies.clone()).is_err() {
+            return None;
+        }
+        let read = listed
             .map_err(|error| vec![error.to_string()])
             .and_then(|files| Ok((files.len(), RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX)?)));
         // The files change, and it may have read a part. The watch reports the change when it settles.
@@ -280,5 +285,20 @@ descriptors:
             fs::remove_file(looked.directory.path().join(name)).unwrap();
         }
         assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 0));
+    }
+
+    /// The volume of the policies is not mounted for a while.
+    #[test]
+    fn a_directory_that_is_gone_is_no_mistake_of_rows() {
+        let mut looked = Looked::new(&[("a.rows.csv", "domain,tenant,plan\nshop,acme,gold\n")]);
+        assert_eq!((looked.look(), looked.known.count()), (Some(Ok(())), 1));
+        let (here, away) = (looked.directory.path().to_owned(), looked.directory.path().with_extension("away"));
+        fs::rename(&here, &away).unwrap();
+        for _ in 0..100 {
+            assert_eq!((looked.look(), looked.known.count()), (None, 1));
+        }
+        fs::rename(&away, &here).unwrap();
+        looked.write("a.rows.csv", "domain,tenant,plan\nshop,acme,gold\nshop,globex,gold\n");
+        assert_eq!((looked.after_a_rest(), looked.known.count()), (Ok(()), 2));
     }
 }

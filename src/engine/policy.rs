@@ -494,16 +494,13 @@ impl PolicySet {
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
         }
-        for rule in set.rules.iter().filter(|rule| rule.limits.iter().any(|limit| limit.hold)) {
-            if let Some(domain) = set.domains.get_mut(&rule.domain) {
+        for rule in &set.rules {
+            let Some(domain) = set.domains.get_mut(&rule.domain) else { continue };
+            domain.has_rows |= rule.rows.is_some();
+            if rule.limits.iter().any(|limit| limit.hold) {
                 domain.has_holds = true;
                 // [hd-1] [cc-7]
                 domain.mode.get_or_insert(Mode::Atomic);
-            }
-        }
-        for rule in set.rules.iter().filter(|rule| rule.rows.is_some()) {
-            if let Some(domain) = set.domains.get_mut(&rule.domain) {
-                domain.has_rows = true;
             }
         }
         // Several files can add to the first level of a domain, so the level is sealed after all files.

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -26,7 +26,7 @@ use weir_lifecycle::on_own_thread;
 use weir_limiter::ResetStates;
 
 use super::streamed::{PIECE_BYTES, pieces};
-use super::token::PeerAddress;
+use super::token::{By, PeerAddress};
 use super::{
     ServiceState, Site, bad_query, bad_request, json_error, limited, metrics, not_found, origin, overrides, page,
     readyz, rows, source, states, tap, token, wrong_method,
@@ -72,14 +72,15 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/readyz", get(readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(site.clone(), only_own_hosts))
+        .layer(middleware::from_fn_with_state(site.clone(), guard))
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites. A page in the operator's
+/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites or without a token: all but
+/// GET. A page in the operator's
 /// browser could resolve its own name to 127.0.0.1, send requests there and read the answers. Their `Host` has that
 /// name.
-async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+async fn guard(State(site): State<Arc<Site>>, mut request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
     for host in named {
@@ -91,11 +92,16 @@ async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: N
             return json_error(StatusCode::FORBIDDEN, text);
         }
     }
-    // New browsers ask for permission before they send changes from other sites. This check is for old ones.
-    if !request.method().is_safe()
-        && let Err(reason) = origin::check(&request, &site.allowed_origins)
-    {
-        return json_error(StatusCode::FORBIDDEN, reason);
+    if !request.method().is_safe() {
+        // New browsers ask for permission before they send changes from other sites. This check is for old ones.
+        if let Err(reason) = origin::check(&request, &site.allowed_origins) {
+            return json_error(StatusCode::FORBIDDEN, reason);
+        }
+        let peer = request.extensions().get::<PeerAddress>().copied();
+        match token::caller(site.admin.tokens.as_ref(), request.headers(), peer).await {
+            Ok(caller) => drop(request.extensions_mut().insert(By(caller.name))),
+            Err(refusal) => return refusal,
+        }
     }
     next.run(request).await
 }
@@ -353,11 +359,9 @@ async fn show_state(
 
 async fn reset(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
     let ResetStates { keys, unlimited, stored } =

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -24,8 +24,8 @@ use weir_text::{instant_text, parse_instant};
 
 use super::body;
 use super::streamed::{PIECE_BYTES, pieces};
-use super::token::PeerAddress;
-use super::{Site, bad_query, bad_request, json_error, token};
+use super::token::By;
+use super::{Site, bad_query, bad_request, json_error};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
@@ -93,11 +93,9 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
 
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     body: Body,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let body = body::read(body, BODY_BYTES_MAX).await?;
     let new = wanted(&body, &by, site.admin.overrides.now()).map_err(bad_request)?;
     let kept = site.admin.overrides.set(&new).await.map_err(refusal)?;
@@ -107,11 +105,9 @@ pub(super) async fn set(
 
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     query: Result<Query<DeleteQuery>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(which) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&which.descriptor).map_err(bad_request)?;
     let deleted = site.admin.overrides.delete(&which.domain, &entries).await.map_err(refusal)?;

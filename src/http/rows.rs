@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -21,8 +21,8 @@ use weir_text::instant_text;
 use weir_text::json::JsonRow;
 
 use super::body;
-use super::token::PeerAddress;
-use super::{Site, bad_query, bad_request, json_error, token};
+use super::token::By;
+use super::{Site, bad_query, bad_request, json_error};
 
 /// The largest body, in bytes.
 const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
@@ -87,11 +87,9 @@ pub(super) async fn show(
 /// Sets one row.
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     body: Body,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let row =
         row_of(&body::read(body, BODY_BYTES_MAX).await?).map_err(|reason| bad_request(format!("body: {reason}")))?;
     let table = &site.admin.rows;
@@ -111,12 +109,10 @@ pub(super) async fn set(
 /// Sets many rows: one JSON line each, with a result for each.
 pub(super) async fn set_many(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     query: Result<Query<Posted>, QueryRejection>,
     body: Body,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(Posted { check: is_check }) = query.map_err(|rejection| bad_query(&rejection))?;
     let body = body::read(body, BODY_BYTES_MAX).await?;
     let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
@@ -153,11 +149,9 @@ pub(super) async fn set_many(
 /// Removes one row, or the ended rows of a page.
 pub(super) async fn remove(
     State(site): State<Arc<Site>>,
-    peer: Option<Extension<PeerAddress>>,
-    headers: HeaderMap,
+    Extension(By(by)): Extension<By>,
     query: Result<Query<Unwanted>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let by = token::check(site.admin.tokens.as_ref(), &headers, peer).await?;
     let Query(Unwanted { domain, descriptor, ended, after }) = query.map_err(|rejection| bad_query(&rejection))?;
     let table = &site.admin.rows;
     match (domain, descriptor, ended) {

@@ -109,7 +109,7 @@ pub(super) async fn tap(
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Response> {
-    let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer).await?;
+    let caller = token::caller(site.admin.tokens.as_ref(), &headers, peer.map(|Extension(address)| address)).await?;
     let Query(pairs) = query.map_err(|rejection| bad_query(&rejection))?;
     let wanted = TapQuery::read(pairs).map_err(bad_request)?;
     let by_setting = site.metrics.taps().shows_values();

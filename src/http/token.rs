@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
@@ -36,6 +35,10 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The address of a request's sender, as an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub(super) IpAddr);
+
+/// The name of a change's token, as an extension of the request.
+#[derive(Clone, Debug)]
+pub(super) struct By(pub(super) String);
 
 #[derive(Debug)]
 pub struct TokenFile {
@@ -113,26 +116,14 @@ impl TokenFile {
     }
 }
 
-/// The name of the request's token. Without a file no token is needed.
-///
-/// # Errors
-/// The answer to a request without one.
-pub(super) async fn check(
-    file: Option<&Arc<TokenFile>>,
-    headers: &HeaderMap,
-    peer: Option<Extension<PeerAddress>>,
-) -> Result<String, Response> {
-    caller(file, headers, peer).await.map(|caller| caller.name)
-}
-
-/// The caller with the request's token.
+/// The caller with the request's token. Without a file no token is needed.
 ///
 /// # Errors
 /// The answer to a request without one.
 pub(super) async fn caller(
     file: Option<&Arc<TokenFile>>,
     headers: &HeaderMap,
-    peer: Option<Extension<PeerAddress>>,
+    peer: Option<PeerAddress>,
 ) -> Result<Caller, Response> {
     let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
     let reading = file.clone();
@@ -143,7 +134,7 @@ pub(super) async fn caller(
     if let Some(caller) = given.and_then(|given| caller_of(&tokens, given)) {
         return Ok(caller);
     }
-    file.refuse(peer.map(|Extension(PeerAddress(address))| address), given.is_some());
+    file.refuse(peer.map(|PeerAddress(address)| address), given.is_some());
     let reason = "this needs one of the tokens of admin.token_file: send the header \"authorization: Bearer TOKEN\"";
     let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
