@@ -22,6 +22,7 @@ mod runtime;
 pub mod serve;
 pub mod served;
 mod shown;
+mod signals;
 pub mod simulate;
 pub mod tap;
 pub mod test;

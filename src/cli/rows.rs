@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent, RowField};
@@ -33,6 +33,7 @@ use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ServerArguments};
 use super::args::rows::{AllArguments, ImportArguments, RowAction, SetRowArguments};
 use super::shown::{self, Kept, ShownNumbers};
+use super::signals::Signals;
 
 const PATH: &str = "/rows";
 /// The most bytes of the rows of one request, apart from its last row.
@@ -218,19 +219,14 @@ fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn
 /// Becomes true on SIGINT or SIGTERM, which then does not end the process.
 fn interrupted() -> io::Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupts, mut terminations) = {
+    let mut signals = {
         let _within = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        Signals::of(&[SignalKind::interrupt(), SignalKind::terminate()])?
     };
     let interrupted = Arc::<AtomicBool>::default();
     let of_thread = interrupted.clone();
     let wait = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupts.recv() => {}
-                _ = terminations.recv() => {}
-            }
-        });
+        runtime.block_on(signals.any());
         of_thread.store(true, Relaxed);
     };
     std::thread::Builder::new().name("interrupts".to_owned()).spawn(wait)?;

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{counted, printable};
@@ -20,6 +20,7 @@ use super::admin::{AdminServer, Bounds, Lines, NoAnswer, encoded};
 use super::descriptor::Descriptor;
 use super::numbers::number;
 use super::runtime::block_on;
+use super::signals::Signals;
 use super::token::Token;
 
 /// The longest wait for the first byte, and the longest line, which is far longer than any record.
@@ -137,7 +138,8 @@ async fn tap(arguments: &TapArguments) -> Result<(), TapError> {
     }
     let token = Token::of_file(arguments.token_file.as_deref()).map_err(TapError::Token)?;
     // Receive signals before anything else, so an early one has the same effect as a late one.
-    let mut signals = Signals::new().map_err(TapError::Start)?;
+    let mut signals = Signals::of(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])
+        .map_err(TapError::Start)?;
     let path = path(arguments);
     let mut lines = tokio::select! {
         () = signals.any() => return Ok(()),
@@ -223,25 +225,6 @@ fn no_domain(arguments: &TapArguments, nearest: Option<&str>) -> String {
     let domain = arguments.domain.as_deref().unwrap_or_default();
     let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
     format!("warning: no policy of {} has the domain {domain:?}{meant}", arguments.server)
-}
-
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let [interrupt, terminate, hangup] =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-        Ok(Self([interrupt?, terminate?, hangup?]))
-    }
-
-    async fn any(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    }
 }
 
 /// The requests so far.

@@ -76,10 +76,9 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites or without a token: all but
-/// GET. A page in the operator's
-/// browser could resolve its own name to 127.0.0.1, send requests there and read the answers. Their `Host` has that
-/// name.
+/// Refuses requests whose `Host` is not this listener, and changes from pages of other sites or without a token. A change
+/// is each request whose method is not safe. A page in the operator's browser could resolve its own name to 127.0.0.1,
+/// send requests there and read the answers. Their `Host` has that name.
 async fn guard(State(site): State<Arc<Site>>, mut request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));

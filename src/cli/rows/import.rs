@@ -251,9 +251,8 @@ fn pass<E: From<ImportError>>(
 }
 
 fn was_right(problem: &str) -> String {
-    format!(
-        "{problem}\nthe line was right when it was checked, without the store: it, the policies or the store have changed"
-    )
+    let since = "since then the file or the policies have changed, or the store refuses the row";
+    format!("{problem}\nthe line was right when it was checked: {since}")
 }
 
 #[cfg(test)]
