@@ -41,12 +41,11 @@ def fail(reason):
     sys.exit(f"bench/{Path(sys.argv[0]).name}: {reason}")
 
 
-# What is sent. Protobuf by hand: each length here fits in one byte.
+# What is sent. Protobuf by hand.
 
 
 def field(number, content):
-    assert len(content) < 128
-    return bytes([number << 3 | 2, len(content)]) + content
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
 
 
 def varint(number):

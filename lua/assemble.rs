@@ -8,29 +8,36 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Lists the fragments, with the numbers by which a list tells them apart. The first is tested for first.
-macro_rules! fragments {
-    ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
-        const ALGORITHMS: &[(&str, u8)] = &[$(($name, $number)),*];
-    };
-}
-
-crate::kind_table!(fragments);
+/// The fragments, with the numbers by which a list tells them apart: those of the engine's kinds of state. The first is
+/// tested for first.
+const ALGORITHMS: [(&str, u8); 7] = [
+    ("fixed_window", 1),
+    ("gcra", 2),
+    ("anchored_window", 3),
+    ("sliding_window_counter", 4),
+    ("token_bucket", 7),
+    ("sliding_window", 5),
+    ("sliding_window_log", 6),
+];
 
 /// The script that decides lists of charges on short states, and the one that knows all states.
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
+/// Lines that scripts share, in lua/skeletons. A script has them in place of a line `--@ NAME`, or `--@ NAME KEY`.
+const PARTS: [&str; 3] = ["clock", "row", "version"];
+
+/// Functions that scripts share, in lua/skeletons. A script declares those that it uses.
+const FUNCTIONS: [&str; 2] = ["mul_div", "parsed"];
+
 /// Scripts that are files of their own.
 const WHOLE: [&str; 5] = ["undo_log", "read_overrides", "write_overrides", "write_row", "remove_row"];
 
-/// The sections that each fragment has.
-const NEEDED: [&str; 14] = [
-    "numbers", "state", "read", "see", "finds", "over", "effect", "add", "drain", "refund", "undo", "changed", "keep",
-    "write",
-];
+/// The sections that each fragment has. It also has `write`, unless it is written as doubles.
+const NEEDED: [&str; 13] =
+    ["numbers", "state", "read", "see", "finds", "over", "effect", "add", "drain", "refund", "undo", "changed", "keep"];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
-const NAMES: [(&str, &str); 29] = [
+const NAMES: [(&str, &str); 26] = [
     ("call", "redis.call"),
     ("try", "redis.pcall"),
     ("floor", "math.floor"),
@@ -57,9 +64,6 @@ const NAMES: [(&str, &str); 29] = [
     ("ENFORCED", "101"),
     ("QUOTA", "113"),
     ("LAST", "97"),
-    ("TERM", "48"),
-    ("SHADOW", "115"),
-    ("LAST_SHADOW", "83"),
 ];
 
 /// How long a row stays after its end, in microseconds: `ENDED_ROW_KEPT_US` of the engine, which a test compares. A number
@@ -72,24 +76,28 @@ const ENDED_ROW_KEPT_US: &str = "60000000";
 /// For people: a file that cannot be read or written, or a section that a fragment lacks.
 pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
-    let (charge, term) = (read("skeletons/charge.lua")?, read("skeletons/term.lua")?);
-    let (row, mul_div) = (read("skeletons/row.lua")?, read("skeletons/mul_div.lua")?);
-    let (one, list) = (with_row(&read("skeletons/one.lua")?, &row), with_row(&read("skeletons/list.lua")?, &row));
+    let shared = Shared {
+        parts: named(&PARTS, |name| read(&format!("skeletons/{name}.lua")))?,
+        functions: named(&FUNCTIONS, |name| read(&format!("skeletons/{name}.lua")))?,
+    };
+    let charge = read("skeletons/charge.lua")?;
+    let one = shared.with_parts(&read("skeletons/one.lua")?);
+    let list = shared.with_parts(&read("skeletons/list.lua")?);
     let mut fragments = Vec::new();
-    for &(name, number) in ALGORITHMS {
+    for (name, number) in ALGORITHMS {
         fragments.push(Fragment::parse(name, b'0' + number, &read(&format!("algorithms/{name}.lua"))?)?);
     }
     let mut scripts = Vec::new();
     for fragment in &fragments {
-        scripts.push((fragment.name, declared(&fragment.alone(&one), &fragment.helpers, &mul_div)));
+        scripts.push((fragment.name, shared.declared(&fragment.alone(&one), &fragment.helpers)));
     }
     for (name, long) in LISTS {
         let known: Vec<&Fragment> = fragments.iter().filter(|fragment| long || !fragment.is_long()).collect();
         let helpers: String = known.iter().map(|fragment| fragment.helpers.as_str()).collect();
-        scripts.push((name, declared(&in_list(&list, &charge, &term, &known), &helpers, &mul_div)));
+        scripts.push((name, shared.declared(&in_list(&list, &charge, &known), &helpers)));
     }
     for name in WHOLE {
-        scripts.push((name, read(&format!("{name}.lua"))?));
+        scripts.push((name, shared.declared(&shared.with_parts(&read(&format!("{name}.lua"))?), "")));
     }
     fs::create_dir_all(out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
     for (name, text) in &scripts {
@@ -134,7 +142,26 @@ impl Fragment {
             }
         }
         fragment.helpers = fragment.lines("helpers");
+        if fragment.text("read").starts_with("GET doubles") {
+            fragment.store_doubles();
+        }
         Ok(fragment)
+    }
+
+    /// The state is stored as its fields in little-endian doubles.
+    fn store_doubles(&mut self) {
+        let (state, count) = (self.text("state").to_owned(), self.fields().len());
+        let format = format!("'<{}'", "d".repeat(count));
+        let read = format!(
+            "if #value ~= {} then\n  return redis.error_reply(NOT_OURS)\nend\n{state} = unpack_struct({format}, value)\n",
+            8 * count
+        );
+        let lines =
+            format!("call('SET', key, pack_struct({format}, {state}), 'PXAT', format('%d', ceil(till / 1000)))\n");
+        for section in self.sections.iter_mut().filter(|section| section.name == "read") {
+            section.lines.insert_str(0, &read);
+        }
+        self.sections.push(Section { name: "write".to_owned(), text: String::new(), lines });
     }
 
     fn section(&self, name: &str) -> Option<&Section> {
@@ -272,7 +299,7 @@ impl Fragment {
 }
 
 /// The script that decides lists of charges on these algorithms.
-fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> String {
+fn in_list(skeleton: &str, charge: &str, known: &[&Fragment]) -> String {
     let table: Vec<String> =
         known.iter().map(|fragment| format!("{} {}", char::from(fragment.digit), fragment.name)).collect();
     let reads_itself: String = known
@@ -290,7 +317,7 @@ fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> Str
                 text += if i == 0 { "" } else { "\nelse" };
                 text += &branch;
             }
-            text + &unindented(term) + "end\n"
+            text + "end\n"
         }
         "writes" => known.iter().fold(String::new(), |text, fragment| {
             let stored = fragment.stored().replace("[k]", "[j]");
@@ -298,14 +325,6 @@ fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> Str
             text + &format!("elseif kind == {} then\n{}", fragment.digit, indented(&write, 2))
         }),
         _ => String::new(),
-    })
-}
-
-/// A skeleton with the lines for a row in place of `--@ row KEY`.
-fn with_row(skeleton: &str, row: &str) -> String {
-    expanded(skeleton, |name, rest| match name {
-        "row" => row.replace("@key@", rest).replace("@ended_row_kept_us@", ENDED_ROW_KEPT_US),
-        _ => format!("--@ {name} {rest}\n"),
     })
 }
 
@@ -348,28 +367,56 @@ fn unindented(lines: &str) -> String {
     lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect()
 }
 
-/// The script with the names and functions that it uses declared in place of `--@ locals`.
-fn declared(script: &str, helpers: &str, mul_div: &str) -> String {
-    let uses = |text: &str, name: &str| {
-        text.lines()
-            .filter(|line| !line.trim_start().starts_with("--"))
-            .flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
-            .any(|word| word == name)
-    };
-    let mut functions = String::new();
-    if uses(script, "mul_div") {
-        functions += mul_div;
+/// What scripts share, each by its name.
+struct Shared {
+    parts: Vec<(&'static str, String)>,
+    functions: Vec<(&'static str, String)>,
+}
+
+fn named(
+    names: &[&'static str],
+    read: impl Fn(&str) -> Result<String, String>,
+) -> Result<Vec<(&'static str, String)>, String> {
+    names.iter().map(|&name| Ok((name, read(name)?))).collect()
+}
+
+impl Shared {
+    /// The script with the lines of parts in place of `--@ NAME KEY`.
+    fn with_parts(&self, script: &str) -> String {
+        expanded(script, |name, rest| match self.parts.iter().find(|(part, _)| *part == name) {
+            Some((_, lines)) => lines.replace("@key@", rest).replace("@ended_row_kept_us@", ENDED_ROW_KEPT_US),
+            None => format!("{}\n", format!("--@ {name} {rest}").trim_end()),
+        })
     }
-    functions += helpers;
-    let used: Vec<_> = NAMES.iter().filter(|(name, _)| uses(script, name) || uses(&functions, name)).collect();
-    let mut declarations = String::new();
-    for row in used.chunks(6) {
-        let names: Vec<&str> = row.iter().map(|(name, _)| *name).collect();
-        let values: Vec<&str> = row.iter().map(|(_, value)| *value).collect();
-        let _ = writeln!(declarations, "local {} = {}", names.join(", "), values.join(", "));
+
+    /// The script with the names and functions that it uses declared in place of `--@ locals`.
+    fn declared(&self, script: &str, helpers: &str) -> String {
+        let mut functions = String::new();
+        for (name, lines) in &self.functions {
+            if uses(script, name) || uses(helpers, name) {
+                functions += lines;
+            }
+        }
+        functions += helpers;
+        let used: Vec<_> = NAMES.iter().filter(|(name, _)| uses(script, name) || uses(&functions, name)).collect();
+        let mut declarations = String::new();
+        for row in used.chunks(6) {
+            let names: Vec<&str> = row.iter().map(|(name, _)| *name).collect();
+            let values: Vec<&str> = row.iter().map(|(_, value)| *value).collect();
+            let _ = writeln!(declarations, "local {} = {}", names.join(", "), values.join(", "));
+        }
+        if !functions.is_empty() {
+            let _ = write!(declarations, "\n{functions}\n");
+        }
+        script.replacen("--@ locals\n", &declarations, 1)
     }
-    if !functions.is_empty() {
-        let _ = write!(declarations, "\n{functions}\n");
-    }
-    script.replacen("--@ locals\n", &declarations, 1)
+}
+
+/// Whether the code of a script has this word.
+fn uses(script: &str, name: &str) -> bool {
+    script
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        .any(|word| word == name)
 }

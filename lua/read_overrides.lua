@@ -5,10 +5,7 @@
 -- ARGV[1]  the version that the caller knows
 -- ARGV[2]  the most bytes of a text
 -- reply    nothing if the version is that one; else the version and the text, which is left out if it is longer
-local version = redis.call('GET', KEYS[1]) or ''
-if #version > 64 or string.find(version, '%W') then
-  version = 'strange'
-end
+--@ version
 if version == ARGV[1] then
   return {}
 end

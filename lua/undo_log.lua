@@ -6,41 +6,26 @@
 -- reply    1 if the charge still stood, else 0
 --
 -- The charge goes, and the sums after it are lowered [un-4]; a refund would remove the newest hits.
-local W, mark, made_at, hits, now = struct.unpack('<ddddd', ARGV[1])
-if now == 0 then
-  local t = redis.call('TIME')
-  now = t[1] * 1000000 + t[2]
-end
+--@ locals
+local W, mark, made_at, hits, now = unpack_struct('<ddddd', ARGV[1])
+--@ clock
 local key = KEYS[1]
-
-local function no_state()
-  error('STATE the value at the key was not written by weir')
-end
-
-local function parsed(member)
-  local sum, its_hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
-  if not sum or not its_hits or not (its_hits >= 0 and its_hits <= sum and sum < 9007199254740992) then
-    no_state()
-  end
-  return sum, its_hits
-end
-
-local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
 if not newest[1] then
   return 0
 end
 local newest_at = tonumber(newest[2])
 if not (newest_at >= 0 and newest_at < 9007199254740992) then
-  no_state()
+  error(NOT_OURS)
 end
-local at = math.max(now, newest_at)
-if at - now > math.max(W, 60000000) or made_at <= at - W then
+local at = max(now, newest_at)
+if at - now > max(W, 60000000) or made_at <= at - W then
   return 0
 end
 -- Charges of one instant lie together; the receipt's has its hits. Its sum is no more than it was: charges before it
 -- may have been undone meanwhile.
-local instant = string.format('%d', made_at)
-local of_instant = redis.call('ZRANGE', key, instant, instant, 'BYSCORE')
+local instant = format('%d', made_at)
+local of_instant = call('ZRANGE', key, instant, instant, 'BYSCORE')
 local member
 for i = #of_instant, 1, -1 do
   local its_sum, its_hits = parsed(of_instant[i])
@@ -53,27 +38,27 @@ if not member then
   return 0
 end
 -- All is read before the first write: Redis does not undo a script that fails.
-local rank = redis.call('ZRANK', key, member)
-local later = redis.call('ZRANGE', key, rank + 1, -1, 'WITHSCORES')
+local rank = call('ZRANK', key, member)
+local later = call('ZRANGE', key, rank + 1, -1, 'WITHSCORES')
 local lowered, last = {}, nil
 for i = 1, #later, 2 do
   local its_sum, its_hits = parsed(later[i])
   if its_sum - its_hits < hits then
-    no_state()
+    error(NOT_OURS)
   end
   last = tonumber(later[i + 1])
-  lowered[#lowered + 1] = {string.format('%d', last), string.format('%016.0f:%d', its_sum - hits, its_hits)}
+  lowered[#lowered + 1] = {format('%d', last), format('%016.0f:%d', its_sum - hits, its_hits)}
 end
 if not last and rank > 0 then
-  local before = tonumber(redis.call('ZRANGE', key, rank - 1, rank - 1, 'WITHSCORES')[2])
+  local before = tonumber(call('ZRANGE', key, rank - 1, rank - 1, 'WITHSCORES')[2])
   last = before > at - W and before
 end
-redis.call('ZREMRANGEBYRANK', key, rank, -1)
-redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))
+call('ZREMRANGEBYRANK', key, rank, -1)
+call('ZREMRANGEBYSCORE', key, '-inf', format('%d', at - W))
 for _, entry in ipairs(lowered) do
-  redis.call('ZADD', key, entry[1], entry[2])
+  call('ZADD', key, entry[1], entry[2])
 end
 if last then
-  redis.call('PEXPIREAT', key, string.format('%d', math.ceil((last + W) / 1000)))
+  call('PEXPIREAT', key, format('%d', ceil((last + W) / 1000)))
 end
 return 1

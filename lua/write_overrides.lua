@@ -6,10 +6,7 @@
 -- reply          1 if it was, else 0
 --
 -- The keys never expire, so that Redis evicts them last.
-local version = redis.call('GET', KEYS[1]) or ''
-if #version > 64 or string.find(version, '%W') then
-  version = 'strange'
-end
+--@ version
 if version ~= ARGV[1] then
   return 0
 end

@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code if something failed.
 const FAILED: u8 = 1;
-/// The exit code of `weir diff` if it found nothing and could not tell all.
+/// The exit code of `weir diff` if it found nothing and could not tell all, and of `weir simulate` if it could not decide all.
 const UNKNOWN: u8 = 3;
 /// The exit code of `weir ask` if the request is over a limit.
 const OVER_LIMIT: u8 = 1;
@@ -137,7 +137,8 @@ fn main() -> ExitCode {
         }
         Command::Simulate(arguments) => {
             return match simulate::run(&arguments, io::stdout(), io::stderr()) {
-                Ok(()) | Err(SimulateError::Closed) => ExitCode::SUCCESS,
+                Ok(simulate::Outcome::Whole) => ExitCode::SUCCESS,
+                Ok(simulate::Outcome::Part) => ExitCode::from(UNKNOWN),
                 Err(error @ SimulateError::Input(_)) => told(&error, USAGE),
                 Err(error @ SimulateError::Output(_)) => told(&error, FAILED),
                 Err(error @ SimulateError::Interrupted(_)) => told(&error, INTERRUPTED),

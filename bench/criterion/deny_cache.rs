@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Outcome, Role, Unit};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Outcome, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_store::memory::Memory;
-use weir_store::{Reply, Store, SystemClock};
+use weir_store::{Deciding as _, Reply, SystemClock};
 
 /// As many keys as the cache has room for by default.
 const KEYS_MAX: usize = 65_536;
@@ -32,7 +32,7 @@ criterion_group! {
 criterion_main!(benches);
 
 fn charge<'a>(key: &'a str, limit: &'a Limit) -> Charge<'a> {
-    Charge { key, limit, operation: Operation::Consume(1), group: 0, role: Role::Enforced, owner: 0, bounds: None }
+    Charge::alone(key, limit, Operation::Consume(1))
 }
 
 fn keys(count: usize, name: &str) -> Vec<String> {

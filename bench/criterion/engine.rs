@@ -11,14 +11,14 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir_engine::algorithm::Effect;
 use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::algorithm::{Change, Effect};
 use weir_engine::automaton::Regex;
+use weir_engine::decision::States;
 use weir_engine::network::Network;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{
-    Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, Operation, PolicySet, Refill, Role, State, Unit, decision,
-    key,
+    Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, Operation, PolicySet, Refill, State, Unit, decision, key,
 };
 
 /// How many rules the policies have.
@@ -149,6 +149,19 @@ fn keys(c: &mut Criterion) {
     write("hashed, 1000 bytes", &[Entry { key: "path", value: &long }]);
 }
 
+/// A state that each decision finds: a change is made on a copy of it.
+struct Unchanged<'a>(Option<&'a State>);
+
+impl States for Unchanged<'_> {
+    fn read(&self, _: u16) -> Option<&State> {
+        self.0
+    }
+
+    fn change(&mut self, _: u16, _: &Charge<'_>, change: impl FnOnce(&mut Option<State>) -> Change) {
+        black_box(change(&mut self.0.cloned()));
+    }
+}
+
 fn decisions(c: &mut Criterion) {
     let hour = Unit::Hour.window();
     let with = Parameters {
@@ -161,28 +174,23 @@ fn decisions(c: &mut Criterion) {
     let mut group = c.benchmark_group("decide");
     for limit in &limits {
         let name = limit.algorithm().name();
-        let charge = |operation, group| Charge {
-            key: "w1:{shop|user=ann}",
-            limit,
-            operation,
-            group,
-            role: Role::Enforced,
-            owner: 0,
-            bounds: None,
-        };
+        let charge = |operation| Charge::alone("w1:{shop|user=ann}", limit, operation);
         let decide = |charges: &[Charge<'_>], slots: &[u16], state: Option<&State>| {
-            let (decision, _) =
-                decision::decide(black_box(charges), slots, |_| black_box(state), Mode::Atomic, NOW).unwrap();
-            decision.denied
+            let mut state = Unchanged(black_box(state));
+            decision::decide(black_box(charges), slots, &mut state, Mode::Atomic, NOW).unwrap().denied
         };
-        let with = |hits| limit.kind().apply(None, Effect::Add(hits), None, NOW).into_state();
-        let (one, used, full) = ([charge(Operation::Consume(1), 0)], with(1), with(100));
+        let with = |hits| {
+            let mut state = None;
+            limit.kind().change(&mut state, Effect::Add(hits), NOW);
+            state
+        };
+        let (one, used, full) = ([charge(Operation::Consume(1))], with(1), with(100));
         assert!(!decide(&one, &[0], used.as_ref()));
         assert!(decide(&one, &[0], full.as_ref()));
         group.bench_function(BenchmarkId::new(name, "new"), |b| b.iter(|| decide(&one, &[0], None)));
         group.bench_function(BenchmarkId::new(name, "admitted"), |b| b.iter(|| decide(&one, &[0], used.as_ref())));
         group.bench_function(BenchmarkId::new(name, "denied"), |b| b.iter(|| decide(&one, &[0], full.as_ref())));
-        let four = [0, 1, 2, 3].map(|group| charge(Operation::Consume(1), group));
+        let four = [(); 4].map(|()| charge(Operation::Consume(1)));
         group.bench_function(BenchmarkId::new(name, "4 charges"), |b| {
             b.iter(|| decide(&four, &[0, 1, 2, 3], used.as_ref()));
         });

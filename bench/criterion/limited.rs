@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf, Silent};
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Charge, Entry, Limit, Mode, Operation, Outcome, PolicySet, Role, Unit};
+use weir_engine::{Charge, Entry, Limit, Mode, Operation, Outcome, PolicySet, Unit};
 use weir_store::memory::Memory;
-use weir_store::{Reply, Store, SystemClock};
+use weir_store::{Deciding as _, Reply, SystemClock};
 use weir_telemetry::limited::{LIMITS_MAX, Limited, Values};
 
 /// One that is hammered, as many as are remembered for certain, and far more.
@@ -41,7 +41,7 @@ fn policies(rules: usize) -> PolicySet {
 }
 
 fn charge<'a>(key: &'a str, limit: &'a Limit) -> Charge<'a> {
-    Charge { key, limit, operation: Operation::Consume(1), group: 0, role: Role::Enforced, owner: 0, bounds: None }
+    Charge::alone(key, limit, Operation::Consume(1))
 }
 
 fn denial(limit: &Limit) -> Outcome {

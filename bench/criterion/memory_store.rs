@@ -13,10 +13,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use smallvec::smallvec;
 use weir_engine::observer::Silent;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Charge, Decision, Entry, Limit, Mode, Operation, PolicySet, Role, Unit};
+use weir_engine::{Charge, Decision, Entry, Limit, Mode, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
 use weir_store::memory::Memory;
-use weir_store::{Reply, Store, SystemClock};
+use weir_store::{Deciding as _, Inspected as _, Reply, SystemClock};
 
 /// How many keys the store holds.
 const KEYS: [usize; 2] = [1_000, 1_000_000];
@@ -49,7 +49,7 @@ fn decide(memory: &Memory, charges: &[Charge<'_>]) -> Decision {
 }
 
 fn charge<'a>(key: &'a str, limit: &'a Limit, hits: u32) -> Charge<'a> {
-    Charge { key, limit, operation: Operation::Consume(hits), group: 0, role: Role::Enforced, owner: 0, bounds: None }
+    Charge::alone(key, limit, Operation::Consume(hits))
 }
 
 fn store(c: &mut Criterion) {

@@ -5,11 +5,7 @@
 
 --- numbers W, L, b0, b1, b2, b3
 --- state begun, count
---- read GET
-if #value ~= 16 then
-  return redis.error_reply(NOT_OURS)
-end
-begun, count = unpack_struct('<dd', value)
+--- read GET doubles
 if not (begun >= 0 and begun < 9007199254740992 and count >= 0 and count <= 4294967295) then
   return redis.error_reply(NOT_OURS)
 end
@@ -84,6 +80,3 @@ if finish == start then
   finish = now + W
 end
 begun, count, till = after > 0 and start, after, finish
-
---- write
-call('SET', key, pack_struct('<dd', begun, count), 'PXAT', format('%d', ceil(till / 1000)))

@@ -7,11 +7,7 @@
 
 --- numbers cost, cost_f, P, L, B, T, F, post_paid
 --- state tat, fraction, per
---- read GET if L > 0
-if #value ~= 24 then
-  return redis.error_reply(NOT_OURS)
-end
-tat, fraction, per = unpack_struct('<ddd', value)
+--- read GET doubles if L > 0
 if not (tat >= 0 and tat < 9007199254740992 and per >= 0 and per <= 4294967295)
   or not (fraction == 0 or (fraction > 0 and fraction < per)) then
   return redis.error_reply(NOT_OURS)
@@ -39,7 +35,7 @@ if tat and tat >= now and L > 0 then
   if post_paid == 1 then
     d_max, f_max = 281474976710656, 0
   end
-  -- Stored anew even if nothing is charged [tm-3].
+  -- Stored anew even if nothing is charged [tm-3]: another limit wrote it, or it is too large to be believed [pc-5].
   moved = (d > 0 or f > 0) and (per ~= L or d > d_max + 60000000)
   if per ~= L then
     -- Another limit wrote it [pc-6]: u + w / P hits are owed.
@@ -60,8 +56,10 @@ if tat and tat >= now and L > 0 then
       b = b + w % L
       d, f = a + floor(w / L) + floor(b / L), b % L
     end
-  end
-  if d > d_max or (d == d_max and f > f_max) then
+    if d > d_max or (d == d_max and f > f_max) then
+      d, f = d_max, f_max
+    end
+  elseif moved then
     d, f = d_max, f_max
   end
 end
@@ -125,6 +123,3 @@ tat, fraction, per, till = (d > 0 or f > 0) and now + d, f, L, now + d
 if f > 0 then
   till = till + 1
 end
-
---- write
-call('SET', key, pack_struct('<ddd', tat, fraction, per), 'PXAT', format('%d', ceil(till / 1000)))

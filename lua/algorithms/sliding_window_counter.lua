@@ -4,11 +4,7 @@
 
 --- numbers W, L
 --- state begun, earlier, later
---- read GET
-if #value ~= 24 then
-  return redis.error_reply(NOT_OURS)
-end
-begun, earlier, later = unpack_struct('<ddd', value)
+--- read GET doubles
 if not (begun >= 0 and begun < 9007199254740992 and earlier >= 0 and earlier <= 4294967295
   and later >= 0 and later <= 4294967295) then
   return redis.error_reply(NOT_OURS)
@@ -20,12 +16,11 @@ local start, p, c, moved = now - now % W, 0, 0, false
 if begun then
   if begun == start then
     p, c = earlier, later
+  elseif begun - now > max(W, 60000000) then
+    -- Too far ahead: all hits move to the window of now [sc-7].
+    c, moved = min(earlier + later, 4294967295), L > 0
   elseif begun > start then
-    p, c = earlier, later
-    moved = begun - now > max(W, 60000000) and L > 0
-    if begun - now <= max(W, 60000000) then
-      start = begun
-    end
+    start, p, c = begun, earlier, later
   elseif begun + W == start then
     p = later
   end
@@ -62,6 +57,3 @@ begun, earlier, later, till = (after_p > 0 or after_c > 0) and start, after_p, a
 if after_c > 0 then
   till = till + W
 end
-
---- write
-call('SET', key, pack_struct('<ddd', begun, earlier, later), 'PXAT', format('%d', ceil(till / 1000)))

@@ -12,14 +12,6 @@
 log = read_log(key, now, W)
 
 --- helpers
-local function parsed(member)
-  local sum, hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
-  if not sum or not hits or not (hits >= 0 and hits <= sum) or not (sum < 9007199254740992) then
-    error(NOT_OURS)
-  end
-  return sum, hits
-end
-
 -- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
 local function find(log, low, least)
   -- The first charge comes first: one hit that does not fit waits for it.

@@ -5,11 +5,7 @@
 
 --- numbers P, L, B, ceiling, most
 --- state begun, stored
---- read GET if L > 0
-if #value ~= 16 then
-  return redis.error_reply(NOT_OURS)
-end
-begun, stored = unpack_struct('<dd', value)
+--- read GET doubles if L > 0
 if not (begun >= 0 and begun < 9007199254740992 and stored >= 0 and stored <= 4294967295) then
   return redis.error_reply(NOT_OURS)
 end
@@ -54,6 +50,3 @@ after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
 
 --- keep
 begun, stored, till = after > 0 and a, after, a + ceil(after / L) * P
-
---- write
-call('SET', key, pack_struct('<dd', begun, stored), 'PXAT', format('%d', ceil(till / 1000)))

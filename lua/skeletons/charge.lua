@@ -39,7 +39,7 @@
     elseif op == REPORT then
       act, again = 'add', true
     elseif op == REFUND then
-      act, again = 'refund', true
+      act = 'refund'
     elseif op == UNDO then
       act, again = 'undo', true
     elseif op == CONSUME_OR_DRAIN then

@@ -3,13 +3,12 @@
 -- KEYS     the distinct keys of states, then the distinct keys of rows
 -- ARGV[1]  three letters for each charge: its algorithm, its op and its role
 -- ARGV[2]  little-endian doubles: now in us (0: this server's clock); then for each charge: key (1 ..), hits, the numbers
---          of its algorithm, and for an undo its proof; of a term: from, until, how many bytes the next charge has here, and
---          how many numbers in the reply
+--          of its algorithm, and for an undo its proof
 -- ARGV[3]  if there are rows: little-endian doubles, the version that each row must have
 -- reply    now in us, then for each charge what it found; or now, and a list of the version of each row: then a row has
 --          another version, and no decision was made [rw-2]
 --
--- algorithm: @table@; 0 no charge, but the term of the limit of the next one.
+-- algorithm: @table@.
 -- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
 -- it does not fit; 4 report: over where one hit would not fit [dc-9]; 5 refund; 6 peek, over only when more has been
 -- charged than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for
@@ -26,10 +25,7 @@
 local plan, blob, row_versions = ARGV[1], ARGV[2], ARGV[3]
 --@ locals
 local now, at = unpack_struct('<d', blob)
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--@ clock
 local raw = call('MGET', unpack(KEYS))
 local states = #KEYS
 if row_versions then

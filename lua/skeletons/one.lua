@@ -10,10 +10,7 @@
 -- it does not fit; 4 report; 5 refund.
 --@ locals
 local op, hits, @numbers@, now, at = unpack_struct('<dd@doubles@d', ARGV[1])
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--@ clock
 local key, row_key = KEYS[1], KEYS[2]
 if row_key then
   -- A key of another type is an error, which has no length as a table.

@@ -32,14 +32,17 @@ pub mod rate_limit_descriptor {
     /// A limit that the caller brings along. It takes the place of the limits in the policies.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RateLimitOverride {
-        /// How many hits fit into one unit. 0 lets nothing pass.
+        /// How many hits fit into one window. 0 lets nothing pass.
         #[prost(uint32, tag = "1")]
         pub requests_per_unit: u32,
-        /// How long the window is.
+        /// The unit of the window's length.
         #[prost(
             enumeration = "super::super::super::super::super::r#type::v3::RateLimitUnit",
             tag = "2"
         )]
         pub unit: i32,
+        /// How many units long the window is. 1 if it is absent, and never 0.
+        #[prost(message, optional, tag = "3")]
+        pub unit_multiplier: ::core::option::Option<::pbjson_types::UInt32Value>,
     }
 }

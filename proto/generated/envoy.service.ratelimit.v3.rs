@@ -48,15 +48,18 @@ pub mod rate_limit_response {
     /// A limit as the policies state it.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RateLimit {
-        /// How many hits fit into one unit.
+        /// How many hits fit into one window.
         #[prost(uint32, tag = "1")]
         pub requests_per_unit: u32,
-        /// How long the window is.
+        /// The unit of the window's length.
         #[prost(enumeration = "rate_limit::Unit", tag = "2")]
         pub unit: i32,
         /// What the policy calls this limit. May be empty.
         #[prost(string, tag = "3")]
         pub name: ::prost::alloc::string::String,
+        /// How many units long the window is. 1 if it is absent.
+        #[prost(message, optional, tag = "4")]
+        pub unit_multiplier: ::core::option::Option<::pbjson_types::UInt32Value>,
     }
     /// Nested message and enum types in `RateLimit`.
     pub mod rate_limit {

@@ -592,6 +592,9 @@ impl serde::Serialize for rate_limit_response::RateLimit {
         if !self.name.is_empty() {
             len += 1;
         }
+        if self.unit_multiplier.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("envoy.service.ratelimit.v3.RateLimitResponse.RateLimit", len)?;
         if self.requests_per_unit != 0 {
             struct_ser.serialize_field("requestsPerUnit", &self.requests_per_unit)?;
@@ -603,6 +606,9 @@ impl serde::Serialize for rate_limit_response::RateLimit {
         }
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
+        }
+        if let Some(v) = self.unit_multiplier.as_ref() {
+            struct_ser.serialize_field("unitMultiplier", v)?;
         }
         struct_ser.end()
     }
@@ -618,6 +624,8 @@ impl<'de> serde::Deserialize<'de> for rate_limit_response::RateLimit {
             "requestsPerUnit",
             "unit",
             "name",
+            "unit_multiplier",
+            "unitMultiplier",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -625,6 +633,7 @@ impl<'de> serde::Deserialize<'de> for rate_limit_response::RateLimit {
             RequestsPerUnit,
             Unit,
             Name,
+            UnitMultiplier,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -649,6 +658,7 @@ impl<'de> serde::Deserialize<'de> for rate_limit_response::RateLimit {
                             "requestsPerUnit" | "requests_per_unit" => Ok(GeneratedField::RequestsPerUnit),
                             "unit" => Ok(GeneratedField::Unit),
                             "name" => Ok(GeneratedField::Name),
+                            "unitMultiplier" | "unit_multiplier" => Ok(GeneratedField::UnitMultiplier),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -671,6 +681,7 @@ impl<'de> serde::Deserialize<'de> for rate_limit_response::RateLimit {
                 let mut requests_per_unit__ = None;
                 let mut unit__ = None;
                 let mut name__ = None;
+                let mut unit_multiplier__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::RequestsPerUnit => {
@@ -693,12 +704,19 @@ impl<'de> serde::Deserialize<'de> for rate_limit_response::RateLimit {
                             }
                             name__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::UnitMultiplier => {
+                            if unit_multiplier__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("unitMultiplier"));
+                            }
+                            unit_multiplier__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(rate_limit_response::RateLimit {
                     requests_per_unit: requests_per_unit__.unwrap_or_default(),
                     unit: unit__.unwrap_or_default(),
                     name: name__.unwrap_or_default(),
+                    unit_multiplier: unit_multiplier__,
                 })
             }
         }

@@ -53,9 +53,8 @@ pub(super) async fn open(
 }
 
 async fn read(file: PathBuf) -> Result<Secret, AppError> {
-    let shown = file.display().to_string();
     let read = on_own_thread(move || Secret::read(&file)).await;
-    read.map_err(|reason| AppError::Alerts(format!("alerts.webhook_secret_file: {shown}: {reason}")))
+    read.map_err(|error| AppError::Alerts(format!("alerts.webhook_secret_file: {error}")))
 }
 
 async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {

@@ -38,7 +38,10 @@ impl Banner {
     pub(super) fn new(settings: &Settings, addresses: &Addresses, policies: &PolicySet) -> Self {
         let store = match settings.store {
             StoreKind::Memory => {
-                format!("memory (at most {}, lost at the end)", counted(settings.memory.max_keys, "key"))
+                format!(
+                    "memory (at most {}, lost at the end)",
+                    counted(settings.memory_keys(weir_lifecycle::memory_limit()), "key")
+                )
             }
             StoreKind::Redis => {
                 format!("redis ({}, at most {:?} a decision)", settings.redis.server.url, settings.redis.timeout)

@@ -18,7 +18,9 @@ mod ready;
 mod redis;
 mod redis_health;
 mod redis_rows;
+mod row_count;
 mod rows;
+mod second_redis;
 mod server;
 mod service_manager;
 mod stores;
@@ -31,6 +33,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_lifecycle::{Death, Done, Phase, Phases, ServiceManager, Shutdown};
+use weir_policies::Limits;
 use weir_policies::files::{FileKind, Source};
 use weir_settings::{Endpoint, PolicySource, Settings};
 use weir_telemetry::metrics::Metrics;
@@ -104,7 +107,8 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
 
 /// Serves until a stop signal and the end of all requests in flight, or until a part dies.
 ///
-/// Runs on the caller's runtime, which becomes the control runtime: HTTP, reloads and supervision. gRPC has its own threads.
+/// Runs on the caller's runtime, which becomes the control runtime: handlers of HTTP, reloads and supervision. The listeners have their own
+/// thread, and so has each core of gRPC.
 ///
 /// # Errors
 /// When the policies are invalid at the start, or when a part dies.
@@ -124,6 +128,9 @@ async fn serve_on(
     shutdown: Shutdown,
     manager: Option<Arc<ServiceManager>>,
 ) -> Result<(), AppError> {
+    if settings.deny_cache.until_window_end.is_some() {
+        tracing::warn!("deny_cache.until_window_end has no effect: remove it, the next version refuses it");
+    }
     // Opens everything that the settings name: a mistake ends the start.
     let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(metrics::options(&settings)?));
@@ -140,9 +147,7 @@ async fn serve_on(
     let banner = Banner::new(&server.settings, &listeners.addresses, &policies.current());
     let mut serving = server.listen(listeners, tls.clone(), exports.tracer(), &policies).await?;
     let first_rows = server.follow_changes(tls, policies, reload, serving.overrides.clone(), serving.rows.clone());
-    if let Some(manager) = manager {
-        server.notify(manager, &mut serving);
-    }
+    let notified = manager.map(|manager| server.notify(manager, &mut serving));
     banner.show(server.settings.log.format);
     server.follow_stores(&serving, first_rows);
     let senders = exports.start(&server.supervisor, &server.metrics);
@@ -157,12 +162,18 @@ async fn serve_on(
         death = server.supervisor.death() => Err(AppError::Died(death)),
         () = leaving => Ok(()),
     };
+    if let (Ok(()), Some(mut notified)) = (&left, notified) {
+        // Until every phase of the shutdown is sent.
+        notified.wait().await;
+    }
     senders.finish().await;
     left
 }
 
+/// Where the policies are, for a process that may use this many bytes of memory. A command gives `u64::MAX`, so that its
+/// result does not depend on the machine.
 #[must_use]
-pub fn source(policies: &weir_settings::Policies) -> Source {
+pub fn source(policies: &weir_settings::Policies, memory: u64) -> Source {
     Source {
         directory: policies.directory.clone(),
         kind: FileKind::Policies,
@@ -170,6 +181,7 @@ pub fn source(policies: &weir_settings::Policies) -> Source {
         dot_files: policies.dot_files,
         beside: policies.beside,
         allow_empty: policies.allow_empty,
+        limits: Limits::of(policies, memory),
     }
 }
 

@@ -1,12 +1,39 @@
-//! The sockets that weir listens on.
+//! The sockets that weir listens on, and the thread that accepts their connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use weir_lifecycle::Supervisor;
 use weir_settings::Endpoint;
 
 use super::AppError;
+
+/// The thread that accepts the connections of all listeners, serves those of HTTP, and answers probes. Nothing else runs
+/// there, so new connections and probes do not wait for reloads and long answers. It ends when this is dropped.
+pub(super) struct ListenersThread {
+    pub(super) runtime: Handle,
+    _until_dropped: oneshot::Sender<()>,
+}
+
+impl ListenersThread {
+    /// Fails when the system cannot start a thread or a runtime.
+    pub(super) fn start(supervisor: &Supervisor) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (until_dropped, dropped) = oneshot::channel();
+        let started = Self { runtime: runtime.handle().clone(), _until_dropped: until_dropped };
+        supervisor.thread("listeners", move || {
+            // Ends with an error, since nothing is sent.
+            let _ = runtime.block_on(dropped);
+            // Dropping it would wait for tasks that block on a disk.
+            runtime.shutdown_background();
+            Ok(())
+        })?;
+        Ok(started)
+    }
+}
 
 /// Bound listeners. Callers can connect, but wait until weir serves them.
 #[derive(Debug)]
@@ -38,10 +65,10 @@ impl Listeners {
     /// The first address that cannot be bound.
     pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
-        let (http, http_address) = bind("http", listen.http).await?;
-        let (admin, admin_address) = bind("admin", listen.admin).await?;
+        let (http, http_address) = bind("http", listen.http)?;
+        let (admin, admin_address) = bind("admin", listen.admin)?;
         let (metrics, metrics_address) = match listen.metrics {
-            Some(address) => bind("metrics", address).await.map(|(bound, address)| (Some(bound), Some(address)))?,
+            Some(address) => bind("metrics", address).map(|(bound, address)| (Some(bound), Some(address)))?,
             None => (None, None),
         };
         let addresses =
@@ -57,7 +84,7 @@ impl Listeners {
 async fn bind_grpc(listen: &weir_settings::Listen) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
     match &listen.grpc {
         Endpoint::Tcp(address) => {
-            let (listener, address) = bind("grpc", *address).await?;
+            let (listener, address) = bind("grpc", *address)?;
             Ok((weir_grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
         }
         Endpoint::Unix(path) => {
@@ -68,13 +95,48 @@ async fn bind_grpc(listen: &weir_settings::Listen) -> Result<(weir_grpc::Listene
     }
 }
 
-async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
-    let refused = |reason| refused(listener, Endpoint::Tcp(address), reason);
-    let bound = TcpListener::bind(address).await.map_err(refused)?;
-    let address = bound.local_addr().map_err(refused)?;
-    Ok((bound, address))
+fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A restart can bind the address at once, though the system remembers connections of the process before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(weir_grpc::BACKLOG)?.into_std()?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    bound().map_err(|reason| refused(listener, Endpoint::Tcp(address), reason))
 }
 
 fn refused(listener: &'static str, address: Endpoint, reason: io::Error) -> AppError {
     AppError::Bind { listener, address, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// After 129 connections, each new one took a second longer: the system dropped its SYN.
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_in_the_queue_of_the_system() {
+        const BURST: usize = 500;
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let burst = BURST.min(most.trim().parse().unwrap());
+        let mut layer = weir_settings::Layer::default();
+        for listener in ["grpc", "http", "admin", "metrics"] {
+            layer.set(&format!("listen.{listener}=127.0.0.1:0"));
+        }
+        layer.set("policies.directory=.");
+        let settings = weir_settings::Settings::load(&[layer]).unwrap();
+        let bound = Listeners::bind(&settings.listen).await.unwrap();
+        let Addresses { grpc, http, admin, metrics } = bound.addresses();
+        for address in [grpc.tcp().unwrap(), *http, *admin, metrics.unwrap()] {
+            let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(900));
+            let waiting = (0..burst).map(|_| connect()).collect::<io::Result<Vec<_>>>();
+            assert_eq!(waiting.unwrap().len(), burst);
+        }
+    }
 }

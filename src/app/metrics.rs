@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use opentelemetry_sdk::Resource;
 use regex::Regex;
 use strum::VariantArray as _;
-use weir_grpc::ended::{CODES, CloseReason};
+use weir_http2::{CODES, CloseReason};
 use weir_limiter::deny_cache::DenyCache;
-use weir_settings::{Settings, ShownValues};
+use weir_settings::{Program, Settings, ShownValues};
 use weir_store::Store;
 use weir_telemetry::limited::Values;
 use weir_telemetry::mapper::Mapper;
@@ -101,7 +101,8 @@ pub(super) async fn export(
     let sender = sender.map_err(|error| AppError::MetricsExport(error.to_string()))?;
     let exporter = MetricsExporter::new(metrics.clone(), sender, resource, export.interval);
     let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
-    tracing::info!(%url, protocol, interval = ?export.interval, "exporting metrics");
+    let collector = otlp::server(&url);
+    tracing::info!(collector, protocol, interval = ?export.interval, "exporting metrics");
     Ok(Some(exporter))
 }
 
@@ -112,7 +113,7 @@ pub(super) fn add_gauges(
     grpc: &weir_grpc::Serving,
     embedded: Weak<dyn Store>,
     deny_cache: Option<Arc<DenyCache>>,
-    is_local_cache: bool,
+    program: Program,
 ) {
     let build = [("commit", super::banner::COMMIT), ("version", super::banner::VERSION)];
     metrics.gauge("weir_build_info", &build, || 1);
@@ -123,14 +124,16 @@ pub(super) fn add_gauges(
     let memory = grpc.memory.clone();
     metrics.gauge("weir_grpc_held_bytes", &[], move || memory.bytes());
     let memory = grpc.memory.clone();
-    metrics.counter("weir_grpc_refused_total", &[], move || memory.refused());
+    metrics.gauge("weir_grpc_connections_bytes", &[], move || memory.tables_bytes());
+    let memory = grpc.memory.clone();
+    metrics.counter("weir_grpc_refused_total", &[], move || memory.ended().refused());
     for &reason in CloseReason::VARIANTS {
         let memory = grpc.memory.clone();
-        metrics.counter("weir_grpc_closed_total", &[("reason", reason.into())], move || memory.closed(reason));
+        metrics.counter("weir_grpc_closed_total", &[("reason", reason.into())], move || memory.ended().closed(reason));
     }
     for (number, code) in CODES.into_iter().enumerate() {
         let memory = grpc.memory.clone();
-        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || memory.reset(number));
+        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || memory.ended().reset(number));
     }
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {
@@ -141,7 +144,7 @@ pub(super) fn add_gauges(
         metrics.counter("weir_deny_cache_hits_total", &[], move || hits.hits());
         let of = kept.clone();
         metrics.gauge("weir_deny_cache_entries", &[], move || kept.len() as u64);
-        if is_local_cache {
+        if program == Program::Ratelimit {
             add_local_cache(metrics, &of);
         }
     }

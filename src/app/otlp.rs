@@ -73,12 +73,24 @@ pub(super) fn url(endpoint: Option<&str>, is_grpc: bool, path: &str) -> Result<U
         (None, false) => format!("{text}{path}"),
         (Some(_), false) | (None, true) => text.to_owned(),
     };
-    text.parse().map_err(|error| format!("{text:?}: {error}"))
+    text.parse::<Uri>().map_err(|error| error.to_string())
+}
+
+/// The server of a URL, for the log. The path or the query can have a key.
+pub(super) fn server(url: &Uri) -> String {
+    let host = url.authority().map_or("", |authority| authority.as_str());
+    format!("{}://{host}", url.scheme_str().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_has_no_key_of_a_url() {
+        let url = "https://collector.example:4318/in/T0KEN?key=T0KEN".parse().unwrap();
+        assert_eq!(server(&url), "https://collector.example:4318");
+    }
 
     #[test]
     fn the_url_has_the_path_of_the_signal_unless_it_has_one() {

@@ -34,7 +34,9 @@ pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<
 pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
     let store = overrides.store().name();
     let is_first = overrides.known().read.is_none();
-    match overrides.look().await {
+    let seen = overrides.look().await;
+    weir_http::audit_replaced(overrides);
+    match seen {
         Ok(seen) => {
             if !before {
                 tracing::info!(store, "overrides can be read again");
@@ -54,10 +56,8 @@ pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
 }
 
 fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
-    let Seen { ended, is_changed, skipped, is_restored } = seen;
-    if *is_restored {
-        tracing::warn!(store, "restored lost changes of overrides in the store");
-    }
+    let Seen { ended, is_changed, skipped, found } = seen;
+    found.iter().for_each(weir_http::audit_found);
     if let Some((lines, reason)) = skipped {
         tracing::warn!(store, lines, reason, "skipped invalid overrides in the store");
     }

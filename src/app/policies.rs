@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
-use weir_engine::rows::{RowMisfit, is_in_two_stores};
 use weir_engine::words::printable;
 use weir_http::{PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
-use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
+use weir_policies::{
+    Dialect, HeldBack, Kept, LastGood, Problem, ProblemKind, Problems, Restless, Warnings, load_isolated, load_whole,
+};
 use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
@@ -27,6 +28,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const PROBLEMS_LOGGED_MAX: usize = 20;
 /// The most files in a log line about files that keep changing.
 const PATHS_LOGGED_MAX: usize = 3;
+/// The most domains that one problem names.
+const DOMAINS_NAMED_MAX: usize = 20;
 /// How often replaced policies that no request uses are freed.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load in the log. Further ones are counted.
@@ -48,41 +51,40 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-fn load(source: &Source, dialect: Dialect, stores: &Opened, restless: &Restless) -> Result<Loaded, PolicyProblems> {
-    let started = Instant::now();
-    checked(weir_policies::load_and_keep(source, dialect, restless), stores, started)
-}
-
-/// Checks policies that were read since `started`: the store must support all of their limits, and the states of a rule with rows lie
-/// in one store. [rw-5]
+/// Checks policies that were read since `started`: the store must support all of their limits.
 pub(super) fn checked(
     read: Result<weir_policies::Loaded, Problems>,
     stores: &Opened,
     started: Instant,
 ) -> Result<Loaded, PolicyProblems> {
     let loaded = read.map_err(|problems| of_load(&problems))?;
-    let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
-    let mut problems = PolicyProblems::default();
-    for (rule, place) in loaded.policies.rules().iter().zip(&places) {
+    let problems = of_stores(&loaded, stores);
+    if problems.count() > 0 {
+        return Err(of_load(&problems));
+    }
+    Ok(fit(loaded, started))
+}
+
+/// The problems that these policies have with the stores.
+fn of_stores(loaded: &weir_policies::Loaded, stores: &Opened) -> Problems {
+    let mut problems = Problems::default();
+    for (rule, place) in loaded.policies.rules().iter().zip(&loaded.places) {
         let store = &stores.first;
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
-                let text = format!("{place}: the store {} cannot hold this limit: {reason}", store.name());
-                problems.push(ProblemKind::Store.name(), text);
+                let text = format!("the store {} cannot hold this limit: {reason}", store.name());
+                problems.push(Problem::at(ProblemKind::Store, place, text));
             }
         }
-        let plans = rule.rows.iter().flat_map(|plans| plans.iter()).filter(|_| stores.per_second.is_some());
-        for (plan, _) in plans.filter(|(_, limits)| is_in_two_stores(limits, rule)) {
-            let text = format!("{place}: plan {plan:?}: {}", RowMisfit::OtherStore);
-            problems.push(ProblemKind::Store.name(), text);
-        }
     }
-    if problems.count > 0 {
-        return Err(problems);
-    }
+    problems
+}
+
+fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
     log_warnings(&loaded.warnings);
+    let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let weir_policies::Loaded { policies, kept, files, .. } = loaded;
-    Ok(Loaded { policies, places, kept, files, took: started.elapsed() })
+    Loaded { policies, places, kept, files, took: started.elapsed() }
 }
 
 fn log_warnings(warnings: &Warnings) {
@@ -92,17 +94,6 @@ fn log_warnings(warnings: &Warnings) {
     let more = warnings.count().saturating_sub(LOGGED_WARNINGS_MAX);
     if more > 0 {
         tracing::warn!(more, "policies load with more warnings: weir check prints them");
-    }
-}
-
-/// Warns of rules whose rows stay behind in the other store. [rw-5]
-fn log_moved(rules: &[String]) {
-    for rule in rules.iter().take(LOGGED_WARNINGS_MAX) {
-        tracing::warn!(rule, "the rule is in the other Redis now, without its rows: import them again");
-    }
-    let more = rules.len().saturating_sub(LOGGED_WARNINGS_MAX);
-    if more > 0 {
-        tracing::warn!(more, "more rules are in the other Redis now, without their rows");
     }
 }
 
@@ -132,8 +123,6 @@ pub(super) struct Target {
     pub(super) policies: Arc<Policies>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) report: Arc<ServiceState>,
-    /// Whether single limits per second have their own store. [st-3]
-    pub(super) has_second_store: bool,
 }
 
 impl Target {
@@ -156,9 +145,6 @@ impl Target {
             took = ?loaded.took,
             "policies loaded"
         );
-        if self.has_second_store {
-            log_moved(&changes.moved);
-        }
     }
 
     /// Counts a refused load, and sets its problems for `/readyz`. Returns the problems from before.
@@ -193,8 +179,9 @@ pub(super) struct Reload {
     source: Source,
     dialect: Dialect,
     stores: Opened,
-    /// The source of the last load.
-    last: Kept,
+    /// Whether a wrong file holds back only its own domain.
+    isolates: bool,
+    last: LastGood,
 }
 
 impl Reload {
@@ -202,13 +189,16 @@ impl Reload {
     pub(super) async fn start(
         source: Source,
         dialect: Dialect,
+        isolates: bool,
         stores: Opened,
     ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let loaded = load(&source, dialect, &stores, &Restless::default())?;
-            Ok((Self { watch, source, dialect, stores, last: loaded.kept.clone() }, loaded))
+            let mut reload = Self { watch, source, dialect, isolates, stores, last: LastGood::default() };
+            // Without last policies, a wrong file holds back all.
+            let (loaded, _) = reload.load(BTreeSet::new())?;
+            Ok((reload, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -243,13 +233,13 @@ impl Reload {
     }
 
     fn look(&mut self, cause: Cause, target: &Target) {
-        let mut restless = Restless::default();
+        let mut restless = BTreeSet::new();
         match cause {
             Cause::Order => self.watch.settle_now(),
             Cause::Poll => match self.watch.poll(Instant::now()) {
                 None => return,
                 Some(Change::Settled) => {}
-                Some(Change::AtRest(paths)) => restless = Restless { paths, last: self.last.clone() },
+                Some(Change::AtRest(paths)) => restless = paths,
                 Some(Change::Restless(paths)) => {
                     let directory = printable(&self.source.directory.display().to_string());
                     let files = some_paths(&paths);
@@ -258,21 +248,59 @@ impl Reload {
                 }
             },
         }
-        let loaded = load(&self.source, self.dialect, &self.stores, &restless);
+        let last = self.last.clone();
+        let loaded = self.load(restless.clone());
         // The load may have read part of a later change. The watch reports that change when it settles.
-        if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
+        if cause == Cause::Poll && !self.watch.is_unchanged(&restless) {
+            self.last = last;
             return;
         }
         match loaded {
-            Ok(loaded) => {
-                self.last = loaded.kept.clone();
+            Ok((loaded, held_back)) => {
                 target.put_in_force(loaded);
+                if let Some(held_back) = held_back {
+                    target.refuse(&of_domains(&held_back));
+                }
             }
             Err(problems) => {
                 target.refuse(&problems);
             }
         }
     }
+
+    /// Loads the files, and the last texts of those that keep changing.
+    fn load(&mut self, restless: BTreeSet<PathBuf>) -> Result<(Loaded, Option<HeldBack>), PolicyProblems> {
+        let started = Instant::now();
+        let restless = Restless::of(restless, self.last.clone());
+        let check = |loaded: &weir_policies::Loaded| of_stores(loaded, &self.stores);
+        let load = if self.isolates { load_isolated } else { load_whole };
+        let (loaded, held_back) =
+            load(&self.source, self.dialect, &restless, &check).map_err(|problems| of_load(&problems))?;
+        self.last = loaded.last_good();
+        Ok((fit(loaded, started), held_back))
+    }
+}
+
+/// The problems of domains that are held back, which they name first.
+fn of_domains(held_back: &HeldBack) -> PolicyProblems {
+    let named: Vec<String> = held_back.domains.iter().take(DOMAINS_NAMED_MAX).map(|name| format!("{name:?}")).collect();
+    let more = held_back.domains.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let mut problems = PolicyProblems::default();
+    let text = if named.is_empty() {
+        "wrong files of no known domain are not in force, all other files are".to_owned()
+    } else {
+        format!(
+            "the last policies of {}{more} stay in force, those of all other domains are up to date",
+            named.join(", ")
+        )
+    };
+    problems.push(ProblemKind::Policy.name(), text);
+    let found = of_load(&held_back.problems);
+    problems.texts.extend(found.texts);
+    problems.kinds.extend(found.kinds);
+    problems.count += found.count;
+    problems
 }
 
 /// The first paths, and the number of further ones.
@@ -323,37 +351,5 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
         }
         let policies = policies.clone();
         on_own_thread(move || policies.free_unused()).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_engine::observer::Silent;
-    use weir_store::memory::Memory;
-    use weir_store::{Store, SystemClock};
-
-    use super::*;
-
-    /// [rw-5]
-    #[test]
-    fn plans_that_would_move_the_states_of_a_rule_to_the_other_store_are_refused_with_their_place() {
-        const POLICY: &str = "\
-domain: shop
-descriptors:
-  - {key: a, rows: {default: free}, rate_limit: {rate: 1/s, plans: {fine: 9/s, gold: 9/min}}}
-  - {key: b, rows: {default: free}, rate_limit: {rate: 1/min, plans: {gold: 9/s, max: unlimited}}}
-  - key: list
-    rows: {default: free}
-    rate_limits: [{rate: 1/s, plans: {gold: 9/min}}, 1/day]
-";
-        let memory: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), Arc::new(Silent)));
-        let checked = |per_second| {
-            let read = weir_policies::parse(&[("p.yaml", POLICY)]);
-            checked(read, &Opened { first: memory.clone(), per_second }, Instant::now())
-        };
-        assert!(checked(None).is_ok());
-        let problems = checked(Some(memory.clone())).err().expect("refused");
-        let of = |place: &str| format!("{place}: plan \"gold\": {}", RowMisfit::OtherStore);
-        assert_eq!(problems.texts, [of("p.yaml:3:5"), of("p.yaml:4:5")]);
     }
 }

@@ -20,8 +20,6 @@ pub(super) struct Changes {
     pub(super) changed: usize,
     /// The names of some removed rules.
     gone: Vec<String>,
-    /// The names of rules with rows whose states are in the other store now, if single limits per second have their own. [rw-5]
-    pub(super) moved: Vec<String>,
 }
 
 impl Changes {
@@ -31,9 +29,6 @@ impl Changes {
         let mut changes = Self { before: before.rules().len(), after: after.rules().len(), ..Self::default() };
         for rule in after.rules() {
             let known = old.remove(&key(rule));
-            if known.is_some_and(|known| has_moved(known, rule)) {
-                changes.moved.push(format!("{} {}", rule.domain, rule.path));
-            }
             match known {
                 None => changes.added += 1,
                 Some(known) if !is_same(known, rule) || own_words(before, known) != own_words(after, rule) => {
@@ -64,10 +59,6 @@ impl fmt::Display for Changes {
 
 fn key(rule: &Rule) -> (&str, &str) {
     (&rule.domain, &rule.path)
-}
-
-fn has_moved(one: &Rule, other: &Rule) -> bool {
-    one.rows.is_some() && other.rows.is_some() && one.is_single_per_second() != other.is_single_per_second()
 }
 
 fn is_same(one: &Rule, other: &Rule) -> bool {
@@ -112,22 +103,5 @@ mod tests {
 
         let changes = Changes::between(&after, &of(&[("g", 1), ("f", 7), ("a", 1)], "allow"));
         assert_eq!((changes.added, changes.removed, changes.changed), (0, 0, 3), "the domain's word is theirs");
-    }
-
-    #[test]
-    fn rules_with_rows_whose_states_go_to_or_from_the_store_of_limits_per_second_are_named() {
-        let rules = |a: &str, b: &str, c: &str, d: &str| {
-            set(&format!(
-                "domain: shop\ndescriptors:\n\
-                 - {{key: a, rows: {{default: free}}, rate_limits: [{a}]}}\n\
-                 - {{key: b, rows: {{default: free}}, rate_limits: [{b}]}}\n\
-                 - {{key: c, rows: {{default: free}}, rate_limits: [{c}]}}\n\
-                 - {{key: d, rate_limits: [{d}]}}\n"
-            ))
-        };
-        let before = rules("1/s", "1/s, 1/min", "1/s", "1/s");
-        let after = rules("1/s, 1/h", "2/s", "5/s", "1/s, 1/h");
-        assert_eq!(Changes::between(&before, &after).moved, ["shop a", "shop b"]);
-        assert!(Changes::between(&after, &after).moved.is_empty());
     }
 }

@@ -97,7 +97,9 @@ pub(super) async fn follow(
     let asking = async {
         become_ready(stores, &warm_up, times, &phases, &report, &mut inputs).await?;
         if stores.iter().any(|store| !store.is_immediate()) {
-            tokio::join!(keep_asking(stores, &report), keep_advising(stores, &inputs.advices));
+            // If weir has become ready without an answer, the first rows are looked for now.
+            let first_rows = inputs.first_rows.in_force();
+            tokio::join!(keep_asking(stores, &report), keep_advising(stores, &inputs.advices), first_rows);
         }
         pending::<Result<(), String>>().await
     };

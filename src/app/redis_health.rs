@@ -129,8 +129,10 @@ impl RedisHealth {
         add("cx_active", Kind::Gauge, active);
         add("cx_total", Kind::Counter, total);
         add("cx_local_close", Kind::Counter, |health, pool| {
-            let active = health.sum(&[pool], Load::connections);
-            health.connected[pool as usize].load(Relaxed).saturating_sub(active)
+            // A connection is active before it counts as made. In this order a connection that opens meanwhile can make the
+            // number too small, which statistics do not show, but never too large.
+            let connected = health.connected[pool as usize].load(Relaxed);
+            connected.saturating_sub(health.sum(&[pool], Load::connections))
         });
     }
 
@@ -277,10 +279,10 @@ impl RedisObserver for Listener {
         self.batches.calls.fetch_add(calls as u64, Relaxed);
     }
 
-    fn dial_failed(&self, error: &DialError) {
-        self.health.metrics.dial_failed(error.kind());
-        if let Some(count) = self.health.complain(error.kind(), Instant::now()) {
-            tracing::warn!(store = "redis", kind = error.kind(), count, "{error}");
+    fn dial_failed(&self, address: &str, error: &DialError) {
+        self.health.metrics.dial_failed(error.kind);
+        if let Some(count) = self.health.complain(error.kind, Instant::now()) {
+            tracing::warn!(store = "redis", kind = error.kind, count, "no connection to redis at {address}: {error}");
         }
     }
 

@@ -13,7 +13,7 @@ use weir_settings::{PolicySource, Settings, StoreKind};
 use weir_store::{StoreError, SystemClock};
 use weir_telemetry::metrics::Metrics;
 
-use super::stores::{Opened, Stores};
+use super::stores::Stores;
 use super::{AppError, metrics, source};
 
 /// The most time for the first answer of Redis, including the connection.
@@ -34,21 +34,19 @@ pub async fn open_rows(settings: &Settings) -> Result<RowTable, AppError> {
     if settings.policies.source == PolicySource::Xds {
         return Err(AppError::Rows("the policies come from a control plane: only a server can check rows".to_owned()));
     }
-    let loaded = weir_policies::load(&source(&settings.policies), Dialect::of(&settings.policies));
+    let loaded = weir_policies::load(&source(&settings.policies, u64::MAX), Dialect::of(&settings.policies));
     let policies = loaded.map_err(|problems| AppError::Policies(vec![problems.to_string()]))?.policies;
     let metrics = Arc::new(Metrics::new(metrics::options(settings)?));
-    let Opened { first, per_second } = Stores::new(settings, &metrics)?.open();
-    for store in std::iter::once(&first).chain(&per_second) {
-        let prepared = store.prepare(Instant::now() + ANSWER_WITHIN).get().await;
-        prepared.map_err(|error| {
-            let reason = match error {
-                StoreError::NotSent(failure) | StoreError::Unknown(failure) => failure.message,
-                other => other.to_string(),
-            };
-            AppError::Rows(format!("Redis at {}: {reason}", store.place().unwrap_or("the cluster's nodes")))
-        })?;
-    }
+    let store = Stores::new(settings, &metrics)?.open().first;
+    let prepared = store.prepare(Instant::now() + ANSWER_WITHIN).get().await;
+    prepared.map_err(|error| {
+        let reason = match error {
+            StoreError::NotSent(failure) | StoreError::Unknown(failure) => failure.message,
+            other => other.to_string(),
+        };
+        AppError::Rows(format!("Redis at {}: {reason}", store.place().unwrap_or("the cluster's nodes")))
+    })?;
     let policies = Arc::new(Policies::new(policies, metrics.observer()));
-    let (known, clock) = (Arc::new(KnownRows::of(&*first)), Arc::new(SystemClock));
-    Ok(RowTable::new(first, per_second, policies, known, clock, metrics.observer()))
+    let (known, clock) = (Arc::new(KnownRows::of(&*store)), Arc::new(SystemClock));
+    Ok(RowTable::new(store, policies, known, clock, metrics.observer()))
 }

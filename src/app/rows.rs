@@ -3,6 +3,7 @@
 //! Not here: what a row does (limiter), the lines of files (policies), and setting rows (http).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +20,7 @@ use weir_policies::watch::{Change, POLL_EVERY, Watch};
 use weir_telemetry::metrics::Metrics;
 
 use super::policies::{Cause, some_paths};
+use super::second_redis::SecondRedis;
 
 /// The most problems of one look that are shown.
 const PROBLEMS_MAX: usize = 20;
@@ -30,17 +32,40 @@ pub(super) struct RowFiles {
     in_force: watch::Sender<bool>,
 }
 
-/// Shows when the first files are in force. The default waits for none.
-#[derive(Default)]
-pub(super) struct FirstRows(Option<watch::Receiver<bool>>);
+/// The rows that weir waits for before it is ready.
+pub(super) enum FirstRows {
+    None,
+    /// Those of files. Shows when the first files are in force.
+    OfFiles(watch::Receiver<bool>),
+    /// Those that an operator moves from the second Redis. [rw-5]
+    ToMove(SecondRedis),
+}
 
 impl FirstRows {
-    /// Waits until the files are in force. Without that, customers would have the default plan for a moment after each start.
+    /// Waits for the rows, once. Without that, customers would have the default plan.
     pub(super) async fn in_force(&mut self) {
-        if let Some(in_force) = &mut self.0 {
-            // The sender is in a task that lives until everything drains.
-            let _ = in_force.wait_for(|in_force| *in_force).await;
+        match self {
+            Self::None => {}
+            Self::OfFiles(in_force) => {
+                // The sender is in a task that lives until everything drains.
+                let _ = in_force.wait_for(|in_force| *in_force).await;
+            }
+            Self::ToMove(second) => second.has_no_rows().await,
         }
+        *self = Self::None;
+    }
+}
+
+/// Warns of files of rows beside the policies that have no effect with this store. [rw-6]
+pub(super) fn warn_of_ignored(policies: Source, store: &str) {
+    // The policies report a directory that cannot be listed.
+    let files: BTreeSet<PathBuf> = row_files(policies).unwrap_or_default().into_iter().collect();
+    if !files.is_empty() {
+        let files = some_paths(&files);
+        tracing::warn!(
+            files,
+            "files of rows are ignored, because the store is {store}: write them by weir rows import"
+        );
     }
 }
 
@@ -53,7 +78,7 @@ impl RowFiles {
     }
 
     pub(super) fn first(&self) -> FirstRows {
-        FirstRows(Some(self.in_force.subscribe()))
+        FirstRows::OfFiles(self.in_force.subscribe())
     }
 
     /// Reads the files whenever they have changed and settled, or the policies have changed, until everything drains. All
@@ -209,7 +234,7 @@ descriptors:
             let policies = Arc::new(Policies::new(policies(POLICY), observer.clone()));
             let store: Arc<dyn Store> = Arc::new(Memory::new(10, Arc::new(SystemClock), observer.clone()));
             let known = Arc::new(KnownRows::of(&*store));
-            let table = RowTable::new(store, None, policies.clone(), known.clone(), Arc::new(SystemClock), observer);
+            let table = RowTable::new(store, policies.clone(), known.clone(), Arc::new(SystemClock), observer);
             let source = Source::from(directory.path());
             let looks = Looks { table: Arc::new(table), policies: source, watch: None, under: None, had_files: false };
             Self { directory, looks, policies, known, now: Instant::now() }

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tokio::runtime::Handle;
 use weir_grpc::health::Health;
 use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
-use weir_lifecycle::{Done, Life, Phase, Phases, ServiceManager, Shutdown, Supervisor};
+use weir_lifecycle::{Done, Life, MemoryPart, Phase, Phases, ServiceManager, Shutdown, Supervisor, memory_limit};
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
 use weir_limiter::{Limiter, Options, Policies};
@@ -21,12 +22,15 @@ use weir_telemetry::traces::Tracer;
 use weir_tls::server::ServerTls;
 
 use super::certificates::Certificates;
-use super::listeners::Listeners;
+use super::listeners::{Listeners, ListenersThread};
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
 use super::rows::{FirstRows, RowFiles};
+use super::second_redis::SecondRedis;
 use super::stores::{Opened, Stores};
-use super::{AppError, banner, log, metrics, overrides, rows, service_manager, source, waits_for_policies, xds};
+use super::{
+    AppError, banner, log, metrics, overrides, row_count, rows, service_manager, source, waits_for_policies, xds,
+};
 
 /// The parts from which the others are made.
 pub(super) struct Server {
@@ -47,6 +51,7 @@ pub(super) struct Serving {
     pub(super) overrides: Arc<OverrideTable>,
     pub(super) rows: Arc<RowTable>,
     warm_up: Arc<WarmUp>,
+    _listeners: ListenersThread,
 }
 
 #[derive(Clone)]
@@ -102,7 +107,8 @@ impl Server {
 
     async fn policies_of_directory(&self) -> Result<(Arc<Policies>, Reload), AppError> {
         let settings = &self.settings.policies;
-        let started = Reload::start(source(settings), Dialect::of(settings), self.control.clone()).await;
+        let (files, dialect) = (source(settings, memory_limit()), Dialect::of(settings));
+        let started = Reload::start(files, dialect, settings.isolate, self.control.clone()).await;
         let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
         let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
         self.report.loaded(policies.current(), loaded.places, loaded.kept);
@@ -140,12 +146,7 @@ impl Server {
     }
 
     fn target(&self, policies: &Arc<Policies>) -> policies::Target {
-        policies::Target {
-            policies: policies.clone(),
-            metrics: self.metrics.clone(),
-            report: self.report.clone(),
-            has_second_store: self.control.per_second.is_some(),
-        }
+        policies::Target { policies: policies.clone(), metrics: self.metrics.clone(), report: self.report.clone() }
     }
 
     pub(super) async fn listen(
@@ -175,7 +176,6 @@ impl Server {
         let table = Arc::new(table);
         let row_table = Arc::new(RowTable::new(
             control.first.clone(),
-            control.per_second.clone(),
             policies.clone(),
             known_rows,
             Arc::new(SystemClock),
@@ -196,22 +196,25 @@ impl Server {
                 limiters.limiter(&opened, Protocol::Grpc)
             }
         };
-        let grpc = weir_grpc::start(supervisor, life, listeners.grpc, &served, &health, of_core)?;
+        let thread = ListenersThread::start(supervisor)?;
+        let on = &thread.runtime;
+        let grpc = weir_grpc::start(supervisor, life, on, listeners.grpc, &served, &health, of_core)?;
         let mut http = vec![
-            supervisor.task("http", weir_http::serve_public(listeners.http, &site)),
-            supervisor.task("admin", weir_http::serve_admin(listeners.admin, &site)),
+            supervisor.task_on(on, "http", weir_http::serve_public(listeners.http, &site)),
+            supervisor.task_on(on, "admin", weir_http::serve_admin(listeners.admin, &site)),
         ];
         if let Some(listener) = listeners.metrics {
-            http.push(supervisor.task("metrics", weir_http::serve_metrics(listener, &settings.metrics.path, &site)));
+            let metrics = weir_http::serve_metrics(listener, &settings.metrics.path, &site);
+            http.push(supervisor.task_on(on, "metrics", metrics));
         }
         supervisor.task("health", health.follow(life.clone(), self.report.fit()));
 
         metrics::add_shed(metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover]);
         metrics::add_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
-        metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end);
+        metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.program);
         overrides::add_gauges(metrics, &table);
         rows::add_gauge(metrics, row_table.known());
-        Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up })
+        Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up, _listeners: thread })
     }
 
     fn site(
@@ -232,6 +235,7 @@ impl Server {
             life: self.life.clone(),
             report: self.report.clone(),
             allowed_origins: settings.http.allowed_origins.clone(),
+            handlers: Handle::current(),
             connections: ConnectionBounds { per_peer: settings.http.connections_per_peer, shed: Arc::default() },
             json: JsonOptions {
                 bounds: configured::bounds(&settings.limits),
@@ -253,7 +257,7 @@ impl Server {
                 rows,
                 tap_max: settings.tap.max_duration,
             },
-            shared: Shared::default(),
+            shared: Shared::new(weir_lifecycle::memory_limit(), settings.limits.request_bytes),
         }
     }
 
@@ -262,19 +266,22 @@ impl Server {
         let (age, grace) = (listen.max_connection_age, listen.max_connection_age_grace);
         weir_grpc::Options {
             cores: runtime.cores(),
-            request_bytes: limits.request_bytes,
-            bounds: configured::bounds(limits),
-            extras: configured::extras(response),
-            receipt_key: holds.receipt_key.clone(),
-            memory: weir_grpc::MemoryBounds {
-                streams: grpc.max_streams,
+            messages: weir_grpc::Messages {
+                request_bytes: limits.request_bytes,
                 receive_timeout: grpc.receive_timeout,
+                bounds: configured::bounds(limits),
+                extras: configured::extras(response),
+                receipt_key: holds.receipt_key.clone(),
+                tracer,
+            },
+            bounds: weir_http2::Bounds {
+                streams: grpc.max_streams,
                 connection_bytes: grpc.connection_held_bytes,
-                total_bytes: grpc.held_bytes,
+                total_bytes: self.settings.grpc_held_bytes(memory_limit()),
+                tables_bytes: MemoryPart::GRPC_CONNECTIONS.bytes(),
             },
             tls,
-            max_age: (!age.is_zero()).then_some(weir_grpc::MaxAge { age, grace }),
-            tracer,
+            max_age: (!age.is_zero()).then_some(weir_http2::MaxAge { age, grace }),
         }
     }
 
@@ -289,11 +296,21 @@ impl Server {
         rows: Arc<RowTable>,
     ) -> FirstRows {
         let Self { settings, metrics, supervisor, shutdown, life, report, .. } = self;
-        let mut first_rows = FirstRows::default();
-        if rows.store().is_immediate() && settings.policies.source == PolicySource::Directory {
-            let files = RowFiles::new(rows, source(&settings.policies), report.clone(), metrics);
-            first_rows = files.first();
-            supervisor.task("rows", files.follow(shutdown.reloads(), life.clone()));
+        let mut first_rows = self.rows_to_move(&policies);
+        if rows.store().is_immediate() {
+            row_count::add_gauge(metrics, rows.known());
+        } else {
+            supervisor.task("counting rows", row_count::follow(rows.clone(), metrics.clone(), life.clone()));
+        }
+        if settings.policies.source == PolicySource::Directory {
+            let policies = source(&settings.policies, memory_limit());
+            if rows.store().is_immediate() {
+                let files = RowFiles::new(rows, policies, report.clone(), metrics);
+                first_rows = files.first();
+                supervisor.task("rows", files.follow(shutdown.reloads(), life.clone()));
+            } else {
+                rows::warn_of_ignored(policies, rows.store().name());
+            }
         }
         supervisor.task("overrides", overrides::follow(overrides, life.clone()));
         if let Some(tls) = tls {
@@ -309,14 +326,32 @@ impl Server {
         first_rows
     }
 
-    pub(super) fn notify(&self, manager: Arc<ServiceManager>, serving: &mut Serving) {
+    /// The rows that an operator must move from the second Redis. None if both settings name one Redis.
+    fn rows_to_move(&self, policies: &Arc<Policies>) -> FirstRows {
+        let redis = &self.settings.redis;
+        let is_other = |second: &weir_settings::RedisServer| {
+            let master = |server: &weir_settings::RedisServer| Some(server.sentinel.as_ref()?.master.clone());
+            second.url != redis.server.url || master(second) != master(&redis.server)
+        };
+        let second = self.control.per_second.clone();
+        match second.filter(|_| redis.per_second.as_ref().is_some_and(is_other)) {
+            None => FirstRows::None,
+            Some(second) => {
+                let (report, observer) = (self.report.clone(), self.metrics.observer());
+                FirstRows::ToMove(SecondRedis::new(second, policies.clone(), report, observer))
+            }
+        }
+    }
+
+    /// Notifies the service manager until every phase of the shutdown is sent.
+    pub(super) fn notify(&self, manager: Arc<ServiceManager>, serving: &mut Serving) -> Done {
         let sources = service_manager::Sources {
             life: self.life.clone(),
             report: self.report.clone(),
             orders: self.shutdown.orders(),
             pulses: std::mem::take(&mut serving.grpc.pulses),
         };
-        self.supervisor.task("service manager", service_manager::follow(manager, sources));
+        self.supervisor.task("service manager", service_manager::follow(manager, sources))
     }
 
     /// Makes weir ready when the stores have answered and `first_rows` are in force, and tracks whether the stores still answer.

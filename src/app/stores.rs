@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use weir_limiter::deny_cache::DenyCache;
-use weir_settings::{Settings, StoreKind};
+use weir_settings::{Program, Settings, StoreKind};
 use weir_store::memory::Memory;
 use weir_store::redis::Redis;
 use weir_store::redis::breaker::Circuit;
@@ -101,22 +101,21 @@ impl Opened {
 
     /// The cache of denials. None if the store is immediate.
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
-        let settings = &settings.deny_cache;
-        if self.first.is_immediate() {
+        let weir_settings::DenyCache { max_age, max_keys, .. } = settings.deny_cache;
+        if self.first.is_immediate() || max_age.is_zero() {
             return None;
         }
-        if settings.until_window_end {
-            return Some(Arc::new(DenyCache::until_window_end(settings.max_keys)));
-        }
-        if settings.max_age.is_zero() {
-            return None;
-        }
-        Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
+        Some(Arc::new(match settings.program {
+            Program::Weir => DenyCache::new(max_age, max_keys),
+            Program::Ratelimit => DenyCache::of_complete_answers(max_age, max_keys),
+        }))
     }
 }
 
 fn memory(settings: &Settings, metrics: &Arc<Metrics>) -> Arc<dyn Store> {
-    Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer()))
+    let keys_max = settings.memory_keys(weir_lifecycle::memory_limit());
+    let memory = Memory::new(keys_max, Arc::new(SystemClock), metrics.observer());
+    Arc::new(memory.with_bytes_max(weir_lifecycle::MemoryPart::KEYS.bytes()))
 }
 
 impl Servers {

@@ -46,7 +46,8 @@ pub(super) async fn open(
         descriptor_values: settings.descriptor_values,
     };
     let protocol = if settings.otlp.is_grpc { "grpc" } else { "http/protobuf" };
-    tracing::info!(%url, protocol, sample_ratio = ?settings.sampler.ratio, "exporting traces");
+    let collector = otlp::server(&url);
+    tracing::info!(collector, protocol, sample_ratio = ?settings.sampler.ratio, "exporting traces");
     Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
 }
 

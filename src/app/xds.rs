@@ -8,9 +8,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use weir_policies::Dialect;
-use weir_telemetry::metrics::Metrics;
+use weir_telemetry::metrics::{LimitSource, Metrics};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
-use weir_xds::{Options, Pauses, Status, Subscription, Watch};
+use weir_xds::{Options, Pauses, Status, Subscription, UnknownFields, Watch};
 
 use super::stores::Opened;
 use super::{AppError, certificates, policies};
@@ -64,6 +64,10 @@ impl Target {
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
         match policies::checked(read, &self.stores, started) {
             Ok(loaded) => {
+                if let Some(UnknownFields { messages, message, field }) = weir_xds::resource::unknown_fields(resources)
+                {
+                    self.load.metrics.unknown_limit_fields(LimitSource::Xds, messages, message, field);
+                }
                 self.load.put_in_force(loaded);
                 Ok(())
             }

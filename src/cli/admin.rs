@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http_body::Body as _;
 pub use hyper::Method;
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode};
@@ -21,6 +21,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use weir_engine::words::printable;
 use weir_settings::Setting;
 use weir_tls::dial::Bounded;
@@ -33,6 +34,10 @@ const HEAD_BYTES_MAX: usize = 64 * 1_024;
 /// The most bytes until the end of that head, including heads of 100 Continue and the part of the body that is read
 /// with it.
 const UNANSWERED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
+/// The most parts of an answer that wait for their reader.
+const PARTS_MAX: usize = 4;
+/// The largest error of a server, in bytes.
+const ERROR_BYTES_MAX: usize = 64 * 1_024;
 /// How much of an error's text is shown, in characters.
 const REASON_CHARS_MAX: usize = 300;
 
@@ -177,7 +182,7 @@ impl AdminServer {
     ///
     /// # Errors
     /// When there is no valid answer.
-    pub async fn json<T: DeserializeOwned>(
+    pub async fn json<T: DeserializeOwned + Send + 'static>(
         &self,
         path: &str,
         expected: Expected,
@@ -188,7 +193,7 @@ impl AdminServer {
 
     /// The answer to one request of a command, with the token of a file.
     /// Fails when there is no valid answer.
-    pub(super) fn request<T: DeserializeOwned>(
+    pub(super) fn request<T: DeserializeOwned + Send + 'static>(
         &self,
         token_file: Option<&Path>,
         (method, path, body): (Method, &str, String),
@@ -199,29 +204,46 @@ impl AdminServer {
         Ok(block_on(self.ask(&sent, Expected::Ok, bounds)).map_err(Unanswered::Start)??)
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn ask<T: DeserializeOwned + Send + 'static>(
         &self,
         sent: &Sent<'_>,
         expected: Expected,
         bounds: Bounds,
     ) -> Result<T, NoAnswer> {
-        let body = match tokio::time::timeout(bounds.timeout, self.answer(sent, expected, bounds.bytes_max)).await {
-            Ok(body) => body?,
-            Err(_) => return Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
-        };
-        serde_json::from_slice(&body)
-            .map_err(|error| NoAnswer::Unknown(self.clone(), sent.to_string(), shown(&error.to_string())))
+        match tokio::time::timeout(bounds.timeout, self.answer(sent, expected, bounds.bytes_max)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
+        }
     }
 
-    async fn answer(&self, sent: &Sent<'_>, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
-        let (connection, response) = self.send(sent).await?;
-        let status = response.status();
-        let body = self.body(response, sent, bytes_max).await?;
-        drop(connection);
-        match status {
-            StatusCode::OK => Ok(body),
-            StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
-            status => Err(self.refused(sent, status, &body)),
+    async fn answer<T: DeserializeOwned + Send + 'static>(
+        &self,
+        sent: &Sent<'_>,
+        expected: Expected,
+        bytes_max: usize,
+    ) -> Result<T, NoAnswer> {
+        let (_connection, response) = self.send(sent).await?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => {}
+            status => {
+                let body = self.body(response, sent, bytes_max.min(ERROR_BYTES_MAX)).await?;
+                return Err(self.refused(sent, status, &body));
+            }
+        }
+        // Read as it arrives, on another thread: the text of an answer is never in memory as a whole.
+        let (parts, reader) = mpsc::channel(PARTS_MAX);
+        let reading = tokio::task::spawn_blocking(|| {
+            let mut reader = PartReader { parts: reader, part: Bytes::new() };
+            serde_json::from_reader::<_, T>(io::BufReader::new(&mut reader))
+        });
+        // A reader that has refused the answer takes no more parts.
+        self.parts(response, sent, bytes_max, async |part| parts.send(part).await.is_ok()).await?;
+        drop(parts);
+        let unknown = |reason: &str| NoAnswer::Unknown(self.clone(), sent.to_string(), shown(reason));
+        match reading.await {
+            Ok(read) => read.map_err(|error| unknown(&error.to_string())),
+            Err(error) => Err(unknown(&error.to_string())),
         }
     }
 
@@ -286,17 +308,58 @@ impl AdminServer {
     }
 
     async fn body(&self, response: Response<Incoming>, sent: &Sent<'_>, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
-        let mut incoming = response.into_body();
         let mut body = Vec::new();
+        let add = async |part: Bytes| {
+            body.extend_from_slice(&part);
+            true
+        };
+        self.parts(response, sent, bytes_max, add).await?;
+        Ok(body)
+    }
+
+    /// Gives each part of a body to `take`, until that returns false.
+    async fn parts(
+        &self,
+        response: Response<Incoming>,
+        sent: &Sent<'_>,
+        bytes_max: usize,
+        mut take: impl AsyncFnMut(Bytes) -> bool,
+    ) -> Result<(), NoAnswer> {
+        let mut incoming = response.into_body();
+        let mut bytes = 0;
         while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
             let frame = frame.map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error)))?;
             let Ok(data) = frame.into_data() else { continue };
-            if body.len() + data.len() > bytes_max {
+            bytes += data.len();
+            if bytes > bytes_max {
                 return Err(NoAnswer::TooLarge(self.clone(), sent.to_string(), bytes_max));
             }
-            body.extend_from_slice(&data);
+            if !take(data).await {
+                return Ok(());
+            }
         }
-        Ok(body)
+        Ok(())
+    }
+}
+
+/// The parts of a body as one stream, for a thread that may block.
+struct PartReader {
+    parts: mpsc::Receiver<Bytes>,
+    /// What is left of the last part.
+    part: Bytes,
+}
+
+impl Read for PartReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.part.is_empty() {
+            match self.parts.blocking_recv() {
+                Some(part) => self.part = part,
+                None => return Ok(0),
+            }
+        }
+        let count = into.len().min(self.part.len());
+        into[..count].copy_from_slice(&self.part.split_to(count));
+        Ok(count)
     }
 }
 
@@ -443,6 +506,27 @@ mod tests {
         let answer = server.json::<serde_json::Value>("/top", Expected::Ok, bounds);
         let error = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an end").unwrap_err();
         assert!(error.to_string().contains("has sent more than 262144 bytes"), "{error}");
+    }
+
+    /// An answer of 512 MB was held as a whole before its first byte was read.
+    #[test]
+    fn a_large_answer_is_read_as_it_arrives() {
+        const BYTES: usize = 64 << 20;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server: AdminServer = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BYTES}\r\n\r\n");
+            io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+            // The first byte is wrong.
+            let part = vec![b'x'; 1 << 20];
+            (0..BYTES / part.len()).take_while(|_| io::Write::write_all(&mut stream, &part).is_ok()).count() << 20
+        });
+        let bounds = Bounds { bytes_max: BYTES, timeout: Duration::from_secs(60) };
+        let answer = block_on(server.json::<serde_json::Value>("/policies/source", Expected::Ok, bounds)).unwrap();
+        assert!(matches!(answer, Err(NoAnswer::Unknown(..))), "{answer:?}");
+        let sent = answering.join().unwrap();
+        assert!(sent < BYTES / 2, "{sent} bytes were taken after the first wrong one");
     }
 
     #[test]

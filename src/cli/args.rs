@@ -565,7 +565,7 @@ mod tests {
         insta::assert_snapshot!(problems, @r#"
         --grpc: listen.grpc = ":8081": has no IP: write 0.0.0.0:8081 for every interface
         --store: store = "rediss": must be memory or redis
-        --redis-url: redis.url = "redis://***@host:port": not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
+        --redis-url: redis.url: not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
         --set: redis.timout: no such setting, the nearest is redis.timeout
         --set: an argument without "=": write NAME=VALUE
         --set: store: given twice, before by --store

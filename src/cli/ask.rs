@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use tonic::transport::Endpoint;
 use weir_engine::descriptor::spell_pairs;
-use weir_engine::words::printable;
+use weir_engine::words::{IN_FLIGHT, counted, printable};
 use weir_rls::proto::rate_limit_descriptor::Entry;
 use weir_rls::proto::rate_limit_response::rate_limit::Unit;
 use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -276,10 +276,14 @@ impl fmt::Display for Status<'_> {
         f.write_str(status.code().as_str_name())?;
         let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
         let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
-        // On the wire, a window such as 30s has no unit.
-        let per = match limit.unit() {
-            Unit::Unknown => String::new(),
-            unit => format!(" per {}", unit.as_str_name().to_ascii_lowercase()),
+        // On the wire, requests in flight and windows such as 1.5 s have no unit.
+        let per = match (limit.unit(), &limit.unit_multiplier) {
+            (Unit::Unknown, _) if limit.name == IN_FLIGHT => format!(" {IN_FLIGHT}"),
+            (Unit::Unknown, _) => String::new(),
+            (unit, None) => format!(" per {}", unit.as_str_name().to_ascii_lowercase()),
+            (unit, Some(count)) => {
+                format!(" per {}", counted(count.value, &unit.as_str_name().to_ascii_lowercase()))
+            }
         };
         // A burst can be larger than the hits of a unit.
         if left > requests {
@@ -302,13 +306,16 @@ mod tests {
 
     #[test]
     fn a_status_has_no_unit_that_is_not_known_and_no_more_left_than_there_is() {
-        for (unit, limit_remaining, expected) in [
-            (Unit::Hour, 2, "OK   2 of 10 per hour left"),
-            (Unit::Second, 19, "OK   19 left at once, 10 per second"),
-            (Unit::Unknown, 10, "OK   10 of 10 left"),
-            (Unit::Unknown, 11, "OK   11 left at once, 10"),
+        for (unit, count, name, limit_remaining, expected) in [
+            (Unit::Hour, None, "", 2, "OK   2 of 10 per hour left"),
+            (Unit::Second, None, "", 19, "OK   19 left at once, 10 per second"),
+            (Unit::Second, Some(90), "", 9, "OK   9 of 10 per 90 seconds left"),
+            (Unit::Unknown, None, "1500ms", 10, "OK   10 of 10 left"),
+            (Unit::Unknown, None, "", 11, "OK   11 left at once, 10"),
+            (Unit::Unknown, None, IN_FLIGHT, 3, "OK   3 of 10 in flight left"),
         ] {
-            let limit = RateLimit { requests_per_unit: 10, unit: unit.into(), ..RateLimit::default() };
+            let unit_multiplier = count.map(|count: u32| count.into());
+            let limit = RateLimit { requests_per_unit: 10, unit: unit.into(), name: name.to_owned(), unit_multiplier };
             let status = DescriptorStatus {
                 code: Code::Ok.into(),
                 current_limit: Some(limit),

@@ -17,8 +17,8 @@ use weir_policies::{
     Dialect, DomainOutline, Loaded, Outline, PROBLEMS_MAX, Problems, RowsBeside, check_warnings, load, load_dir_with,
     test_file,
 };
-use weir_settings::{PolicySource, Settings};
-use weir_text::{instant_text, spell};
+use weir_settings::{PolicySource, Settings, StoreKind};
+use weir_text::{amount, instant_text, spell};
 
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
@@ -64,7 +64,7 @@ pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut
         return traffic(directory, out);
     }
     let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
-    checked(loaded, &Source::from(directory), THE_SERVERS, strictness, out)
+    checked(loaded, &Source::from(directory), (THE_SERVERS, None), strictness, out)
 }
 
 /// As [`run`], for the policies that `weir serve` reads with these settings, or for `directory` in place of theirs.
@@ -81,30 +81,31 @@ pub fn run_settings(
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
         return Ok(());
     }
-    let of_settings = weir_app::source(&settings.policies);
+    let of_settings = weir_app::source(&settings.policies, u64::MAX);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
     let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
-    checked(loaded, &source, &of_server(settings.on_error.name()), strictness, out)
+    let of_settings = (&*of_server(settings.on_error.name()), Some(settings.store));
+    checked(loaded, &source, of_settings, strictness, out)
 }
 
 fn checked(
     mut loaded: Loaded,
     source: &Source,
-    servers: &str,
+    (on_error, store): (&str, Option<StoreKind>),
     strictness: Strictness,
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let rows = rows_beside(source, &loaded)?;
+    let rows = rows_beside(source, &loaded, store)?;
     check_warnings(&mut loaded);
-    write(&loaded, servers, out)?;
+    write(&loaded, on_error, out)?;
     if let Some(rows) = rows {
         writeln!(out, "{rows}")?;
     }
     judged(&loaded, strictness)
 }
 
-/// Checks the files of rows beside the policies, and returns their totals.
-fn rows_beside(source: &Source, loaded: &Loaded) -> Result<Option<String>, Failed> {
+/// Checks the files of rows beside the policies, and returns their totals, and whether this store uses them.
+fn rows_beside(source: &Source, loaded: &Loaded, store: Option<StoreKind>) -> Result<Option<String>, Failed> {
     let files = row_files(source.clone()).map_err(|error| Failed::Rows(vec![error.to_string()]))?;
     let beside = RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX).map_err(Failed::Rows)?;
     let (rows, places) = beside.into_parts();
@@ -115,7 +116,12 @@ fn rows_beside(source: &Source, loaded: &Loaded) -> Result<Option<String>, Faile
     if !problems.is_empty() {
         return Err(Failed::Rows(problems));
     }
-    let total = || format!("{} in {}", counted(rows.len(), "row"), counted(files.len(), "file"));
+    let effect = match store {
+        Some(StoreKind::Memory) => "",
+        Some(StoreKind::Redis) => ": ignored with Redis, weir rows import writes them",
+        None => ": in force with the memory store, ignored with Redis",
+    };
+    let total = || format!("{} in {}{effect}", counted(rows.len(), "row"), counted(files.len(), "file"));
     Ok((!files.is_empty()).then(total))
 }
 
@@ -334,18 +340,6 @@ pub(super) fn limit_in_words(limit: &Limit) -> String {
     format!("{}, {}", amount(limit), details(limit).join(", "))
 }
 
-/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`; `5 in flight` of requests.
-pub(super) fn amount(limit: &Limit) -> String {
-    if limit.algorithm().counts_permits() {
-        return format!("{} in flight", limit.requests());
-    }
-    let window = match limit.window().unit() {
-        Some(unit) => unit.name().to_owned(),
-        None => length(limit.window().us()),
-    };
-    format!("{} per {window}", limit.requests())
-}
-
 fn length(us: u64) -> String {
     spell(std::time::Duration::from_micros(us))
 }
@@ -376,6 +370,9 @@ fn numbers_of_plans(plans: &Plans, at: usize) -> Option<String> {
         let plan = printable(plan);
         match &limits[at] {
             Some(limit) => {
+                if limit.algorithm().counts_permits() {
+                    return format!("{plan}={}", amount(limit));
+                }
                 let (requests, window) = (limit.requests(), limit.window());
                 Numbers { name: Some(plan.into()), requests, window, burst: None }.to_string()
             }

@@ -11,12 +11,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use weir_engine::PolicySet;
+use weir_engine::{PolicySet, Row};
 use weir_lab::comparison::answers::{Answers, AnswersError, answers};
-use weir_lab::comparison::{Comparison, Direction, compare};
+use weir_lab::comparison::{Comparison, Direction, compare_with_rows};
 use weir_lab::simulation::traffic::Traffic;
-use weir_policies::files::Source;
-use weir_policies::{Dialect, Location, Problems, load};
+use weir_limiter::rows::ROWS_OF_PROCESS_MAX;
+use weir_policies::files::{Source, row_files};
+use weir_policies::{Dialect, Location, PROBLEMS_MAX, Problems, RowsBeside, load};
 
 use super::dialect::DialectArguments;
 
@@ -85,6 +86,9 @@ pub enum NoDiff {
     Policies(String),
     #[error("{0}")]
     Traffic(#[from] AnswersError),
+    /// Files of rows beside the policies are wrong; one line for each problem.
+    #[error("{}", .0.join("\n"))]
+    Rows(Vec<String>),
     /// `--fail-on answers` was given without traffic.
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
@@ -131,7 +135,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
             return Err(NoDiff::Policies(problems.collect::<Vec<_>>().join("\n")));
         }
     };
-    let comparison = compare(&old.policies, &new.policies);
+    let comparison = compare_with_rows(&old.policies, &new.policies, &rows_beside(diff)?);
     let answers = match &mut traffic {
         Some(traffic) => Some(answers(&old.policies, &new.policies, traffic)?),
         None => None,
@@ -144,6 +148,18 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     }
     out.flush()?;
     Ok(outcome(&report, &diff.fail_on))
+}
+
+/// The rows of the files beside the new policies, else beside the old ones.
+fn rows_beside(diff: &Diff) -> Result<Vec<Row>, NoDiff> {
+    for directory in [&diff.new, &diff.old] {
+        let files = row_files(Source::from(directory)).map_err(|error| NoDiff::Rows(vec![error.to_string()]))?;
+        if !files.is_empty() {
+            let rows = RowsBeside::read(&files, ROWS_OF_PROCESS_MAX, PROBLEMS_MAX).map_err(NoDiff::Rows)?;
+            return Ok(rows.into_parts().0);
+        }
+    }
+    Ok(Vec::new())
 }
 
 impl Report<'_> {

@@ -172,16 +172,19 @@ impl<'r> Request<'r> {
         }
         let mut tag = String::new();
         write_tag(&mut tag, &self.domain.name, entries.iter().copied(), &met.shared);
-        if let Some((number, limits)) = self.fitted.at(&tag) {
+        let row = self.rows.get(number).and_then(Option::as_ref);
+        if let Some((number, fitted)) = self.fitted.at(&tag) {
             let ShownOverride { until, by, reason, .. } = self.shown[number];
             let [until, by, reason] = [until, by, reason].map(|text| printable(text));
             writeln!(out, "    overridden until {until}, by {by}: {reason}")?;
-            for limit in limits {
+            // The row's limits follow below.
+            let has_row = row.is_some_and(|row| row.limits(rule).is_some());
+            for (_, limit) in fitted.limits().iter().enumerate().filter(|(at, _)| !has_row || fitted.names(*at)) {
                 let key = printable(&format!("{tag}{}", limit.id()));
                 writeln!(out, "      {}\n        key {key}", describe_limit(limit))?;
             }
         }
-        if let Some(row) = self.rows.get(number).and_then(Option::as_ref) {
+        if let Some(row) = row {
             self.row(row, rule, &tag, out)?;
         }
         if !rule.limits.is_empty() {
@@ -194,16 +197,16 @@ impl<'r> Request<'r> {
         Ok(())
     }
 
-    /// The row of a descriptor, and its limits in force.
+    /// The row of a descriptor, and its limits in force. Leaves out the limits that an override names. [rw-3]
     fn row(&self, row: &RowOfServer, rule: &Rule, tag: &str, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "    row: {}", row.line())?;
         let limits = row.limits(rule);
-        // An override comes before the row. [rw-3]
-        let is_overridden = limits.is_some() && self.fitted.at(tag).is_some();
-        if let Some(unused) = row.unused().or_else(|| is_overridden.then(|| "an override is in force".to_owned())) {
+        if let Some(unused) = row.unused() {
             return writeln!(out, "      not used: {unused}");
         }
-        for (written, limit) in rule.limits.iter().zip(limits.into_iter().flatten()) {
+        let is_overridden = |at: usize| self.fitted.at(tag).is_some_and(|(_, fitted)| fitted.names(at));
+        let limits = rule.limits.iter().zip(limits.into_iter().flatten()).enumerate();
+        for (_, (written, limit)) in limits.filter(|(at, _)| !is_overridden(*at)) {
             match limit {
                 Some(limit) => {
                     let key = printable(&format!("{tag}{}", limit.id()));

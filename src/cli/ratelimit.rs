@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use weir_lifecycle::OnHangup;
 use weir_settings::envoy_ratelimit::{self, Machine, Note};
 use weir_settings::otel::{self, TurnsOn};
-use weir_settings::{Layer, Problems, Setting, Settings};
+use weir_settings::{Layer, Problems, Program, Setting, Settings};
 
 use super::serve::{self, ServeError};
 
@@ -35,7 +35,8 @@ pub fn settings(environment: Vec<(OsString, OsString)>) -> Result<(Settings, Vec
     let reading = envoy_ratelimit::read(environment.iter().cloned(), &machine);
     let standard = otel::read(environment.iter().cloned(), TurnsOn::No);
     let layers = [reading.fixed, standard.settings, reading.variables, Layer::environment(environment), standard.last];
-    Ok((Settings::load(&layers)?, [reading.notes, standard.notes].concat()))
+    let settings = Settings { program: Program::Ratelimit, ..Settings::load(&layers)? };
+    Ok((settings, [reading.notes, standard.notes].concat()))
 }
 
 /// The number of cores that serve: `WEIR__RUNTIME__CORES`, or all.

@@ -5,6 +5,7 @@
 mod import;
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,17 +22,17 @@ use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent, RowField};
 use weir_engine::words::{counted, printable};
 use weir_engine::{Limit, Rule};
-use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
-use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors};
+use weir_limiter::rows::{RowMatch, RowRefused, RowTable, WriteResult, Written};
+use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors, VERSION_COLUMN};
 use weir_settings::Settings;
 use weir_store::{Clock as _, SystemClock};
 use weir_text::json::{JsonNumbers, JsonRow};
 
 pub use self::import::ImportError;
-use self::import::{Import, LineEnd, Pass, import};
+use self::import::{Import, LineEnd, Pass, RowToSend, import};
 use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ServerArguments};
-use super::args::rows::{AllArguments, ImportArguments, RowAction, SetRowArguments};
+use super::args::rows::{AllArguments, ExportArguments, ImportArguments, RowAction, SetRowArguments};
 use super::shown::{self, Kept, ShownNumbers};
 use super::signals::Signals;
 
@@ -40,6 +41,8 @@ const PATH: &str = "/rows";
 const BODY_BYTES: usize = 2 * 1_024 * 1_024;
 /// The server writes thousands of rows in one request.
 const BOUNDS: Bounds = Bounds { bytes_max: 64 * 1_024 * 1_024, timeout: Duration::from_secs(60) };
+/// The most pages of rows. A page of Redis is one SCAN, which reads hundreds of keys.
+const PAGES_MAX: u32 = 10_000_000;
 
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,9 @@ pub enum Failed {
     /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+    /// The server always names a next page.
+    #[error("{0} names a next page after {1} pages: it is no weir, or its store does not end")]
+    Endless(AdminServer, u32),
 }
 
 /// A row in an answer.
@@ -72,8 +78,20 @@ pub(super) struct ShownRow {
     until: Option<String>,
     #[serde(default)]
     note: Box<str>,
+    /// None from a server that does not list it.
+    version: Option<u64>,
     /// Why the row has no effect.
     unused: Option<String>,
+    /// The override in force that comes before the row. None also from a server that does not list it.
+    #[serde(rename = "override")]
+    overridden: Option<ShownRowOverride>,
+}
+
+/// The override of a row's descriptor in an answer.
+#[derive(Deserialize)]
+struct ShownRowOverride {
+    limits: Vec<Box<str>>,
+    until: String,
 }
 
 #[derive(Deserialize)]
@@ -126,16 +144,19 @@ enum ShownField {
     Descriptor,
     Entry(usize),
     Content,
+    /// That of the row which is there.
+    Version,
 }
 
-impl From<ShownField> for RowField {
-    fn from(field: ShownField) -> Self {
-        match field {
-            ShownField::Domain => Self::Domain,
-            ShownField::Descriptor => Self::Descriptor,
-            ShownField::Entry(position) => Self::Entry(position),
-            ShownField::Content => Self::Content,
-        }
+impl ShownField {
+    fn of_row(self) -> Option<RowField> {
+        Some(match self {
+            Self::Domain => RowField::Domain,
+            Self::Descriptor => RowField::Descriptor,
+            Self::Entry(position) => RowField::Entry(position),
+            Self::Content => RowField::Content,
+            Self::Version => return None,
+        })
     }
 }
 
@@ -174,15 +195,27 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
             }
             Ok(())
         }),
-        RowAction::Export(arguments) => {
-            writeln!(out, "{ROW_HEAD}")?;
+        RowAction::Export(ExportArguments { all, versions }) => {
+            let with_version = |line: &str, version: &dyn Display| match versions {
+                true => format!("{line},{version}"),
+                false => line.to_owned(),
+            };
+            writeln!(out, "{}", with_version(ROW_HEAD, &VERSION_COLUMN))?;
             // A row can be in two pages.
             let mut seen = SeenDescriptors::default();
-            each_page(arguments, |page| {
+            each_page(all, |page| {
                 for shown in &page.rows {
+                    let version = shown.version.map(|version| version.to_string()).unwrap_or_default();
+                    if *versions && version.is_empty() {
+                        writeln!(
+                            notes,
+                            "weir: the server lists no version of {}: a line without it replaces any row",
+                            shown.line()
+                        )?;
+                    }
                     match shown.row() {
                         Some(row) if seen.insert(&row, 0).is_err() => {}
-                        Some(row) => writeln!(out, "{}", row_file::row_line(&row))?,
+                        Some(row) => writeln!(out, "{}", with_version(&row_file::row_line(&row), &version))?,
                         None => writeln!(notes, "weir: skipped a row of a newer weir: {}", shown.line())?,
                     }
                 }
@@ -195,7 +228,8 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
 
 fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     let ImportArguments { file, skip, redis, server } = arguments;
-    let mut run = |send: &mut dyn FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, Failed>, notes: &mut dyn Write| {
+    let mut run = |send: &mut dyn FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, Failed>,
+                   notes: &mut dyn Write| {
         let interrupted = interrupted().map_err(AppError::Start)?;
         let import_of = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
         import(&import_of, send, out, notes)
@@ -204,14 +238,6 @@ fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn
         return run(&mut |pass, rows| by_server(server, pass, &rows), notes);
     };
     into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |redis| {
-        if let Some(rule) = redis.table.rule_of_second_store() {
-            writeln!(
-                notes,
-                "weir: the rule {} has one limit per second: if the servers have redis.per_second.url, import with this \
-                 setting too, or its rows have no effect",
-                printable(&rule)
-            )?;
-        }
         run(&mut |pass, rows| Ok(redis.write(pass, rows)), notes)
     })
 }
@@ -237,7 +263,7 @@ fn one(domain: &str, entries: &[(String, String)]) -> String {
     format!("{PATH}?domain={}&descriptor={}", encoded(domain), encoded(&spell_pairs(entries)))
 }
 
-fn ask<T: DeserializeOwned>(
+fn ask<T: DeserializeOwned + Send + 'static>(
     server: &ServerArguments,
     method: Method,
     path: &str,
@@ -248,14 +274,34 @@ fn ask<T: DeserializeOwned>(
 
 fn each_page(arguments: &AllArguments, mut show: impl FnMut(&Page) -> Result<(), io::Error>) -> Result<(), Failed> {
     let AllArguments { domain, server } = arguments;
-    let mut after = None;
+    let mut cursor = PageCursor::default();
     loop {
-        let page: Page = ask(server, Method::GET, &page_path(domain.as_deref(), after.as_deref(), ""), String::new())?;
+        let path = page_path(domain.as_deref(), cursor.after.as_deref(), "");
+        let page: Page = ask(server, Method::GET, &path, String::new())?;
         show(&page)?;
-        after = page.next;
-        if after.is_none() {
+        if !cursor.moves_to(page.next, &server.server)? {
             return Ok(());
         }
+    }
+}
+
+/// Which page comes next.
+#[derive(Default)]
+struct PageCursor {
+    /// None for the first page.
+    after: Option<String>,
+    pages: u32,
+}
+
+impl PageCursor {
+    /// Goes to the next page, if there is one.
+    fn moves_to(&mut self, next: Option<String>, server: &AdminServer) -> Result<bool, Failed> {
+        self.pages += 1;
+        if next.is_some() && (next == self.after || self.pages >= PAGES_MAX) {
+            return Err(Failed::Endless(server.clone(), self.pages));
+        }
+        self.after = next;
+        Ok(self.after.is_some())
     }
 }
 
@@ -268,13 +314,12 @@ fn page_path(domain: Option<&str>, after: Option<&str>, more: &str) -> String {
 
 fn prune(arguments: &AllArguments, out: &mut dyn Write) -> Result<(), Failed> {
     let AllArguments { domain, server } = arguments;
-    let (mut after, mut removed) = (None, 0);
+    let (mut cursor, mut removed) = (PageCursor::default(), 0);
     loop {
-        let path = page_path(domain.as_deref(), after.as_deref(), "ended=true");
+        let path = page_path(domain.as_deref(), cursor.after.as_deref(), "ended=true");
         let pruned: Pruned = ask(server, Method::DELETE, &path, String::new())?;
         removed += pruned.removed;
-        after = pruned.next;
-        if after.is_none() {
+        if !cursor.moves_to(pruned.next, &server.server)? {
             return Ok(writeln!(out, "removed {}", counted(removed, "row"))?);
         }
     }
@@ -347,15 +392,15 @@ fn json_text(row: &Row) -> String {
 impl ShownRow {
     /// Returns the row. `None` if this program cannot represent the server's answer.
     fn row(&self) -> Option<Row> {
-        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
+        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
         let limits = limits.iter().map(JsonNumbers::from).collect();
         let (domain, descriptor, plan) = (domain.clone(), descriptor.clone(), plan.clone());
-        JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone() }.row().ok()
+        JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone(), version: None }.row().ok()
     }
 
     /// One line for people.
     fn line(&self) -> String {
-        let Self { domain, descriptor, plan, limits, until, note, unused: _ } = self;
+        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
         let content = match plan {
             Some(plan) => format!("plan {}", printable(plan)),
             None => shown::text(limits),
@@ -370,9 +415,17 @@ impl ShownRow {
         line
     }
 
-    /// A second line, if the row has no effect.
+    /// More lines, if the row has no effect, or an override comes before it.
     fn no_effect(&self) -> String {
-        self.unused.as_ref().map(|unused| format!("\n  not used: {}", printable(unused))).unwrap_or_default()
+        let mut lines = String::new();
+        if let Some(unused) = &self.unused {
+            lines.push_str(&format!("\n  not used: {}", printable(unused)));
+        }
+        if let Some(ShownRowOverride { limits, until }) = &self.overridden {
+            let limits: Vec<String> = limits.iter().map(|name| printable(name)).collect();
+            lines.push_str(&format!("\n  override of {}   until {}", limits.join(", "), printable(until)));
+        }
+        lines
     }
 
     fn lines(&self) -> String {
@@ -381,11 +434,11 @@ impl ShownRow {
 }
 
 /// Sends a batch of rows to a running server.
-fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<LineEnd>, Failed> {
+fn by_server(server: &ServerArguments, pass: Pass, rows: &[RowToSend]) -> Result<Vec<LineEnd>, Failed> {
     let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
     let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
-    for (at, row) in rows.iter().enumerate() {
-        body.push_str(&json_text(row));
+    for (at, RowToSend { row, over }) in rows.iter().enumerate() {
+        body.push_str(&json!(JsonRow { version: *over, ..JsonRow::from(row) }).to_string());
         body.push('\n');
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
             let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
@@ -393,7 +446,9 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[Row]) -> Result<Vec<L
                 ShownResult::Word(word) if word == "written" => LineEnd::Written,
                 ShownResult::Word(_) => LineEnd::Same,
                 ShownResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
-                ShownResult::Refused { refused, field, .. } => LineEnd::Refused(field.map(Into::into), refused),
+                ShownResult::Refused { refused, field, .. } => {
+                    LineEnd::Refused(field.and_then(ShownField::of_row), refused)
+                }
             }));
         }
     }
@@ -422,21 +477,44 @@ fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), 
 }
 
 impl Direct<'_> {
-    fn write(&self, pass: Pass, rows: Vec<Row>) -> Vec<LineEnd> {
+    fn write(&self, pass: Pass, rows: Vec<RowToSend>) -> Vec<LineEnd> {
         let refused = |refused: RowRefused| match refused {
             RowRefused::Store(_) | RowRefused::Unread(_) => LineEnd::Unconfirmed(refused.to_string()),
             _ => LineEnd::Refused(refused.field(), refused.to_string()),
         };
+        let of_version = |version| RowMatch::Versions([version].into());
+        let rows = rows.into_iter().map(|RowToSend { row, over }| (row, over.map(of_version))).collect();
         if pass == Pass::Check {
-            let check = |row: &Row| self.table.check(row).map_or_else(refused, |()| LineEnd::Same);
-            return rows.iter().map(check).collect();
+            let checked = self.runtime.block_on(self.table.check_matching(rows)).into_iter();
+            return checked.map(|checked| checked.map_or_else(refused, |()| LineEnd::Same)).collect();
         }
-        let written = self.runtime.block_on(self.table.write(rows)).into_iter();
+        let written = self.runtime.block_on(self.table.write_matching("", rows)).into_iter();
         let end = |written: Written| match written.result {
-            WriteResult::Written => LineEnd::Written,
+            WriteResult::Written | WriteResult::FoundWritten(_) => LineEnd::Written,
             // An import sends each descriptor once.
             WriteResult::Same | WriteResult::Replaced => LineEnd::Same,
         };
         written.map(|written| written.map_or_else(refused, end)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `weir rows list` and `prune` asked a server that always names a next page for ever.
+    #[test]
+    fn a_next_page_that_never_ends_is_an_error() {
+        let server = AdminServer::default();
+        let mut cursor = PageCursor::default();
+        for next in ["0-0-5", "0-0-3", "0-1-0"] {
+            assert!(cursor.moves_to(Some(next.to_owned()), &server).unwrap());
+        }
+        let error = cursor.moves_to(Some("0-1-0".to_owned()), &server).unwrap_err().to_string();
+        assert!(error.starts_with("127.0.0.1:6070 names a next page after 4 pages"), "{error}");
+        let mut cursor = PageCursor { after: None, pages: PAGES_MAX - 1 };
+        assert!(!cursor.moves_to(None, &server).unwrap());
+        let mut cursor = PageCursor { after: None, pages: PAGES_MAX - 1 };
+        assert!(cursor.moves_to(Some("0-0-5".to_owned()), &server).is_err());
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
     {
         let _within = runtime.enter();
         // Called before the first log line, because the log file can be at its size limit.
-        weir_lifecycle::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
+        weir_lifecycle::ignore_signals().map_err(|error| no_signals(&error))?;
     }
     weir_app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
     opening();

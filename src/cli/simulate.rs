@@ -21,7 +21,7 @@ use tokio::time::interval;
 use weir_engine::words::counted;
 use weir_lab::simulation::report::Report;
 use weir_lab::simulation::traffic::Traffic;
-use weir_lab::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
+use weir_lab::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, simulate};
 
 use self::files::{Inputs, Results};
 use super::bar::Bar;
@@ -63,6 +63,14 @@ pub struct SimulateArguments {
     pub max_requests: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The results are those of all requests.
+    Whole,
+    /// Some requests were not decided, because their rules depend on hidden values.
+    Part,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// Traffic or policies are wrong; one line for each problem.
@@ -70,9 +78,6 @@ pub enum SimulateError {
     Input(String),
     #[error("{0}")]
     Output(String),
-    /// The reader of standard output has closed it.
-    #[error("standard output is closed")]
-    Closed,
     /// The user stopped the simulation. Contains which results exist.
     #[error("interrupted: {0}")]
     Interrupted(&'static str),
@@ -91,25 +96,20 @@ pub fn run(
     arguments: &SimulateArguments,
     mut out: impl Write + Send + 'static,
     mut notes: impl Write + Send + 'static,
-) -> Result<(), SimulateError> {
+) -> Result<Outcome, SimulateError> {
     let (traffic, simulated) = open(arguments)?;
     let SimulateArguments { json, csv, html, .. } = arguments;
     let options = [("--json", json.as_deref()), ("--csv", csv.as_deref()), ("--html", html.as_deref())];
     let policies = simulated.iter().flat_map(Simulated::files).map(PathBuf::as_path);
     let inputs = Inputs::of(policies.chain([arguments.traffic.as_path()]));
     let [json, csv, html] = files::targets(options, &inputs)?;
-    for one in &simulated {
-        if let Some(warning) = hidden_values(&traffic, one.policies()) {
-            // A failure to write warnings does not matter.
-            let _ = writeln!(notes, "weir: {warning}");
-            break;
-        }
-    }
     for warning in traffic.rows().into_iter().flat_map(|rows| simulated.iter().filter_map(|one| one.set_rows(rows))) {
+        // A failure to write warnings does not matter.
         let _ = writeln!(notes, "weir: {warning}");
     }
     let mut interrupts = Interrupts::listen().map_err(|error| cannot_start(&error))?;
     let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize, &mut interrupts)?;
+    let outcome = if report.traffic.could_not_tell > 0 { Outcome::Part } else { Outcome::Whole };
     let mut results = Results::default();
     results.add(json, || {
         let json = serde_json::to_string_pretty(&report);
@@ -123,7 +123,7 @@ pub fn run(
         Some(Ok(())) => results.put_in_place()?,
         failed => {
             results.clear();
-            return failed.unwrap_or(Err(NOTHING));
+            return Err(failed.and_then(Result::err).unwrap_or(NOTHING));
         }
     }
     let is_terminal = if document.is_some() { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
@@ -139,10 +139,13 @@ pub fn run(
     let written = interrupts.or(write, || {}).map_err(|error| cannot_start(&error))?;
     let part =
         if results.is_empty() { "the output is incomplete" } else { "files are written, the output is incomplete" };
-    written.ok_or(SimulateError::Interrupted(part))?.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => SimulateError::Closed,
-        _ => SimulateError::Output(format!("cannot write: {error}")),
-    })
+    match written.ok_or(SimulateError::Interrupted(part))? {
+        // A reader that stops early does not change the outcome.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(SimulateError::Output(format!("cannot write: {error}")))
+        }
+        _ => Ok(outcome),
+    }
 }
 
 fn cannot_start(error: &io::Error) -> SimulateError {

@@ -31,6 +31,7 @@ const NESTING_MAX: u32 = 64;
 pub struct Regex {
     text: Box<str>,
     parsed: Hir,
+    built_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,9 +79,9 @@ impl Regex {
         if parsed.properties().look_set().contains_word_unicode() {
             return Err(whole(r"Unicode word boundaries are not supported: write (?-u:\b) in place of \b".to_owned()));
         }
-        let regex = Self { text: text.into(), parsed };
+        let regex = Self { text: text.into(), parsed, built_bytes: 0 };
         match Automaton::new(&[Source::Regex(&regex)], REGEX_AUTOMATON_BYTES_MAX) {
-            Some(_) => Ok(regex),
+            Some(automaton) => Ok(Self { built_bytes: automaton.bytes(), ..regex }),
             None => Err(whole(format!(
                 "its automaton takes more than {REGEX_AUTOMATON_BYTES_MAX} bytes: repeat less, and write [0-9] in place of \\d and \
                  [0-9A-Za-z_] in place of \\w: \\d and \\w match all of Unicode"
@@ -92,6 +93,11 @@ impl Regex {
         &self.text
     }
 
+    /// The bytes of the automaton of this regular expression alone. The time that a build takes grows with them.
+    pub fn built_bytes(&self) -> usize {
+        self.built_bytes
+    }
+
     /// Whether the whole value matches. Builds an automaton each time, so decisions do not call it.
     pub fn matches(&self, value: &str) -> bool {
         let automaton = Automaton::new(&[Source::Regex(self)], REGEX_AUTOMATON_BYTES_MAX);
@@ -101,7 +107,7 @@ impl Regex {
 
 /// The source of one pattern in an automaton.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source<'a> {
+pub enum Source<'a> {
     Wildcard(&'a Pattern),
     Regex(&'a Regex),
 }
@@ -134,13 +140,13 @@ impl Source<'_> {
     }
 }
 
-/// Patterns of both kinds, in their order.
+/// Patterns of both kinds, in their order. In a box, because it has 800 bytes and most keys have none.
 #[derive(Clone)]
-pub(super) struct Automaton(dense::DFA<Vec<u32>>);
+pub struct Automaton(Box<dense::DFA<Vec<u32>>>);
 
 impl Automaton {
     /// None if the automaton would need more bytes.
-    pub(super) fn new(sources: &[Source<'_>], bytes_max: usize) -> Option<Self> {
+    pub fn new(sources: &[Source<'_>], bytes_max: usize) -> Option<Self> {
         let parsed: Vec<Hir> = sources.iter().map(|source| source.parsed()).collect();
         let config =
             thompson::Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(bytes_max));
@@ -152,33 +158,33 @@ impl Automaton {
             .dfa_size_limit(Some(bytes_max))
             // Building and storing the states of many patterns costs the most. The limit stops the build early.
             .determinize_size_limit(Some(bytes_max / 4));
-        dense::Builder::new().configure(config).build_from_nfa(&nfa).ok().map(Self)
+        dense::Builder::new().configure(config).build_from_nfa(&nfa).ok().map(|dfa| Self(Box::new(dfa)))
     }
 
     /// The first source that the whole value matches.
-    pub(super) fn first(&self, value: &str) -> Option<usize> {
+    pub fn first(&self, value: &str) -> Option<usize> {
         let input = Input::new(value).anchored(Anchored::Yes);
         // Only automata built with other options return errors.
         let found = self.0.try_search_fwd(&input).ok()??;
         Some(found.pattern().as_usize())
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.memory_usage()
     }
 
     /// The state before the first byte of a value.
-    pub(super) fn begin(&self) -> Option<Progress> {
+    pub fn begin(&self) -> Option<Progress> {
         let at = self.0.start_state_forward(&Input::new("").anchored(Anchored::Yes)).ok()?;
         Some(Progress { at, found: None })
     }
 
-    pub(super) fn read(&self, reading: Progress, byte: u8) -> Progress {
+    pub fn read(&self, reading: Progress, byte: u8) -> Progress {
         self.reached(self.0.next_state(reading.at, byte), reading.found)
     }
 
     /// The first source that the value matches if it ends here.
-    pub(super) fn end(&self, reading: Progress) -> Option<usize> {
+    pub fn end(&self, reading: Progress) -> Option<usize> {
         let found = self.reached(self.0.next_eoi_state(reading.at), reading.found).found;
         found.map(|found| found as usize)
     }
@@ -190,14 +196,14 @@ impl Automaton {
     }
 
     /// The class of a byte. Bytes of one class lead from each state to the same state.
-    pub(super) fn byte_class(&self, byte: u8) -> u8 {
+    pub fn byte_class(&self, byte: u8) -> u8 {
         self.0.byte_classes().get(byte)
     }
 }
 
 /// The state of an automaton after some bytes of a value, and the first source that these bytes match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Progress {
+pub struct Progress {
     at: StateID,
     found: Option<u32>,
 }

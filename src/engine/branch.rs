@@ -1,7 +1,7 @@
 //! Which descriptor of one key a value meets. [mt-2]
 //!
-//! A hash map finds a text, the lengths of networks find a network, and one automaton finds wildcards and regular
-//! expressions. The cost does not grow with their number. Not here: levels of descriptors, and the order of keys
+//! A hash map finds a text, the lengths of networks find a network, and one pass over the value finds wildcards and
+//! regular expressions. The cost does not grow with their number. Not here: levels of descriptors, and the order of keys
 //! (policy.rs).
 
 use std::borrow::Cow;
@@ -12,9 +12,7 @@ use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX, Source};
 use super::matcher::Matcher;
 use super::network::{Network, Networks};
 use super::pattern::{Pattern, SharedBy};
-
-/// Up to this many wildcards are compared one after the other, which takes no longer than an automaton.
-const COMPARED_MAX: usize = 8;
+use super::wildcards::{COMPARED_MAX, FirstWildcard, TooCostly};
 
 /// Where one entry leads, for `explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +57,17 @@ pub enum Lead<'p> {
 pub(super) enum Unfit {
     /// This regular expression, the first of its key, needs too large an automaton together with the other patterns of
     /// the key.
-    TooLarge,
+    TooLarge {
+        bytes_max: usize,
+    },
     /// More wildcards and regular expressions than the bound.
     TooMany,
+    Wildcards(TooCostly),
 }
 
 /// The wildcards of one key need an automaton of more than [`AUTOMATON_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLarge;
+pub struct TooLarge;
 
 /// The part of a policy about one key at one place.
 #[derive(Debug)]
@@ -117,8 +118,10 @@ struct Group<N> {
 struct Patterns {
     wildcards: Vec<(u32, Pattern)>,
     regexes: usize,
-    /// None if the wildcards are compared one after the other.
+    /// None if the key has only wildcards, and they are few or need too large an automaton.
     automaton: Option<Automaton>,
+    /// Finds wildcards without an automaton.
+    wildcard: FirstWildcard,
     /// The group of each pattern of the automaton.
     numbers: Vec<u32>,
 }
@@ -171,7 +174,7 @@ impl<N> Branch<N> {
         let Patterns { wildcards, regexes, .. } = &self.patterns;
         let (has_regex, count) = (*regexes > 0, wildcards.len() + regexes);
         if !has_regex && (count <= COMPARED_MAX || count > PATTERNS_MAX) {
-            return Ok(());
+            return self.seal_wildcards(bytes_left);
         }
         if count > PATTERNS_MAX {
             return Err(Unfit::TooMany);
@@ -191,17 +194,34 @@ impl<N> Branch<N> {
         // The build of an automaton that becomes too large takes as long as a full one, so it uses as many of the
         // remaining bytes.
         *bytes_left -= automaton.as_ref().map_or(bytes_max, Automaton::bytes).min(*bytes_left);
-        if has_regex && automaton.is_none() {
-            return Err(Unfit::TooLarge);
+        match automaton {
+            None if has_regex => Err(Unfit::TooLarge { bytes_max }),
+            None => self.seal_wildcards(bytes_left),
+            Some(_) => {
+                self.patterns.automaton = automaton;
+                self.patterns.numbers = numbers;
+                Ok(())
+            }
         }
-        self.patterns.automaton = automaton;
-        self.patterns.numbers = numbers;
+    }
+
+    fn seal_wildcards(&mut self, bytes_left: &mut usize) -> Result<(), Unfit> {
+        let patterns = self.patterns.wildcards.iter().map(|(_, pattern)| pattern);
+        self.patterns.wildcard = FirstWildcard::new(patterns, bytes_left).map_err(Unfit::Wildcards)?;
         Ok(())
     }
 
-    /// The first regular expression, in file order.
-    pub(super) fn first_regex(&self) -> Option<&Matcher> {
-        self.groups.iter().map(|group| &group.matcher).find(|matcher| matches!(matcher, Matcher::Regex(_)))
+    /// The descriptor that an error names: the first regular expression in file order, or the wildcard.
+    pub(super) fn named_by(&self, unfit: Unfit) -> Option<&Matcher> {
+        match unfit {
+            Unfit::TooLarge { .. } | Unfit::TooMany => {
+                self.groups.iter().map(|group| &group.matcher).find(|matcher| matches!(matcher, Matcher::Regex(_)))
+            }
+            Unfit::Wildcards(costly) => {
+                let (number, _) = self.patterns.wildcards.get(costly.position())?;
+                Some(&self.group(*number).matcher)
+            }
+        }
     }
 
     /// The descriptor with exactly this value, alone or in a list, or with this text as its wildcard.
@@ -233,9 +253,10 @@ impl<N> Branch<N> {
 
     /// The first wildcard or regular expression that matches the value.
     pub(super) fn pattern(&self, value: &str) -> Option<FoundPattern<'_, N>> {
-        self.source(match &self.patterns.automaton {
+        let Patterns { wildcards, automaton, wildcard, .. } = &self.patterns;
+        self.source(match automaton {
             Some(automaton) => automaton.first(value)?,
-            None => self.patterns.wildcards.iter().position(|(_, pattern)| pattern.matches(value))?,
+            None => wildcard.first(value, wildcards.iter().map(|(_, pattern)| pattern))?,
         })
     }
 
@@ -254,7 +275,7 @@ impl<N> Branch<N> {
         Some(FoundPattern { order: group.order, step, node: &group.node })
     }
 
-    /// The automaton of the wildcards and regular expressions. This call builds it if a key has few wildcards.
+    /// The automaton of the wildcards and regular expressions. This call builds it if decisions use none.
     /// Fails when the automaton would be too large.
     pub(super) fn automaton(&self) -> Result<Option<Cow<'_, Automaton>>, TooLarge> {
         let Patterns { wildcards, regexes, automaton, .. } = &self.patterns;

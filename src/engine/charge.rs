@@ -1,5 +1,8 @@
 //! A charge: one limit's part of a decision, with the hits that it consumes, refunds or reports. [dc-1]
 
+use std::num::NonZeroU64;
+
+use super::algorithm::StateKind;
 use super::descriptor::Hits;
 use super::limit::Limit;
 use super::time::Bounds;
@@ -14,7 +17,7 @@ pub enum Operation {
     Consume(Hits),
     /// Charges nothing, and returns the verdict for 1 hit.
     Peek,
-    /// Gives this many hits back. A refund is never over.
+    /// Gives this many hits back, or none. A refund is never over.
     Refund(Hits),
     /// Charges this many hits with any verdict, because the usage has already happened.
     Report(Hits),
@@ -28,6 +31,11 @@ impl Operation {
             Self::Peek | Self::Report(_) => 1,
             Self::Refund(_) => 0,
         }
+    }
+
+    /// Whether it adds hits to the state.
+    pub const fn adds(self) -> bool {
+        matches!(self, Self::Consume(_) | Self::Report(_))
     }
 }
 
@@ -71,18 +79,59 @@ pub struct Charge<'a> {
     pub key: &'a str,
     pub limit: &'a Limit,
     pub operation: Operation,
-    /// The descriptor of the request, by position.
-    pub group: u16,
     pub role: Role,
     /// The id of the rule whose portion of a bounded store holds the state.
     pub owner: u32,
     /// The boundaries of a calendar window; None for every other limit.
     pub bounds: Option<Bounds>,
+    pub origin: Origin,
+}
+
+/// Where a charge comes from. Its caller counts and answers by it. No decision depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The descriptor of the request, by position.
+    pub group: u16,
+    /// The limit's position in its rule.
+    pub position: u8,
+    /// The role by the policies, and by the settings except `shadow_mode`.
+    pub role: Role,
+    /// Whether it is the only limit of its rule, or the limit of the request, and the rule of the descriptor has no rows.
+    pub is_single: bool,
+    /// Whether a row sets the limits of the descriptor. [rw-2]
+    pub has_row: bool,
+    /// Whether its limit does not apply now: a settle gives back on its key, and does nothing else. [te-4]
+    pub is_outside_term: bool,
+    /// Whether the cache of denials had a denial of its key. [dn-1]
+    pub is_known: bool,
+    /// Whether the store of this process decided it, because no other store answered. [st-4]
+    pub is_local: bool,
+    /// How long the limit applies from the reading of weir's clock on, at least 1. None if it never ends. [te-3]
+    pub ends_after: Option<NonZeroU64>,
+}
+
+impl Origin {
+    /// Of a charge that is made from no request.
+    pub const NONE: Self = Self {
+        group: 0,
+        position: 0,
+        role: Role::Enforced,
+        is_single: false,
+        has_row: false,
+        is_outside_term: false,
+        is_known: false,
+        is_local: false,
+        ends_after: None,
+    };
 }
 
 impl<'a> Charge<'a> {
     /// A charge that is the only one of its decision.
     pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
-        Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
+        Self { key, limit, operation, role: Role::Enforced, owner: 0, bounds: None, origin: Origin::NONE }
+    }
+    /// What the charge counts with: its limit, within the boundaries of a calendar's windows.
+    pub fn kind(&self) -> StateKind {
+        self.limit.kind().within(self.bounds)
     }
 }

@@ -25,28 +25,30 @@ impl Rise {
         Some(Self::between(before, kind.counted(&outcome.state, outcome.now)?))
     }
 
-    /// The effect of a decision on the count of the key of `charges[at]`; `places` are the indices of
-    /// [`key_indices`](super::decision::key_indices). None if the algorithm has no windows, or if an earlier charge is
-    /// on the same key: the result for that charge covers both.
-    pub fn of_key(charges: &[Charge<'_>], places: &[u16], decision: &Decision, mode: Mode, at: usize) -> Option<Self> {
-        let kind = charges[at].limit.kind();
-        let first = &decision.outcomes[at];
-        let before = kind.counted(&first.before, first.now)?;
+    /// The effects of a decision on the counts of its keys, each with the position of the key's first charge. `places` are
+    /// the indices of [`key_indices`](super::decision::key_indices). Algorithms without windows have none.
+    pub fn of_keys(charges: &[Charge<'_>], places: &[u16], decision: &Decision, mode: Mode) -> Vec<(usize, Self)> {
         // A key in two stores has two states and two clocks.
-        let is_same = |i: usize| places[i] == places[at] && decision.outcomes[i].now == first.now;
-        if (0..at).any(is_same) {
-            return None;
-        }
-        let mut same = (at..charges.len()).filter(|&i| is_same(i));
+        let state = |i: usize| (places[i], decision.outcomes[i].now);
+        let mut sorted: Vec<usize> = (0..charges.len()).collect();
+        sorted.sort_by_key(|&i| state(i));
+        let of_state = sorted.chunk_by(|&one, &other| state(one) == state(other));
+        of_state.filter_map(|same| Some((same[0], Self::of_state(charges, same, decision, mode)?))).collect()
+    }
+
+    /// The effect of these charges, which are all those on one state.
+    fn of_state(charges: &[Charge<'_>], same: &[usize], decision: &Decision, mode: Mode) -> Option<Self> {
+        let (kind, first) = (charges[same[0]].limit.kind(), &decision.outcomes[same[0]]);
+        let before = kind.counted(&first.before, first.now)?;
         if decision.denied && mode == Mode::Atomic {
             // Then outcomes show the state before the decision, although some charges are in force. [dc-4] [dc-7]
-            let count =
-                same.fold(before.count, |count, i| written_when_denied(&charges[i], &decision.outcomes[i], count));
-            let written = kind.left(&first.before, Effect::Add(count - before.count), first.now)?;
+            let written = |count, &i: &usize| written_when_denied(&charges[i], &decision.outcomes[i], count);
+            let count = same.iter().fold(before.count, written);
+            let written = kind.step(&first.before, Effect::Add(count - before.count), first.now);
             return Some(Self { from: before.count, window: kind.counted(&written, first.now)? });
         }
-        let last = same.next_back().unwrap_or(at);
-        Some(Self::between(before, kind.counted(&decision.outcomes[last].state, first.now)?))
+        let last = &decision.outcomes[same[same.len() - 1]];
+        Some(Self::between(before, kind.counted(&last.state, first.now)?))
     }
 
     fn between(before: CountedWindow, after: CountedWindow) -> Self {

@@ -8,7 +8,10 @@ use super::descriptor::Hits;
 use super::escape::escape;
 use super::lease::Lease;
 use super::share::Shares;
-use super::time::{CalendarUnit, Micros, Term, Unit, Window};
+use super::time::{CalendarUnit, Term, Unit, Window};
+
+/// The most limits of one rule.
+pub const LIMITS_PER_RULE_MAX: usize = 8;
 
 /// A limit with checked numbers. Two limits of equal shape share states, even if their numbers differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,11 +79,16 @@ impl Limit {
         Ok(limit)
     }
 
-    /// A fixed window of one unit: the form of a limit of the request, and the default of policies.
+    /// A fixed window of one unit: the default of policies.
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
-        match Self::new(requests, unit.window(), Algorithm::FIXED_WINDOW) {
+        Self::per_window(requests, unit.window())
+    }
+
+    /// A fixed window: the form of a limit of the request. [mt-6]
+    pub fn per_window(requests: u32, window: Window) -> Self {
+        match Self::new(requests, window, Algorithm::FIXED_WINDOW) {
             Ok(limit) => limit,
-            Err(error) => unreachable!("every unit is a window: {error}"),
+            Err(error) => unreachable!("a fixed window has no bounds of its own: {error}"),
         }
     }
 
@@ -134,21 +142,6 @@ impl Limit {
 
     pub const fn kind(&self) -> &StateKind {
         &self.kind
-    }
-
-    /// Whether the limit applies at this instant. If not, decisions ignore it. [te-1]
-    #[inline]
-    pub fn applies_at(&self, now: Micros) -> bool {
-        match &self.term {
-            None => true,
-            Some(term) => term.holds(now),
-        }
-    }
-
-    /// The time until the limit's term ends. None if it never ends.
-    pub fn ends_after(&self, now: Micros) -> Option<Micros> {
-        let until = self.term.as_ref()?.until();
-        (until < Term::NO_END).then(|| until.saturating_sub(now))
     }
 
     /// The calendar of the limit's windows, if they follow one.

@@ -18,49 +18,21 @@ pub struct Network {
     length: u8,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// It does not begin with an address.
+    #[error("an address and a length are needed, such as 10.0.0.0/8 or 2001:db8::/32")]
     NoAddress,
-    /// The part after the slash is not a length.
+    #[error("write the length of the network in bits after the slash, such as 10.0.0.0/8")]
     NoLength,
     /// The length is larger than the number of bits of an address.
-    TooLong {
-        /// The number of bits of an address.
-        bits: u8,
-    },
-    /// It has a netmask in place of the length.
-    Netmask {
-        /// The same network with a length.
-        meant: Network,
-    },
-    /// The address has bits beyond the network's length.
-    HostBits {
-        /// The network of that length that contains the address.
-        meant: Network,
-        /// The single address.
-        host: Network,
-    },
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoAddress => f.write_str("an address and a length are needed, such as 10.0.0.0/8 or 2001:db8::/32"),
-            Self::NoLength => {
-                f.write_str("write the length of the network in bits after the slash, such as 10.0.0.0/8")
-            }
-            Self::TooLong { bits } => write!(f, "the length must be at most {bits}"),
-            Self::Netmask { meant } => write!(f, "a length is needed in place of the netmask: write {meant}"),
-            Self::HostBits { meant, host } => {
-                write!(
-                    f,
-                    "the address has bits beyond the first {}: write {meant}, or {host} for this address",
-                    meant.length
-                )
-            }
-        }
-    }
+    #[error("the length must be at most {bits}")]
+    TooLong { bits: u8 },
+    /// It has a netmask in place of the length. `meant` has the length.
+    #[error("a length is needed in place of the netmask: write {meant}")]
+    Netmask { meant: Network },
+    /// `meant` is the network of that length that contains the address, and `host` the single address.
+    #[error("the address has bits beyond the first {}: write {meant}, or {host} for this address", meant.length)]
+    HostBits { meant: Network, host: Network },
 }
 
 impl Network {
@@ -121,49 +93,26 @@ impl Network {
         Self { bits: cut(self.bits, length), length, ..self }
     }
 
-    /// The first address as IPv4, and the number of bits that all addresses share. None for IPv6.
-    pub(super) const fn v4(&self) -> Option<(u32, u8)> {
-        if self.is_v6 { None } else { Some(((self.bits >> 96) as u32, self.length)) }
-    }
-
-    /// An address in this network and in none of the others. None if the others cover all of it.
-    pub(super) fn address_beside(&self, others: &[Self]) -> Option<Self> {
-        let inside: Vec<Self> = others.iter().filter(|other| self.covers(other)).copied().collect();
-        if inside.contains(self) {
-            return None;
-        }
-        let most = if self.is_v6 { 128 } else { 32 };
-        if inside.is_empty() {
-            // The second address of a network is more often a host than the first.
-            let bits = if self.length < most { self.bits | 1 << (128 - most) } else { self.bits };
-            return Some(Self { bits, length: most, ..*self });
-        }
-        let zero = Self { length: self.length + 1, ..*self };
-        let one = Self { bits: self.bits | 1 << (127 - self.length), ..zero };
-        zero.address_beside(&inside).or_else(|| one.address_beside(&inside))
-    }
-
-    /// Texts of an address or a network, the usual text first. All of them parse to the same network.
-    pub(super) fn spellings(&self) -> Vec<String> {
-        let mut texts = Vec::new();
-        if let Some((bits, length)) = self.v4() {
-            let address = Ipv4Addr::from_bits(bits);
-            if length == 32 {
-                texts.extend([address.to_string(), format!("::ffff:{address}")]);
-            }
-            texts.extend([format!("{address}/{length}"), format!("::ffff:{address}/{}", length + 96)]);
-            let [high, low] = [bits >> 16, bits & 0xffff];
-            texts.push(format!("::ffff:{high:x}:{low:x}/{}", length + 96));
+    /// The first address.
+    pub fn first(&self) -> IpAddr {
+        if self.is_v6 {
+            Ipv6Addr::from_bits(self.bits).into()
         } else {
-            let address = Ipv6Addr::from_bits(self.bits);
-            let words: Vec<String> = address.segments().iter().map(|word| format!("{word:04x}")).collect();
-            let whole = words.join(":");
-            if self.length == 128 {
-                texts.extend([address.to_string(), whole.clone(), whole.to_uppercase()]);
-            }
-            texts.extend([format!("{address}/{}", self.length), format!("{whole}/{}", self.length)]);
+            Ipv4Addr::from_bits((self.bits >> 96) as u32).into()
         }
-        texts
+    }
+
+    /// The number of bits that all addresses share.
+    pub const fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// The two halves of the network. None for a single address.
+    pub fn halves(&self) -> Option<[Self; 2]> {
+        let bits = if self.is_v6 { 128 } else { 32 };
+        let length = if self.length < bits { self.length + 1 } else { return None };
+        let upper = self.bits | 1 << (128 - length);
+        Some([Self { length, ..*self }, Self { bits: upper, length, ..*self }])
     }
 
     /// Whether a value of a request is in this network.
@@ -192,12 +141,7 @@ fn cut(bits: u128, length: u8) -> u128 {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_v6 {
-            write!(f, "{}/{}", Ipv6Addr::from_bits(self.bits), self.length)
-        } else {
-            let bits = (self.bits >> 96) as u32;
-            write!(f, "{}/{}", Ipv4Addr::from_bits(bits), self.length)
-        }
+        write!(f, "{}/{}", self.first(), self.length)
     }
 }
 

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use super::algorithm::{LimitError, parameters::Anchor};
+use super::descriptor::{Entry, spell_entries};
 use super::limit::Limit;
 use super::time::Window;
 
@@ -64,58 +65,51 @@ impl Numbers {
 }
 
 /// Why an override has no effect on a policy set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
+    #[error("no policy has this domain")]
     NoDomain,
-    /// The descriptor meets no rule.
-    NoRule {
-        /// How many of its entries matched, from the first on.
-        met: usize,
-    },
+    /// The descriptor meets no rule. So many of its entries matched, from the first on.
+    #[error("the descriptor meets no rule: {}", unmatched(*met))]
+    NoRule { met: usize },
+    /// The entry at this position, from 0, is the text of a wildcard of the policy. Requests have other texts.
+    #[error("{text} is the text of a wildcard: write a value that requests have")]
+    OfWildcard { at: usize, text: String },
+    #[error("the rule is unlimited: it has no numbers to replace")]
     Unlimited,
     /// The rule has several limits, and the override names none of them. Contains their names.
+    #[error("the rule has {} limits: name one of {}", .0.len(), .0.join(", "))]
     Unnamed(Vec<String>),
     /// No limit of the rule has this name. Contains the name and the existing names.
+    #[error("no limit of the rule is called {:?}: there is {}", .0, .1.join(", "))]
     NoLimit(String, Vec<String>),
-    /// Two of the numbers apply to the same limit.
+    #[error("two entries have numbers for the same limit")]
     Twice,
     /// The limit has calendar windows, and the override has a length.
+    #[error("the limit counts by the calendar: give a number per {0}")]
     Calendar(&'static str),
-    /// A burst for an algorithm that has none.
+    #[error("{0} has no burst")]
     NoBurst(&'static str),
     /// The numbers exceed a bound of the algorithm.
+    #[error(transparent)]
     Limit(LimitError),
-    /// Two limits would have the same state.
+    #[error("two limits of the rule would have the same algorithm and window")]
     SameShape,
-    /// Another override applies to the same state: with `share_threshold` many descriptors share one. Contains the
-    /// descriptor of the other override.
+    /// With `share_threshold` many descriptors share a state. Contains the descriptor of the other override.
+    #[error("the override of {0} applies to the same state, which several descriptors share")]
     Taken(String),
 }
 
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDomain => f.write_str("no policy has this domain"),
-            Self::NoRule { met: 0 } => f.write_str("the descriptor meets no rule: no policy has its first entry"),
-            Self::NoRule { met } => {
-                write!(f, "the descriptor meets no rule: {met} of its entries match, but not the next one")
-            }
-            Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
-            Self::Unnamed(names) => {
-                write!(f, "the rule has {} limits: name one of {}", names.len(), names.join(", "))
-            }
-            Self::NoLimit(name, names) => {
-                write!(f, "no limit of the rule is called {name:?}: there is {}", names.join(", "))
-            }
-            Self::Twice => f.write_str("two entries have numbers for the same limit"),
-            Self::Calendar(unit) => write!(f, "the limit counts by the calendar: give a number per {unit}"),
-            Self::NoBurst(algorithm) => write!(f, "{algorithm} has no burst"),
-            Self::Limit(error) => error.fmt(f),
-            Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
-            Self::Taken(other) => {
-                write!(f, "the override of {other} applies to the same state, which several descriptors share")
-            }
-        }
+fn unmatched(met: usize) -> String {
+    match met {
+        0 => "no policy has its first entry".to_owned(),
+        met => format!("{met} of its entries match, but not the next one"),
+    }
+}
+
+impl Misfit {
+    pub(super) fn of_wildcard(entries: &[Entry<'_>], at: usize) -> Self {
+        Self::OfWildcard { at, text: spell_entries(entries[at..=at].iter().copied()) }
     }
 }
 

@@ -9,7 +9,7 @@ use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
 use super::rows::RowContent;
-use super::time::{Micros, Unit};
+use super::time::{Micros, Window};
 
 /// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
 pub trait Observer: Send + Sync {
@@ -56,23 +56,23 @@ pub trait Observer: Send + Sync {
     /// Charges were taken back because another part denied the request, or that could not be confirmed in time. [st-3]
     fn undone(&self, _confirmed: bool) {}
 
+    /// The answers of this many charges that can have crossed a share were lost: their crossings are not reported. [al-4]
+    fn alerts_lost(&self, _charges: u64) {}
+
     /// A call that takes hits ahead for a lease has ended. [ls-1]
     fn lease_asked(&self, _result: LeaseResult) {}
 
     /// This many hits of a lease were charged, or ended in this way. [ls-6]
     fn lease_hits(&self, _kind: LeaseHits, _hits: Hits) {}
 
-    /// This many holds had this result. [hd-8]
-    fn holds(&self, _result: HoldResult, _count: u64) {}
-
-    /// Holds charged or gave back this many hits. [hd-8]
-    fn hold_hits(&self, _kind: HoldHits, _hits: u64) {}
-
     /// This event happened to this many rows. [rw-7]
     fn rows(&self, _event: RowEvent, _count: u64) {}
 
     /// weir did not write the value at this key of a row. [rw-3]
     fn foreign_row(&self, _key: &str) {}
+
+    /// A limit of a request has a field with this number, which weir does not know and ignores.
+    fn unknown_limit_field(&self, _number: u32) {}
 
     /// The memory store dropped a state that still counted, with this many hits.
     fn evicted(&self, _hits_lost: Hits) {}
@@ -90,6 +90,12 @@ pub trait Tally: Send + Sync {
     /// no rule. [`Observer::decided`] is called too. `lane` is [`Observer::lane`]: cores that add to different lanes
     /// share no cache line.
     fn decided(&self, _domain: &Domain, _lane: usize, _result: DecisionResult, _unmatched: u32) {}
+
+    /// This many holds of a domain of this policy set had this result. [hd-8]
+    fn holds(&self, _domain: &Domain, _result: HoldResult, _count: u64) {}
+
+    /// Holds of the domain charged or gave back this many hits. [hd-8]
+    fn hold_hits(&self, _domain: &Domain, _kind: HoldHits, _hits: u64) {}
 }
 
 /// Receives requests with their answers, while a tap is open.
@@ -124,7 +130,7 @@ pub trait AnsweredRequest {
 pub struct AnsweredDescriptor {
     pub operation: Operation,
     /// The limit that the request sent with the descriptor.
-    pub limit: Option<(Hits, Unit)>,
+    pub limit: Option<(Hits, Window)>,
     /// None if no limit applied, or if the store failed.
     pub verdict: Option<DescriptorVerdict>,
     /// The most hits that would be admitted after the decision.
@@ -295,6 +301,10 @@ crate::named! {
         Opened = "opened",
         /// A settle replaced the estimate with the actual usage.
         Settled = "settled",
+        /// A settle came after the window of the hold had ended: nothing was given back.
+        Late = "late",
+        /// A settle found fewer hits than it had to give back: the hold was settled before, or its state was lost.
+        Again = "again",
         /// A settle had no receipt.
         Reported = "reported",
         /// A settle could not settle a hold, or did not find it.
@@ -307,7 +317,7 @@ crate::named! {
     pub enum HoldHits {
         /// Charged when holds were opened.
         Held = "held",
-        /// Given back by settles.
+        /// Taken out of states by settles.
         GivenBack = "given_back",
         /// Charged by settles in excess of the estimate.
         Excess = "excess",

@@ -9,9 +9,11 @@ use hashbrown::HashMap;
 use super::descriptor::{Entries, Entry, as_entries, spell_entries, spell_pairs};
 use super::key;
 use super::limit::Limit;
+use super::matcher::Matcher;
 pub use super::numbers::{Misfit, Numbers, numbers_text};
-use super::policy::{Match, PolicySet, Rule};
-use super::time::Micros;
+use super::plans::PlanLimits;
+use super::policy::{Domain, Match, Place, PolicySet, Rule};
+use super::time::{Micros, Window};
 
 /// The most overrides at one time.
 pub const OVERRIDES_MAX: usize = 10_000;
@@ -39,32 +41,71 @@ pub struct Overrides {
     /// For each rule id, whether the rule has an override.
     of_rule: Box<[bool]>,
     /// The limits of each override, by the tag of its keys.
-    by_tag: HashMap<Box<str>, Fitted>,
+    by_tag: HashMap<Box<str>, FittedOverride>,
     /// For each given override, the id of its rule, or why it has no effect.
     places: Vec<Result<u32, Misfit>>,
 }
 
-/// The limits of one descriptor.
+/// The limits of one descriptor under its override.
 #[derive(Debug)]
-struct Fitted {
+pub struct FittedOverride {
+    /// All limits of the rule, in its order.
     limits: Box<[Limit]>,
+    /// For each limit, whether the override names it.
+    is_named: Box<[bool]>,
     until: Micros,
     /// The position of the override among the given ones.
     number: usize,
+}
+
+impl FittedOverride {
+    /// The limits, in the rule's order. Those that the override does not name are the rule's.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Whether the override names the limit at this position.
+    pub fn names(&self, position: usize) -> bool {
+        self.is_named[position]
+    }
+
+    /// Whether the override names all limits, so that a row has no effect beside it. [rw-3]
+    pub fn names_all(&self) -> bool {
+        self.is_named.iter().all(|is_named| *is_named)
+    }
+
+    pub fn until(&self) -> Micros {
+        self.until
+    }
+
+    /// The limits of a row, with those that the override names in place of the row's. None if two of them would have the
+    /// same state: then the row has no effect. [rw-3]
+    pub fn over(&self, row: &PlanLimits) -> Option<Vec<Option<Limit>>> {
+        let of = |(at, limit): (usize, &Limit)| if self.names(at) { Some(limit.clone()) } else { row[at].clone() };
+        let limits: Vec<Option<Limit>> = self.limits.iter().enumerate().map(of).collect();
+        let has_twin = |(at, limit): (usize, &Limit)| limits[..at].iter().flatten().any(|one| one.id() == limit.id());
+        let mut charged = limits.iter().enumerate().filter_map(|(at, limit)| Some((at, limit.as_ref()?)));
+        (!charged.any(has_twin)).then_some(limits)
+    }
 }
 
 impl Overrides {
     /// Fits overrides to a policy set. Ignores those past [`OVERRIDES_MAX`].
     pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
         let mut of_rule = vec![false; policies.rules().len()];
-        let mut by_tag: HashMap<Box<str>, Fitted> = HashMap::new();
+        let mut by_tag: HashMap<Box<str>, FittedOverride> = HashMap::new();
         let mut places = Vec::new();
         for (number, one) in given.iter().take(OVERRIDES_MAX).enumerate() {
             places.push(fit(policies, one).and_then(|(rule, tag, limits)| {
-                if let Some(Fitted { number, .. }) = by_tag.get(&*tag) {
+                if let Some(FittedOverride { number, .. }) = by_tag.get(&*tag) {
                     return Err(Misfit::Taken(spell_pairs(&given[*number].entries)));
                 }
-                by_tag.insert(tag.into_boxed_str(), Fitted { limits, until: one.until, number });
+                let mut is_named = vec![false; limits.len()];
+                for numbers in &one.numbers {
+                    is_named[position(rule, numbers.name.as_deref())?] = true;
+                }
+                let fitted = FittedOverride { limits, is_named: is_named.into(), until: one.until, number };
+                by_tag.insert(tag.into_boxed_str(), fitted);
                 of_rule[rule.id as usize] = true;
                 Ok(rule.id)
             }));
@@ -89,14 +130,14 @@ impl Overrides {
 
     /// The limits of the keys with this tag, which replace those of their rule. None if there is no override, or if it
     /// has ended. Calls `now` only if there is an override. [ov-2]
-    pub fn limits(&self, tag: &str, now: impl FnOnce() -> Micros) -> Option<&[Limit]> {
-        self.by_tag.get(tag).filter(|fitted| now() < fitted.until).map(|fitted| &*fitted.limits)
+    pub fn limits(&self, tag: &str, now: impl FnOnce() -> Micros) -> Option<&FittedOverride> {
+        self.by_tag.get(tag).filter(|fitted| now() < fitted.until)
     }
 
     /// The position, among the given overrides, of the override of these keys, and its limits. Also returns an override
     /// that has ended.
-    pub fn at(&self, tag: &str) -> Option<(usize, &[Limit])> {
-        self.by_tag.get(tag).map(|fitted| (fitted.number, &*fitted.limits))
+    pub fn at(&self, tag: &str) -> Option<(usize, &FittedOverride)> {
+        self.by_tag.get(tag).map(|fitted| (fitted.number, fitted))
     }
 
     /// For each given override, the id of its rule, or why it has no effect.
@@ -114,6 +155,10 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
     let entries = one.descriptor();
     let Match { rule, shared } = policies.find(domain, &entries);
     let rule = rule.ok_or_else(|| Misfit::NoRule { met: policies.trace(domain, &entries).len() })?;
+    let is_shared = |at: &usize| shared.iter().any(|(position, _)| position == at);
+    if let Some(at) = wildcard_texts(domain, rule, &entries).find(|at| !is_shared(at)) {
+        return Err(Misfit::of_wildcard(&entries, at));
+    }
     let limits = replaced(rule, &one.numbers)?;
     let mut tag = String::new();
     key::write_tag(&mut tag, &domain.name, entries.into_iter(), &shared);
@@ -133,6 +178,26 @@ pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     (!values.is_empty()).then(|| spell_entries(entries))
 }
 
+/// The positions of entries that are the text of a wildcard of this rule, as key or as value. Requests have other texts, so
+/// numbers for such a descriptor change no decision, unless the values share a state. [rw-1] [ov-1]
+pub(super) fn wildcard_texts<'e>(
+    domain: &'e Domain,
+    rule: &'e Rule,
+    entries: &'e [Entry<'_>],
+) -> impl Iterator<Item = usize> {
+    let mut place = Some(domain.top());
+    entries.iter().zip(&rule.levels).enumerate().filter_map(move |(at, (&entry, level))| {
+        let here = place;
+        place = here.and_then(|here| here.child(entry));
+        let is_level = *level.key == *entry.key;
+        let is_value = || level.value.as_ref().is_some_and(|value| *value == Matcher::from(entry.value));
+        let patterns = || here.map(Place::key_patterns).unwrap_or_default();
+        let is_key = || patterns().iter().any(|pattern| pattern.as_str().starts_with(entry.key));
+        let is_text = entry.value.contains('*') && is_value() || entry.key.contains('*') && is_key();
+        (is_level && is_text).then_some(at)
+    })
+}
+
 /// The limits of a rule after replacing some numbers. The numbers of a row have the same form. [rw-1]
 pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
     let mut limits = rule.limits.clone();
@@ -150,6 +215,12 @@ pub(super) fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>,
         }
     }
     Ok(limits)
+}
+
+/// The limit of a rule in the window of an override. Its key is that of the limit that the override gives. None if the limit
+/// cannot have this window.
+pub fn in_window(limit: &Limit, window: Window) -> Option<Limit> {
+    Numbers { name: None, requests: limit.requests(), window, burst: None }.applied_to(limit).ok()
 }
 
 /// The position of the limit that the numbers apply to.
@@ -212,18 +283,50 @@ mod tests {
         Override { domain: "shop".into(), entries, numbers: numbers.into(), until: 1_000 }
     }
 
+    /// The override would be in force for a request with the value `/x/*` only.
+    #[test]
+    fn an_override_at_the_text_of_a_wildcard_is_refused_unless_all_its_values_share_a_state() {
+        let value = |value: &str, node: NodeSpec| NodeSpec { value: Some(value.into()), ..node };
+        let pattern = |key: &str, below: Vec<NodeSpec>| NodeSpec {
+            key_pattern: true,
+            descriptors: below,
+            ..rule(key, vec![Limit::per_unit(10, Unit::Hour)])
+        };
+        let descriptors = vec![
+            value("/x/*", rule("path", vec![gcra(1, 1)])),
+            NodeSpec { share_threshold: true, ..value("/y/*", rule("path", vec![gcra(1, 1)])) },
+            pattern("team_*", vec![value("a*", rule("user", vec![gcra(1, 1)]))]),
+        ];
+        let spec = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+        let policies = PolicySet::compile(vec![spec]).unwrap();
+        let refused = |entries: &[(&str, &str)]| {
+            let entries = entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let one = Override { entries, ..set("", "", vec![numbers(None, 5, Unit::Second)]) };
+            fit(&policies, &one).err().map(|misfit| misfit.to_string())
+        };
+        let reason = |text: &str| Some(format!("{text} is the text of a wildcard: write a value that requests have"));
+        assert_eq!(refused(&[("path", "/x/*")]), reason("path=/x/*"));
+        assert_eq!(refused(&[("team_*", "red")]), reason("team_*=red"));
+        assert_eq!(refused(&[("team_a", "red"), ("user", "a*")]), reason("user=a*"));
+        for entries in
+            [&[("path", "/x/1")][..], &[("path", "/x/*1")], &[("path", "/y/*")], &[("team_a", "*"), ("user", "ab")]]
+        {
+            assert_eq!(refused(entries), None, "{entries:?}");
+        }
+    }
+
     #[test]
     fn limits_have_the_numbers_until_the_end() {
         let policies = policies();
         let overrides = Overrides::of(&policies, &[set("user", "ann", vec![numbers(None, 50, Unit::Hour)])]);
         assert_eq!(overrides.places(), [Ok(0)]);
         assert!(overrides.concern(&policies.rules()[0]) && !overrides.concern(&policies.rules()[1]));
-        let requests = |tag, now| overrides.limits(tag, || now).map(|limits| limits[0].requests());
+        let requests = |tag, now| overrides.limits(tag, || now).map(|fitted| fitted.limits()[0].requests());
         assert_eq!(requests("w1:{shop|user=ann}", 999), Some(50));
         assert_eq!(requests("w1:{shop|user=ann}", 1_000), None, "the end is exact");
         assert_eq!(requests("w1:{shop|user=bob}", 0), None);
         // The shape equals the rule's, so the state is the same.
-        assert_eq!(overrides.at("w1:{shop|user=ann}").unwrap().1[0].id(), policies.rules()[0].limits[0].id());
+        assert_eq!(overrides.at("w1:{shop|user=ann}").unwrap().1.limits()[0].id(), policies.rules()[0].limits[0].id());
     }
 
     #[test]
@@ -256,6 +359,35 @@ mod tests {
             fitted(vec![numbers(Some("f3600s"), 7, Unit::Hour), numbers(Some("short"), 5, Unit::Second)]).unwrap();
         assert_eq!((both[0].requests(), both[1].requests()), (5, 7));
         assert_eq!(both[0].name.as_deref(), Some("short"));
+    }
+
+    #[test]
+    fn a_row_keeps_the_limits_that_an_override_does_not_name() {
+        let overrides = Overrides::of(
+            &policies(),
+            &[
+                set("two", "some", vec![numbers(Some("short"), 5, Unit::Minute)]),
+                set(
+                    "two",
+                    "all",
+                    vec![numbers(Some("f3600s"), 7, Unit::Hour), numbers(Some("short"), 5, Unit::Second)],
+                ),
+            ],
+        );
+        let fitted = |value: &str| overrides.at(&format!("w1:{{shop|two={value}}}")).unwrap().1;
+        let some = fitted("some");
+        assert_eq!(
+            (some.names(0), some.names(1), some.names_all(), fitted("all").names_all()),
+            (true, false, false, true)
+        );
+        let requests = |row: &PlanLimits| -> Option<Vec<Option<u32>>> {
+            Some(some.over(row)?.iter().map(|limit| limit.as_ref().map(Limit::requests)).collect())
+        };
+        let own = |requests, unit| Some(Limit::per_unit(requests, unit));
+        assert_eq!(requests(&[Some(gcra(9, 9)), own(900, Unit::Hour)]), Some(vec![Some(5), Some(900)]));
+        assert_eq!(requests(&[None, None]), Some(vec![Some(5), None]), "the limit is unlimited by the row alone");
+        let paced = Limit::new(1, Unit::Minute.window(), Algorithm::Gcra { burst: 1 }).unwrap();
+        assert_eq!(requests(&[None, Some(paced)]), None, "two limits would have one state");
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //!
 //! Not here: rows (rows.rs).
 
-use std::fmt;
-
 use super::algorithm::LimitError;
 use super::limit::Limit;
 use super::numbers::{Misfit, Numbers};
@@ -33,34 +31,20 @@ pub struct PlanNumbers {
     pub rate: Option<(u32, Window)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlansError {
-    /// A limit has numbers for the default plan. The limit's own numbers are those of the default plan.
+    #[error("{0:?} is the default plan: its numbers are the limit's own")]
     Default(Box<str>),
-    /// More than [`PLANS_MAX`].
+    #[error("more than {PLANS_MAX} plans")]
     TooMany,
     /// The numbers of the limit at this position are invalid under this plan.
+    #[error("under the plan {1:?}: {2}")]
     Numbers(usize, Box<str>, LimitError),
     /// The limit at this position has calendar windows.
+    #[error("under the plan {1:?}: the limit counts by the calendar, give a number per {2}")]
     Calendar(usize, Box<str>, &'static str),
-    /// Two limits would have the same state under this plan.
+    #[error("under the plan {0:?} two limits would have the same algorithm and window")]
     SameShape(Box<str>),
-}
-
-impl fmt::Display for PlansError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default(name) => write!(f, "{name:?} is the default plan: its numbers are the limit's own"),
-            Self::TooMany => write!(f, "more than {PLANS_MAX} plans"),
-            Self::Numbers(_, plan, error) => write!(f, "under the plan {plan:?}: {error}"),
-            Self::Calendar(_, plan, unit) => {
-                write!(f, "under the plan {plan:?}: the limit counts by the calendar, give a number per {unit}")
-            }
-            Self::SameShape(plan) => {
-                write!(f, "under the plan {plan:?} two limits would have the same algorithm and window")
-            }
-        }
-    }
 }
 
 impl Plans {

@@ -4,26 +4,27 @@
 //! rules. Not here: reading YAML (package policies), and deciding.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
 
-use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
-use super::branch::{Branch, FoundPattern, TooLarge, Unfit};
-pub use super::branch::{Lead, Step};
+use super::automaton::{AUTOMATA_BYTES_MAX, Automaton};
+use super::branch::{Branch, FoundPattern, Unfit};
+pub use super::branch::{Lead, Step, TooLarge};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::key::ParsedValue;
+pub use super::limit::LIMITS_PER_RULE_MAX;
 use super::limit::Limit;
 use super::matcher::Matcher;
 use super::metadata::Fields;
 use super::network::Network;
+use super::pairs::{Property, first_pair};
 use super::pattern::{Pattern, SharedBy};
 use super::plans::Plans;
-
-/// The most limits of one rule.
-pub const LIMITS_PER_RULE_MAX: usize = 8;
+pub use super::policy_error::PolicyError;
+use super::wildcards::FirstWildcard;
 
 crate::named! {
     /// What happens to a charge if its store does not answer: the store is down, too slow or full. [st-4]
@@ -133,58 +134,6 @@ pub enum RuleKind {
     },
 }
 
-/// Why policies contradict each other. The loader finds these first, with file and line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PolicyError {
-    DuplicateDomain(String),
-    /// Two descriptors at one level have the same key and value; the path is `domain|key=value`.
-    DuplicateDescriptor(String),
-    /// Two limits of one rule have the same shape and no names to distinguish them.
-    SameShape(String),
-    /// A rule has more limits than the bound, or none.
-    LimitCount(String),
-    /// A regular expression needs too large an automaton together with the other patterns of its key.
-    TooLarge(String),
-    /// A key has too many wildcards and regular expressions at one level. Contains the path of a regular expression.
-    TooManyPatterns(String),
-}
-
-impl PolicyError {
-    /// The path of that regular expression, with its domain.
-    pub fn regex_path(&self) -> Option<&str> {
-        match self {
-            Self::TooLarge(path) | Self::TooManyPatterns(path) => Some(path),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DuplicateDomain(name) => write!(f, "domain {name:?} is defined twice"),
-            Self::DuplicateDescriptor(path) => write!(f, "descriptor {path:?} is defined twice"),
-            Self::SameShape(path) => {
-                write!(f, "two limits of {path:?} have the same algorithm and window: give each limit its own name")
-            }
-            Self::LimitCount(path) => {
-                write!(f, "{path:?} needs 1 to {LIMITS_PER_RULE_MAX} limits")
-            }
-            Self::TooLarge(path) => {
-                write!(f, "{path:?} needs too large an automaton: the maximum is {AUTOMATON_BYTES_MAX} bytes")
-            }
-            Self::TooManyPatterns(path) => {
-                write!(
-                    f,
-                    "the key of {path:?} has more than {PATTERNS_MAX} wildcards and regular expressions at its level"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for PolicyError {}
-
 /// The rule for the descriptors that match one node of a policy.
 #[derive(Debug)]
 pub struct Rule {
@@ -208,8 +157,8 @@ pub struct Rule {
     pub on_error: Option<OnError>,
     /// Metadata for the answer to a request that passes its limits.
     pub metadata: Option<Arc<Fields>>,
-    /// The plans that a row can name. None: the rule has no rows. In a box, because few rules have rows. [rw-1]
-    pub rows: Option<Box<Plans>>,
+    /// The plans that a row can name. None: the rule has no rows. No other rule shares this `Arc`. [rw-1]
+    pub rows: Option<Arc<Plans>>,
     /// The descriptors on the path to the rule, the rule's own last: one for each entry of a matching descriptor.
     pub levels: Box<[Arc<Level>]>,
 }
@@ -221,10 +170,31 @@ impl Rule {
         self.limits.iter().filter(|limit| !limit.shadow).count() == 1
     }
 
-    /// Whether the rule has exactly one limit, also counting those on trial, and it is per second. A second store keeps the
-    /// states and rows of such rules. [st-3]
+    /// Whether the rule has exactly one limit, also counting those on trial, and no rows. A second store keeps the state of
+    /// such a limit if it is per second. [st-3] [rw-5]
+    pub fn is_single(&self) -> bool {
+        self.limits.len() == 1 && self.rows.is_none()
+    }
+
+    /// Whether a second store keeps the states of the rule. [st-3]
     pub fn is_single_per_second(&self) -> bool {
-        matches!(&*self.limits, [limit] if limit.is_per_second())
+        self.is_single() && self.limits[0].is_per_second()
+    }
+
+    /// Fails if one of its limits has two properties that exclude each other, in a domain with this `charging`.
+    fn check_pairs(&self, mode: Option<Mode>) -> Result<(), PolicyError> {
+        let around = [
+            (self.rows.is_some(), Property::Rows),
+            (self.role == Role::Shadow, Property::ShadowMode),
+            (self.is_quota, Property::QuotaMode),
+            (mode == Some(Mode::Independent), Property::Independent),
+        ];
+        let around: SmallVec<[Property; 4]> =
+            around.into_iter().filter_map(|(has_it, property)| has_it.then_some(property)).collect();
+        match self.limits.iter().find_map(|limit| first_pair(limit, &around)) {
+            Some((one, other)) => Err(PolicyError::Excluded(format!("{}|{}", self.domain, self.path), one, other)),
+            None => Ok(()),
+        }
     }
 
     /// Whether two rules have equal content: all fields except those of their place in a policy set.
@@ -271,7 +241,7 @@ pub struct Level {
     pub value_to_metric: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Match<'p> {
     /// The rule at exactly the depth of the descriptor.
     pub rule: Option<&'p Rule>,
@@ -282,12 +252,19 @@ pub struct Match<'p> {
 #[derive(Debug, Default)]
 struct Node {
     by_key: HashMap<Box<str>, Branch<Self>>,
-    /// The descriptors with a pattern as key, in file order. Usually empty.
-    key_patterns: Vec<KeyPattern>,
+    /// The descriptors with a pattern as key. Usually none.
+    key_patterns: Option<Box<KeyPatterns>>,
     /// The number of nested descriptors.
     children: u32,
     rule: Option<u32>,
     share_threshold: bool,
+}
+
+/// The descriptors of a level with a pattern as key, in file order.
+#[derive(Debug, Default)]
+struct KeyPatterns {
+    all: Vec<KeyPattern>,
+    first: FirstWildcard,
 }
 
 /// A descriptor with a pattern as key. Its node is stored under the key as written.
@@ -303,7 +280,7 @@ impl Node {
     /// The most exact branch for an entry. [mt-2]
     fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
         let branch = self.by_key.get(entry.key);
-        if branch.is_none() && self.key_patterns.is_empty() {
+        if branch.is_none() && self.key_patterns.is_none() {
             return None;
         }
         let exact = branch.and_then(|branch| branch.exact(entry.value).or_else(|| branch.network(entry.value)));
@@ -311,7 +288,7 @@ impl Node {
             return exact;
         }
         let found = branch.and_then(|branch| branch.pattern(entry.value));
-        let by_key = if self.key_patterns.is_empty() { None } else { self.by_key_pattern(entry) };
+        let by_key = self.by_key_pattern(entry);
         if let Some(first) = found.into_iter().chain(by_key).min_by_key(|found| found.order) {
             return Some((first.step, first.node));
         }
@@ -320,13 +297,14 @@ impl Node {
 
     /// The first descriptor with a key pattern that matches.
     fn by_key_pattern(&self, entry: Entry<'_>) -> Option<FoundPattern<'_, Self>> {
+        let KeyPatterns { all, first } = &**self.key_patterns.as_ref()?;
         let joined = format!("{}_{}", entry.key, entry.value);
-        self.key_pattern(self.key_patterns.iter().position(|found| found.pattern.matches(&joined))?)
+        self.key_pattern(first.first(&joined, all.iter().map(|found| &found.pattern))?)
     }
 
     /// The descriptor of the key pattern at this position.
     fn key_pattern(&self, place: usize) -> Option<FoundPattern<'_, Self>> {
-        let found = self.key_patterns.get(place)?;
+        let found = self.key_patterns.as_ref()?.all.get(place)?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
             None => branch.alone()?,
@@ -354,7 +332,7 @@ impl<'p> Place<'p> {
     /// The matchers of a key and where each leads, in the order of the search. None if keys are patterns.
     #[must_use]
     pub fn leads(self, key: &str) -> Option<Vec<(Lead<'p>, Self)>> {
-        self.0.key_patterns.is_empty().then(|| self.written(key))
+        self.0.key_patterns.is_none().then(|| self.written(key))
     }
 
     /// The matchers as written for a key, in the order of the search, except keys that are patterns.
@@ -384,29 +362,31 @@ impl<'p> Place<'p> {
     }
 
     /// The texts that values of a key are compared with first, in no particular order.
-    pub(super) fn texts(self, key: &str) -> impl Iterator<Item = &'p str> {
+    pub fn texts(self, key: &str) -> impl Iterator<Item = &'p str> {
         self.0.by_key.get(key).into_iter().flat_map(Branch::texts)
     }
 
     /// The networks of a key, in no particular order.
-    pub(super) fn networks(self, key: &str) -> impl Iterator<Item = Network> {
+    pub fn networks(self, key: &str) -> impl Iterator<Item = Network> {
         self.0.by_key.get(key).into_iter().flat_map(Branch::networks)
     }
 
     /// The automaton of the wildcards and regular expressions of a key. None if the key has none.
-    /// Fails when the automaton would be too large.
-    pub(super) fn automaton(self, key: &str) -> Result<Option<Cow<'p, Automaton>>, TooLarge> {
+    ///
+    /// # Errors
+    /// When the automaton would be too large.
+    pub fn automaton(self, key: &str) -> Result<Option<Cow<'p, Automaton>>, TooLarge> {
         self.0.by_key.get(key).map_or(Ok(None), Branch::automaton)
     }
 
     /// The keys that are patterns, in file order.
     pub fn key_patterns(self) -> Vec<&'p Pattern> {
-        self.0.key_patterns.iter().map(|found| &found.pattern).collect()
+        self.0.key_patterns.iter().flat_map(|patterns| &patterns.all).map(|found| &found.pattern).collect()
     }
 
     /// Where a value of a key leads if it matches no list and no network. The earlier of two patterns, by position,
     /// counts: one of the key and one of the key patterns. Without them: the key alone.
-    pub(super) fn by_patterns(self, key: &str, of_key: Option<usize>, of_keys: Option<usize>) -> Option<Self> {
+    pub fn by_patterns(self, key: &str, of_key: Option<usize>, of_keys: Option<usize>) -> Option<Self> {
         let branch = self.0.by_key.get(key);
         let of_key = of_key.and_then(|place| branch?.source(place));
         let of_keys = of_keys.and_then(|place| self.0.key_pattern(place));
@@ -415,7 +395,7 @@ impl<'p> Place<'p> {
     }
 
     /// Where the longest network that contains this one leads.
-    pub(super) fn by_network(self, key: &str, network: &Network) -> Option<Self> {
+    pub fn by_network(self, key: &str, network: &Network) -> Option<Self> {
         let (_, node) = self.0.by_key.get(key)?.network(&network.to_string())?;
         Some(Self(node))
     }
@@ -473,35 +453,40 @@ impl PolicySet {
     /// Makes a policy set from domains as written.
     ///
     /// # Errors
-    /// When two names or descriptors that must differ are equal, or a list of limits is empty or too long.
+    /// When two names or descriptors that must differ are equal, a list of limits is empty or too long, a limit has two
+    /// properties that exclude each other, or patterns cost too much.
     pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut known: HashSet<&str> = HashSet::new();
         if let Some(twin) = specs.iter().find(|spec| !known.insert(&spec.name)) {
             return Err(PolicyError::DuplicateDomain(twin.name.clone()));
         }
         drop(known);
-        Self::compile_joined(specs)
+        Self::compile_joined(specs, AUTOMATA_BYTES_MAX)
     }
 
     /// As [`PolicySet::compile`], but several specs may have the same domain: their descriptors are concatenated in the
-    /// given order. `charging` and `on_error` come from the first spec that sets them.
+    /// given order. `charging` and `on_error` come from the first spec that sets them. All automata together have at most
+    /// `automata_bytes`.
     ///
     /// # Errors
     /// As [`PolicySet::compile`], except for a domain that occurs twice.
-    pub fn compile_joined(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
+    pub fn compile_joined(specs: Vec<DomainSpec>, automata_bytes: usize) -> Result<Self, PolicyError> {
         let mut set = Self::default();
-        let mut bytes_left = AUTOMATA_BYTES_MAX;
+        let mut bytes_left = automata_bytes;
         for spec in specs {
             set.add(spec, &mut bytes_left)?;
         }
         for rule in &set.rules {
             let Some(domain) = set.domains.get_mut(&rule.domain) else { continue };
             domain.has_rows |= rule.rows.is_some();
-            if rule.limits.iter().any(|limit| limit.hold) {
-                domain.has_holds = true;
+            domain.has_holds |= rule.limits.iter().any(|limit| limit.hold);
+            if rule.limits.iter().any(|limit| limit.overrules(Property::Independent)) {
                 // [hd-1] [cc-7]
                 domain.mode.get_or_insert(Mode::Atomic);
             }
+        }
+        for rule in &set.rules {
+            rule.check_pairs(set.domains.get(&rule.domain).and_then(|domain| domain.mode))?;
         }
         // Several files can add to the first level of a domain, so the level is sealed after all files.
         let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
@@ -615,11 +600,22 @@ fn seal(node: &mut Node, above: &Above<'_>, bytes_left: &mut usize) -> Result<()
     branches.sort_unstable_by_key(|(key, _)| *key);
     for (key, branch) in branches {
         branch.seal(bytes_left).map_err(|unfit| {
-            let path = format!("{}|{}", above.domain, path_below(above.path, key, branch.first_regex()));
+            let path = format!("{}|{}", above.domain, path_below(above.path, key, branch.named_by(unfit)));
             match unfit {
-                Unfit::TooLarge => PolicyError::TooLarge(path),
+                Unfit::TooLarge { bytes_max } => PolicyError::TooLarge { path, bytes_max },
                 Unfit::TooMany => PolicyError::TooManyPatterns(path),
+                Unfit::Wildcards(costly) => PolicyError::of_wildcard(costly, path),
             }
+        })?;
+    }
+    if let Some(KeyPatterns { all, first }) = node.key_patterns.as_deref_mut() {
+        *first = FirstWildcard::new(all.iter().map(|found| &found.pattern), bytes_left).map_err(|costly| {
+            let KeyPattern { key, value, .. } = &all[costly.position()];
+            let value = value.as_deref().map(Matcher::from);
+            PolicyError::of_wildcard(
+                costly,
+                format!("{}|{}", above.domain, path_below(above.path, key, value.as_ref())),
+            )
         })?;
     }
     Ok(())
@@ -681,7 +677,7 @@ impl Tree<'_> {
             let name = value.as_ref().map(|value| value.name());
             if let Some(pattern) = Pattern::new(&joined(&spec.key, name.as_deref())) {
                 let (key, value) = (spec.key.as_str().into(), name.as_deref().map(Into::into));
-                parent.key_patterns.push(KeyPattern { order, pattern, key, value });
+                parent.key_patterns.get_or_insert_default().all.push(KeyPattern { order, pattern, key, value });
             }
         }
         let branch = parent.by_key.entry(spec.key.into()).or_default();
@@ -731,7 +727,7 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
         replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
         on_error: spec.on_error,
         metadata: spec.metadata,
-        rows: spec.rows.map(Box::new),
+        rows: spec.rows.map(Arc::new),
         levels: levels.into(),
     });
     Ok(id)

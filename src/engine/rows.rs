@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::descriptor::{Entries, Entry, as_entries};
 use super::key;
-use super::overrides::{Misfit, Numbers, numbers_text, replaced};
+use super::overrides::{Misfit, Numbers, numbers_text, replaced, wildcard_texts};
 use super::plans::PlanLimits;
 use super::policy::{Match, PolicySet, Rule};
 use super::time::Micros;
@@ -60,40 +60,23 @@ impl fmt::Display for RowContent {
 pub enum RowField {
     Domain,
     Descriptor,
-    /// The entry at this position, from 0, is the first that no rule has.
+    /// The entry at this position, from 0: the first that no rule has, or the text of a wildcard.
     Entry(usize),
     Content,
 }
 
 /// Why a row has no effect under a policy set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowMisfit {
     /// The descriptor matches no rule, or the numbers do not fit the rule's limits.
+    #[error(transparent)]
     Misfit(Misfit),
-    /// The matched rule has no rows. Contains the rule's path.
+    /// Contains the path of the rule.
+    #[error("the descriptor meets the rule {0}, which has no rows")]
     NoRows(Box<str>),
-    /// The rule has no such plan. Contains the name, and the names of the rule's plans.
+    /// Contains the name, and the names of the rule's plans.
+    #[error("the rule has no plan {:?}: there is {}", .0, .1.join(", "))]
     NoPlan(Box<str>, Vec<Box<str>>),
-    /// The numbers would move the limit to another store. [rw-5]
-    OtherStore,
-    /// The row is in one store, and its rule's states are in the other since a change of policies. [rw-5]
-    Misplaced,
-}
-
-impl fmt::Display for RowMisfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Misfit(misfit) => misfit.fmt(f),
-            Self::NoRows(path) => write!(f, "the descriptor meets the rule {path}, which has no rows"),
-            Self::NoPlan(plan, plans) => {
-                write!(f, "the rule has no plan {plan:?}: there is {}", plans.join(", "))
-            }
-            Self::Misplaced => f.write_str("its rule is in the other Redis now: set or import the row again"),
-            Self::OtherStore => f.write_str(
-                "a rule with one limit per second uses the second Redis, and one with another window uses the first",
-            ),
-        }
-    }
 }
 
 impl RowMisfit {
@@ -102,8 +85,9 @@ impl RowMisfit {
         match self {
             Self::Misfit(Misfit::NoDomain) => RowField::Domain,
             Self::Misfit(Misfit::NoRule { met }) => RowField::Entry(*met),
+            Self::Misfit(Misfit::OfWildcard { at, .. }) => RowField::Entry(*at),
             Self::NoRows(_) => RowField::Descriptor,
-            Self::Misfit(_) | Self::NoPlan(..) | Self::OtherStore | Self::Misplaced => RowField::Content,
+            Self::Misfit(_) | Self::NoPlan(..) => RowField::Content,
         }
     }
 }
@@ -138,7 +122,7 @@ impl Row {
 /// The rule with rows that a descriptor matches, and the key of the descriptor's row.
 ///
 /// # Errors
-/// When the descriptor matches no rule with rows.
+/// When the descriptor matches no rule with rows, or has the text of a wildcard.
 pub fn row_key<'p>(
     policies: &'p PolicySet,
     domain: &str,
@@ -150,6 +134,9 @@ pub fn row_key<'p>(
     let rule = rule.ok_or_else(no_rule)?;
     if rule.rows.is_none() {
         return Err(RowMisfit::NoRows(rule.path.clone()));
+    }
+    if let Some(at) = wildcard_texts(domain, rule, entries).next() {
+        return Err(RowMisfit::Misfit(Misfit::of_wildcard(entries, at)));
     }
     let mut key = String::new();
     key::write_tag(&mut key, &domain.name, entries.iter().copied(), &shared);
@@ -164,14 +151,6 @@ pub fn key_of(domain: &str, entries: &[Entry<'_>]) -> String {
     key::write_tag(&mut key, domain, entries.iter().copied(), &[]);
     key.push_str(ROW_ID);
     key
-}
-
-/// Whether the rule's only limit has a window of one second under one plan and another window under another plan. Its
-/// states would then be in two stores. [rw-5]
-#[must_use]
-pub fn is_in_two_stores(limits: &PlanLimits, rule: &Rule) -> bool {
-    let [first] = &*rule.limits else { return false };
-    limits.iter().flatten().any(|limit| limit.is_per_second() != first.is_per_second())
 }
 
 /// The version of a row: 52 bits of the SHA-256 of its text, so equal texts have equal versions. Never 0, which means

@@ -2,8 +2,6 @@
 //!
 //! Not here: which decision crossed a share (crossing.rs).
 
-use std::fmt;
-
 use super::descriptor::Hits;
 
 /// The most shares of one limit.
@@ -15,27 +13,15 @@ const WHOLE: u8 = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shares(Box<[u8]>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SharesError {
-    /// More than [`SHARES_MAX`].
+    #[error("{0} shares: at most {SHARES_MAX}")]
     TooMany(usize),
-    /// A share is not from 1 to 100.
+    #[error("a share is a whole number of percent from 1 to {WHOLE}, not {0}")]
     OutOfRange(u32),
-    /// A share is not larger than the share before it.
+    #[error("{1} after {0}: each share is larger than the one before")]
     NotRising(u32, u32),
 }
-
-impl fmt::Display for SharesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany(count) => write!(f, "{count} shares: at most {SHARES_MAX}"),
-            Self::OutOfRange(share) => write!(f, "a share is a whole number of percent from 1 to {WHOLE}, not {share}"),
-            Self::NotRising(last, share) => write!(f, "{share} after {last}: each share is larger than the one before"),
-        }
-    }
-}
-
-impl std::error::Error for SharesError {}
 
 impl Shares {
     /// Makes shares from these percentages.

@@ -3,6 +3,7 @@
 //! Not here: a clock, and a time zone.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;
@@ -42,6 +43,11 @@ impl Term {
     pub const fn holds(&self, now: Micros) -> bool {
         self.from <= now && now < self.until
     }
+
+    /// The time until the end of a term that holds now, in microseconds. None if it never ends, or has ended.
+    pub const fn ends_after(&self, now: Micros) -> Option<NonZeroU64> {
+        if self.until == Self::NO_END { None } else { NonZeroU64::new(self.until.saturating_sub(now)) }
+    }
 }
 
 /// The shortest window or period: 1 ms, in microseconds. [lm-1]
@@ -74,6 +80,9 @@ impl Unit {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
+
+    /// The units of Envoy's API that a limit of the request can have: all but the week. [mt-6]
+    pub const OF_REQUESTS: [Self; 6] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year];
 
     pub const fn window(self) -> Window {
         let seconds = match self {
@@ -113,6 +122,26 @@ impl Window {
         self.0
     }
 
+    /// The window of this many units. None if that is none, or longer than 366 days.
+    pub fn of_units(count: u32, unit: Unit) -> Option<Self> {
+        let us = unit.window().us().checked_mul(count.into())?;
+        Self::from_micros(us).ok()
+    }
+
+    /// The length as a number of the longest of these units that divides it. None if none of them does.
+    ///
+    /// ```
+    /// use weir_engine::{Unit, Window};
+    ///
+    /// let days = |count| Window::of_units(count, Unit::Day).expect("at most 366");
+    /// assert_eq!(days(14).in_units(&Unit::ALL), Some((2, Unit::Week)));
+    /// assert_eq!(days(14).in_units(&Unit::OF_REQUESTS), Some((14, Unit::Day)));
+    /// ```
+    pub fn in_units(self, units: &[Unit]) -> Option<(u32, Unit)> {
+        let longest = units.iter().rev().find(|unit| self.0.is_multiple_of(unit.window().us()))?;
+        u32::try_from(self.0 / longest.window().us()).ok().map(|count| (count, *longest))
+    }
+
     /// The unit of exactly this length, if there is one.
     pub fn unit(self) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.window() == self)
@@ -125,30 +154,13 @@ impl fmt::Display for Window {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// It is shorter than 1 ms.
-    TooShort {
-        /// The length in microseconds.
-        us: u64,
-    },
-    /// It is longer than 366 days.
-    TooLong {
-        /// The length in microseconds.
-        us: u64,
-    },
+    #[error("a window of {us} us is too short: at least 1 ms")]
+    TooShort { us: u64 },
+    #[error("a window of {} s is too long: at most 366 days", us / 1_000_000)]
+    TooLong { us: u64 },
 }
-
-impl fmt::Display for WindowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::TooShort { us } => write!(f, "a window of {us} us is too short: at least 1 ms"),
-            Self::TooLong { us } => write!(f, "a window of {} s is too long: at most 366 days", us / 1_000_000),
-        }
-    }
-}
-
-impl std::error::Error for WindowError {}
 
 /// Microseconds, shown in the largest of `s`, `ms` and `us` that divides them: an hour is `3600s`.
 pub(super) struct Duration(pub(super) u64);

@@ -5,6 +5,7 @@
 //! for every store. Not here: what happens to a decision that is too heavy (limiter), and how heavy calls are sent
 //! (store/redis/routing/node.rs). See docs/adr/0016-charges-have-a-weight.md.
 
+use super::algorithm::Work;
 use super::charge::{Charge, Operation};
 use super::limit::Limit;
 
@@ -24,12 +25,12 @@ pub const DESCRIPTORS_MAX: u32 = 64;
 
 /// The weight of a charge on the limit, if it is not a refund.
 pub fn of_limit(limit: &Limit) -> u32 {
-    limit.kind().weight()
+    limit.kind().weight(Work::Charge)
 }
 
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
     match charge.operation {
-        Operation::Refund(hits) => charge.limit.kind().weight_to_give(hits),
+        Operation::Refund(hits) => charge.limit.kind().weight(Work::Refund(hits)),
         Operation::Consume(_) | Operation::Peek | Operation::Report(_) => of_limit(charge.limit),
     }
 }
@@ -41,7 +42,7 @@ pub fn of_charges(charges: &[Charge<'_>]) -> u32 {
 
 /// The weight of undoing one charge of the limit.
 pub fn of_undo(limit: &Limit) -> u32 {
-    limit.kind().weight_to_undo()
+    limit.kind().weight(Work::Undo)
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 
 use std::fmt::Display;
 
+/// What a limit on requests in flight counts, in place of a window.
+pub const IN_FLIGHT: &str = "in flight";
+
 /// A number and its noun: `1 rule`, `2 rules`. The number may contain commas.
 ///
 /// ```

@@ -8,15 +8,20 @@ mod memory;
 
 use std::path::Path;
 
-pub use weir_grpc::fuzz::{frames, message};
+use prost::Message as _;
+use weir_grpc::fuzz::received;
 pub use weir_http::fuzz::{override_body, row_body};
+pub use weir_http2::fuzz::frames;
 use weir_lab::simulation::traffic::{Traffic, TrafficError};
 use weir_limiter::HOLDS_MAX;
 pub use weir_limiter::overrides::fuzz as overrides;
 pub use weir_limiter::rows::fuzz as rows;
 pub use weir_policies::row_file::fuzz as row_lines;
 use weir_policies::{PROBLEMS_MAX, Sources, test_file, traffic_file};
-use weir_rls::{json, receipts};
+use weir_protobuf::FIELDS_MAX;
+use weir_rls::proto::RateLimitRequest;
+use weir_rls::request::Request;
+use weir_rls::{json, lenient, receipts, spelling};
 use weir_settings::{Layer, Settings};
 pub use weir_store::redis::{map, replies};
 pub use weir_telemetry::mapper::fuzz as mapper;
@@ -24,6 +29,50 @@ pub use weir_xds::discovery;
 
 /// How many requests of traffic are read.
 const REQUESTS_MAX: usize = 100;
+
+/// The message of a gRPC call. The first byte is the length of the pieces in which it arrives.
+/// Panics when the generated decoder reads a different request.
+pub fn message(data: &[u8]) {
+    let Some(bytes) = received(data) else { return };
+    let mut texts = Vec::new();
+    let read = lenient::decode(&bytes, &mut texts);
+    match (RateLimitRequest::decode(&*bytes), read) {
+        (Ok(mut generated), read) => {
+            let entries = generated.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
+            let texts = entries.flat_map(|entry| [&mut entry.key, &mut entry.value]);
+            for text in texts.chain([&mut generated.domain]) {
+                *text = spelling::respelt(std::mem::take(text));
+            }
+            let view = Request::of(&generated);
+            let Ok(read) = read else {
+                // A field has two bytes at least.
+                assert!(bytes.len() > 2 * FIELDS_MAX, "a message is read");
+                return;
+            };
+            let is_whole =
+                |kept: usize, left_out: u32, sent: usize| if left_out == 0 { kept == sent } else { kept < sent };
+            assert!(is_whole(read.descriptors.len(), read.descriptors_left_out, view.descriptors.len()));
+            for (read, generated) in read.descriptors.iter().zip(&view.descriptors) {
+                assert!(is_whole(read.entries.len(), read.entries_left_out, generated.entries.len()));
+                assert!(generated.entries.starts_with(&read.entries));
+                // Nothing after the first omitted part is read.
+                if read.entries_left_out == 0 {
+                    let but_entries = (read.limit, read.hits_addend, read.is_negative_hits);
+                    assert_eq!(but_entries, (generated.limit, generated.hits_addend, generated.is_negative_hits));
+                }
+            }
+            if read.descriptors_left_out == 0 {
+                assert_eq!((read.domain, read.hits_addend), (view.domain, view.hits_addend));
+            }
+        }
+        // Texts that are not UTF-8 are replaced, which gives a message. Omitted parts are not compared.
+        (Err(_), Ok(read)) => {
+            let again = read.message();
+            assert_eq!(RateLimitRequest::decode(&*again.encode_to_vec()), Ok(again));
+        }
+        (Err(_), Err(_)) => {}
+    }
+}
 
 /// The body of `POST /json`.
 /// Panics when an error is too long or has control characters or no place, when a request is read from invalid JSON,

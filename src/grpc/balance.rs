@@ -1,11 +1,11 @@
 //! Chooses the runtime for the next connection: the one with the least recent work.
 //!
 //! Envoy opens few busy connections and probes open many idle ones, so the number of connections does not show the
-//! load. The requests of the last seconds do. Not here: accepting (lib.rs) and counting (connection.rs).
+//! load. The requests of the last seconds do. Not here: accepting (lib.rs) and counting (load.rs).
 
 use std::time::Duration;
 
-use super::connection::Load;
+use super::load::Load;
 
 /// How often the requests of all runtimes are counted. Each count halves the weight of earlier requests.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ impl Balance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Counted;
+    use crate::load::Counted;
 
     /// Runtimes with connections, and the requests of these per second.
     struct Bench {

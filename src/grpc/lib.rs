@@ -1,86 +1,64 @@
 //! The gRPC listener: one single-threaded runtime per core, each with its own server.
 //!
 //! One acceptor gives each connection to the runtime with the least work (balance.rs). Envoy opens few connections and
-//! keeps them, so the kernel's hash alone would leave cores idle. Not here: the services (service.rs), error codes
-//! (status.rs), and when to start and stop (app).
+//! keeps them, so the kernel's hash alone would leave cores idle. Not here: connections and their bounds (http2), the
+//! services (service.rs), error codes (status.rs), and when to start and stop (app).
 
-mod authority;
 mod balance;
-mod connection;
-pub mod ended;
-mod frames;
 pub mod fuzz;
-mod handshakes;
 pub mod health;
-mod lifetime;
 mod listener;
-mod memory;
+mod load;
 mod other;
-mod peers;
 mod service;
 pub mod status;
-mod turns;
 mod unary;
-mod written;
+mod wide;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::task::AbortHandle;
-use tokio::time::MissedTickBehavior;
-use tokio_rustls::LazyConfigAcceptor;
-use tokio_rustls::rustls::server::Acceptor as HelloReader;
-use tokio_rustls::server::TlsStream;
+use tokio::time::{Instant, MissedTickBehavior};
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
+use weir_http2::{Connections, MaxAge, Memory};
 use weir_lifecycle::{Done, Heart, Life, Phase, Pulse, Supervisor, pulse};
 use weir_limiter::Limiter;
-use weir_rls::convert::{Bounds, Extras};
 use weir_rls::proto::FILE_DESCRIPTOR_SET;
 use weir_telemetry::complaint::Complaint;
 use weir_telemetry::shed::{ShedCounts, ShedReason};
-use weir_telemetry::traces::Tracer;
-use weir_tls::server::{HandshakeFailure, ServerTls};
+use weir_tls::server::ServerTls;
 
 use self::balance::{Balance, LOOK_EVERY};
-pub use self::connection::Load;
-use self::connection::{Accepted, Connection, Counted, Socket};
-use self::ended::CloseReason;
-use self::handshakes::{Handshakes, PeerNetwork};
 use self::health::Health;
-pub use self::lifetime::MaxAge;
-use self::lifetime::{Lifetime, Lifetimes};
-use self::listener::Incoming;
-pub use self::listener::{Listener, SocketFile};
-pub use self::memory::{Bounds as MemoryBounds, Memory};
-use self::memory::{Core, Peer};
-use self::peers::{Peers, TICK};
+pub use self::listener::{BACKLOG, Listener, SocketFile};
+pub use self::load::Load;
+use self::load::{Accepted, Socket};
+use self::other::Streams;
 use self::service::{Connected, Other, RateLimits, Services};
-pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
+pub use self::service::{Messages, SERVICE_NAME, SHOULD_RATE_LIMIT};
 
 /// The most open connections over all runtimes. Further ones are closed at once.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// The most bytes of headers in one request.
-const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// The most cancelled requests of one connection that wait to be processed. After a pause of 150 ms there are a few
-/// hundred, if 64 callers cancel after 20 ms. The bound on frames (frames.rs) limits floods of them.
-const PENDING_RESETS_MAX: usize = 2_048;
-/// How many bytes of one response h2 buffers before its peer allows more.
-const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Connections that may wait for their runtime to accept them.
 const HANDOVER_MAX: usize = 1_024;
+/// While every runtime has that many, new connections wait in the system's queue. The first of them is closed after this
+/// time.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a connection that waits is offered to the runtimes again.
+const HANDOVER_PAUSE: Duration = Duration::from_millis(1);
+/// How many connections a runtime takes over before it runs other tasks. It takes over this many for each 61 tasks that
+/// it runs, and a connection that its peer closes at once needs two: so they do not pile up.
+const TAKEN_OVER_AT_ONCE: u32 = 4;
 /// The pause after accept failed because of the system, for example because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two log lines about the same reason for not accepting connections.
@@ -89,19 +67,13 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Options {
     pub cores: NonZeroUsize,
-    /// The largest request in bytes.
-    pub request_bytes: usize,
-    pub bounds: Bounds,
-    pub extras: Extras,
-    /// The key of the entry that returns a receipt.
-    pub receipt_key: String,
-    pub memory: MemoryBounds,
+    pub messages: Messages,
+    /// What all connections may hold.
+    pub bounds: weir_http2::Bounds,
     /// TLS. None for cleartext.
     pub tls: Option<Arc<ServerTls>>,
     /// The maximum age of connections. None for no maximum.
     pub max_age: Option<MaxAge>,
-    /// Starts the traces of decisions, if they are traced.
-    pub tracer: Option<Arc<Tracer>>,
 }
 
 pub struct Serving {
@@ -111,11 +83,11 @@ pub struct Serving {
     pub memory: Memory,
     /// Connections that were closed when they came.
     pub shed: Arc<ShedCounts>,
-    /// One for each runtime: whether it still runs its tasks.
+    /// One for each runtime, and one for that of the acceptor: whether it still runs its tasks.
     pub pulses: Vec<Pulse>,
 }
 
-/// Starts the runtimes and the acceptor. Calls `limiter` on each runtime, with its number.
+/// Starts the runtimes, and the acceptor on the runtime `accepting`. Calls `limiter` on each runtime, with its number.
 ///
 /// The threads stop accepting at [`Phase::Draining`], and end when their connections have ended, or at
 /// [`Phase::Ending`].
@@ -125,6 +97,7 @@ pub struct Serving {
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
+    accepting: &Handle,
     listener: Listener,
     options: &Options,
     health: &Health,
@@ -136,10 +109,11 @@ where
     let mut serving = Serving {
         done: Vec::new(),
         loads: Vec::new(),
-        memory: Memory::default(),
+        memory: Memory::new(options.bounds),
         shed: Arc::default(),
         pulses: Vec::new(),
     };
+    let streams = Streams::default();
     let mut runtimes = Vec::new();
     for core in 0..options.cores.get() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -150,24 +124,18 @@ where
         serving.pulses.push(pulse);
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
-        let memory = Core::new(options.memory, serving.memory.0.clone());
-        let options = options.clone();
+        let (memory, streams, options) = (serving.memory.clone(), streams.clone(), options.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
-                let limits = RateLimits {
-                    limiter: limiter(core),
-                    bounds: options.bounds,
-                    extras: options.extras,
-                    receipt_key: options.receipt_key,
-                    request_bytes: options.request_bytes,
-                    receive_timeout: options.memory.receive_timeout,
-                    tracer: options.tracer,
+                let limits = RateLimits { limiter: limiter(core), messages: options.messages };
+                let services = services(limits, load, &health, streams)?;
+                let options = weir_http2::Options {
+                    runtimes: options.cores.get(),
+                    connections_max: CONNECTIONS_MAX,
+                    tls: options.tls,
+                    max_age: options.max_age,
                 };
-                let peers = Peers::new(memory.clone(), options.cores.get(), CONNECTIONS_MAX);
-                let lifetimes = Lifetimes::new(options.max_age);
-                let tls = options.tls.map(|tls| Secured { tls, handshakes: Handshakes::new(options.cores.get()) });
-                let runtime = Runtime { load, memory, peers, lifetimes, tls, heart };
-                serve(limits, runtime, &health, accepted, life).await
+                serve(services, Connections::new(options, &memory), accepted, life, heart).await
             });
             // Dropping it would wait for tasks that block on a name server or a disk.
             runtime.shutdown_background();
@@ -175,207 +143,100 @@ where
         })?;
         serving.done.push(done);
     }
-    let balance = Balance::new(serving.loads.clone());
-    let shed = serving.shed.clone();
-    let acceptor =
-        Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complaint: Complaint::new(COMPLAIN_EVERY) };
-    serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
+    let acceptor = Acceptor {
+        runtimes,
+        balance: Balance::new(serving.loads.clone()),
+        waiting: None,
+        shed: serving.shed.clone(),
+        complaint: Complaint::new(COMPLAIN_EVERY),
+    };
+    let (pulse, heart) = pulse();
+    serving.pulses.push(pulse);
+    serving.done.push(supervisor.task_on(accepting, "grpc acceptor", acceptor.run(listener, life.clone(), heart)));
     Ok(serving)
 }
 
-struct Runtime {
-    load: Load,
-    memory: Arc<Core>,
-    peers: Peers,
-    lifetimes: Lifetimes,
-    tls: Option<Secured>,
-    heart: Heart,
-}
-
-#[derive(Clone)]
-struct Secured {
-    tls: Arc<ServerTls>,
-    handshakes: Arc<Handshakes>,
-}
-
-async fn serve(
-    limits: RateLimits,
-    runtime: Runtime,
-    health: &Health,
-    mut accepted: mpsc::Receiver<Accepted>,
-    life: Life,
-) -> Result<(), String> {
+fn services(limits: RateLimits, load: Load, health: &Health, streams: Streams) -> Result<Arc<Services>, String> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let Runtime { load, memory, mut peers, lifetimes, tls, mut heart } = runtime;
-    let limiter = limits.limiter.clone();
-    let services = Arc::new(Services {
+    Ok(Arc::new(Services {
         limits: Arc::new(limits),
         load,
         health: health.service(),
         reflection_v1: other(reflection().build_v1().map_err(refused)?),
         reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
-    });
-    let mut http2 = http2::Builder::new(TokioExecutor::new());
-    http2
-        .timer(TokioTimer::new())
-        // No gRPC client reads it, and it would cost each response more than a decision in memory.
-        .auto_date_header(false)
-        .max_concurrent_streams(memory.bounds.streams)
-        .max_header_list_size(HEADER_BYTES_MAX)
-        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
-        .max_send_buf_size(SEND_BUFFER_BYTES);
-    if let Some(Secured { handshakes, .. }) = &tls {
-        tokio::spawn(handshakes.clone().begin());
-    }
-    let server = Server { http2, services, memory, lifetimes, tls };
-    let mut ticks = tokio::time::interval(TICK);
-    // Time in which this runtime did not run does not count against peers.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        streams,
+    }))
+}
+
+async fn serve(
+    services: Arc<Services>,
+    mut connections: Connections,
+    mut accepted: mpsc::Receiver<Accepted>,
+    life: Life,
+    mut heart: Heart,
+) -> Result<(), String> {
+    let limiter = services.limits.limiter.clone();
+    let mut taken_over = 0;
     loop {
         let accepted = tokio::select! {
             () = life.reached(Phase::Draining) => break,
             reason = limiter.died() => return Err(reason),
-            _ = ticks.tick() => {
-                peers.look();
-                continue;
-            }
+            never = connections.tend() => match never {},
             () = heart.beat() => continue,
             accepted = accepted.recv() => accepted,
         };
         // The acceptor ends only to drain.
         let Some(accepted) = accepted else { break };
-        if let Err(error) = server.take_over(accepted, &mut peers) {
+        if let Err(error) = take_over(accepted, &services, &mut connections) {
             tracing::debug!(listener = "grpc", %error, "cannot take a connection over");
         }
+        taken_over += 1;
+        if taken_over == TAKEN_OVER_AT_ONCE {
+            taken_over = 0;
+            tokio::task::yield_now().await;
+        }
     }
-    // A connection without a handshake has no request to finish.
-    peers.close_strangers();
-    let mut shutdown = std::pin::pin!(server.lifetimes.drain());
+    let mut drained = pin!(connections.drain());
     loop {
         tokio::select! {
-            () = &mut shutdown => {
-                limiter.leave().await;
+            () = &mut drained => {
+                // The rest of the grace: a slow store has longer than for a decision.
+                tokio::select! {
+                    () = limiter.leave() => {}
+                    () = life.reached(Phase::Ending) => {}
+                }
                 return Ok(());
             }
             reason = limiter.died() => return Err(reason),
             // The grace has ended: this runtime drops the rest.
             () = life.reached(Phase::Ending) => return Ok(()),
-            _ = ticks.tick() => peers.look(),
             () = heart.beat() => {}
         }
     }
 }
 
-struct Server {
-    http2: http2::Builder<TokioExecutor>,
-    services: Arc<Services>,
-    memory: Arc<Core>,
-    lifetimes: Lifetimes,
-    tls: Option<Secured>,
-}
-
-impl Server {
-    fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
-        let Accepted { socket, counted } = accepted;
-        let address = match &socket {
+fn take_over(accepted: Accepted, services: &Arc<Services>, connections: &mut Connections) -> io::Result<()> {
+    let Accepted { socket, counted } = accepted;
+    let connected = |peer: &_| Connected {
+        services: services.clone(),
+        peer: Arc::clone(peer),
+        streams: Arc::default(),
+        _counted: counted,
+    };
+    match socket {
+        Socket::Tcp(stream) => {
             // A connection that its peer has closed has no address any more.
-            Socket::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
-            Socket::Unix(_) => None,
-        };
-        let peer = Peer::at(&self.memory, address);
-        let task = match socket {
-            Socket::Tcp(stream) => self.begin(TcpStream::from_std(stream)?, &peer, counted),
-            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, &peer, counted),
-        };
-        peers.add(peer, task);
-        Ok(())
-    }
-
-    /// Starts to serve a stream, with TLS if the listener has it. A connection whose TLS and HTTP/2 handshakes together
-    /// take too long is closed (peers.rs).
-    fn begin<S>(&self, stream: S, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let session = Session {
-            http2: self.http2.clone(),
-            connected: Connected { services: self.services.clone(), peer: peer.clone() },
-            lifetime: self.lifetimes.begin(),
-        };
-        let peer = peer.clone();
-        let task = match self.tls.clone() {
-            None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
-            Some(secured) => tokio::spawn(async move {
-                // Boxed, so that an open connection does not reserve the memory for it.
-                let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(peer.address()), &peer));
-                if let Some(stream) = handshake.await {
-                    session.serve(Connection::new(stream, peer, counted)).await;
-                }
-            }),
-        };
-        task.abort_handle()
-    }
-}
-
-impl Secured {
-    /// The decrypted stream. None if the handshake failed.
-    async fn shake_hands<S>(&self, stream: S, network: PeerNetwork, peer: &Peer) -> Option<TlsStream<S>>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin,
-    {
-        let shaken = match LazyConfigAcceptor::new(HelloReader::default(), stream).await {
-            Ok(hello) => self.handshakes.run(network, async { hello.into_stream(self.tls.config()).await }).await,
-            Err(error) => Ok(Err(error)),
-        };
-        let failure = match shaken {
-            Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => {
-                tracing::debug!(listener = "grpc", %error, "TLS handshake failed");
-                HandshakeFailure::of(&error)
-            }
-            Err(too_many) => {
-                peer.count_closed(CloseReason::Handshake);
-                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake aborted");
-                too_many
-            }
-        };
-        self.tls.handshake_failed(failure);
-        None
-    }
-}
-
-struct Session {
-    http2: http2::Builder<TokioExecutor>,
-    connected: Connected,
-    lifetime: Lifetime,
-}
-
-impl Session {
-    /// Serves a connection until it ends, or until its lifetime is over and its requests are answered.
-    async fn serve<S>(self, mut connection: Connection<S>)
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        if let Err(error) = connection.open().await {
-            tracing::debug!(listener = "grpc", %error, "connection failed before its first request");
-            return;
+            let address = stream.peer_addr().ok().map(|address| address.ip());
+            connections.serve(TcpStream::from_std(stream)?, address, connected);
         }
-        let peer = self.connected.peer.clone();
-        let connection = self.http2.serve_connection(TokioIo::new(connection), self.connected);
-        let mut served = pin!(self.lifetime.serve(connection));
-        let ended = poll_fn(|context| {
-            peer.reading.begin();
-            served.as_mut().poll(context)
-        });
-        if let Err(error) = ended.await {
-            tracing::debug!(listener = "grpc", %error, "a connection broke");
-        }
+        Socket::Unix(stream) => connections.serve(UnixStream::from_std(stream)?, None, connected),
     }
+    Ok(())
 }
 
 /// Converts a generated service to a function.
@@ -393,16 +254,24 @@ where
 }
 
 struct Acceptor {
-    incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
     balance: Balance,
+    /// A connection for which no runtime had room.
+    waiting: Option<Waiting>,
     shed: Arc<ShedCounts>,
     complaint: Complaint,
 }
 
+struct Waiting {
+    socket: Socket,
+    since: Instant,
+}
+
 impl Acceptor {
     /// Runs until draining begins, and then closes the listener.
-    async fn run(mut self, life: Life) -> Result<(), String> {
+    async fn run(mut self, listener: Listener, life: Life, mut heart: Heart) -> Result<(), String> {
+        let incoming = listener.incoming();
+        let mut incoming = incoming.map_err(|error| format!("cannot accept connections: {error}"))?;
         let mut draining = std::pin::pin!(life.reached(Phase::Draining));
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -413,10 +282,17 @@ impl Acceptor {
                     self.balance.look();
                     continue;
                 }
-                accepted = self.incoming.next() => accepted,
+                () = heart.beat() => continue,
+                () = tokio::time::sleep(HANDOVER_PAUSE), if self.waiting.is_some() => {
+                    if let Some(Waiting { socket, since }) = self.waiting.take() {
+                        self.hand_over(socket, since);
+                    }
+                    continue;
+                }
+                accepted = incoming.next(), if self.waiting.is_none() => accepted,
             };
             match accepted {
-                Ok(socket) => self.hand_over(socket),
+                Ok(socket) => self.hand_over(socket, Instant::now()),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     self.complain(&format!("cannot accept a connection: {error}"));
@@ -426,11 +302,17 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&mut self, socket: Socket) {
+    /// Gives a connection, which has waited `since` then, to a runtime. If none has room, it waits.
+    fn hand_over(&mut self, socket: Socket, since: Instant) {
         let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
         if open >= CONNECTIONS_MAX {
             self.shed.add(ShedReason::Full);
             self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
+            return;
+        }
+        let has_room = self.runtimes.iter().any(|(_, runtime)| runtime.capacity() > 0);
+        if !has_room && since.elapsed() < HANDOVER_TIMEOUT {
+            self.waiting = Some(Waiting { socket, since });
             return;
         }
         let (chosen, count) = (self.balance.choose(), self.runtimes.len());
@@ -465,24 +347,35 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_goes_to_another_core_where_the_queue_of_its_own_is_full() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut incoming = Listener::Tcp(listener).incoming().unwrap();
         let (busy, mut of_busy) = mpsc::channel(1);
         let (idle, mut of_idle) = mpsc::channel(3);
         let loads = [Load::default(), Load::default()];
         let mut acceptor = Acceptor {
-            incoming: Listener::Tcp(listener).incoming(),
             runtimes: loads.iter().cloned().zip([busy, idle]).collect(),
             balance: Balance::new(loads),
+            waiting: None,
             shed: Arc::default(),
             complaint: Complaint::new(COMPLAIN_EVERY),
         };
         let mut peers = Vec::new();
-        for _ in 0..5 {
+        for number in 0..5 {
             peers.push(TcpStream::connect(address).await.unwrap());
-            let socket = acceptor.incoming.next().await.unwrap();
-            acceptor.hand_over(socket);
+            let socket = incoming.next().await.unwrap();
+            acceptor.hand_over(socket, Instant::now());
+            assert_eq!(acceptor.waiting.is_some(), number == 4, "both queues are full");
         }
+        let Waiting { socket, since } = acceptor.waiting.take().unwrap();
+        assert!(of_busy.recv().await.is_some());
+        acceptor.hand_over(socket, since);
+        assert!(acceptor.waiting.is_none(), "a queue has room again");
+        peers.push(TcpStream::connect(address).await.unwrap());
+        let socket = incoming.next().await.unwrap();
+        acceptor.hand_over(socket, Instant::now() - HANDOVER_TIMEOUT);
+        assert!(acceptor.waiting.is_none(), "it has waited for too long");
         drop(acceptor.runtimes);
         let mut taken = 0;
         while of_busy.recv().await.is_some() || of_idle.recv().await.is_some() {

@@ -1,6 +1,6 @@
 //! The socket on which gRPC listens: TCP, or a Unix socket with its file.
 //!
-//! Not here: serving connections (lib.rs, connection.rs).
+//! Not here: serving connections (lib.rs).
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio_stream::StreamExt as _;
 use tonic::transport::server::TcpIncoming;
 
-use super::connection::Socket;
+use super::load::Socket;
 
 /// How long a connection may be silent before the kernel probes it. This detects peers that disappeared. HTTP/2 pings
 /// would detect them too, but would read the clock for every frame.
@@ -22,14 +22,16 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How many probes may fail before the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
 
-/// The most callers of a Unix socket that wait in the system's queue.
-const BACKLOG: u32 = 1_024;
+/// How many new connections of one listener may wait in the system's queue: as many as the system allows, which is
+/// `net.core.somaxconn`. In a burst, the system drops what does not fit, and a caller tries again only after a second.
+pub const BACKLOG: u32 = i32::MAX.unsigned_abs();
 
+/// A bound socket, which belongs to no runtime yet. It does not block.
 #[derive(Debug)]
 pub enum Listener {
-    Tcp(TcpListener),
+    Tcp(std::net::TcpListener),
     /// A Unix socket. Its file is removed when the listener is dropped.
-    Unix(UnixListener, SocketFile),
+    Unix(std::os::unix::net::UnixListener, SocketFile),
 }
 
 impl Listener {
@@ -44,7 +46,7 @@ impl Listener {
         let file = SocketFile::new(path)?;
         // The system refuses every caller until the socket listens, so none connects with the permissions of the umask.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
-        let listener = socket.listen(BACKLOG)?;
+        let listener = socket.listen(BACKLOG)?.into_std()?;
         if !file.is_there() {
             let reason = "another process has replaced the socket while this one began to listen";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
@@ -52,17 +54,21 @@ impl Listener {
         Ok(Self::Unix(listener, file))
     }
 
-    pub(super) fn incoming(self) -> Incoming {
-        match self {
+    /// The connections of this socket, which now belongs to the current runtime.
+    ///
+    /// # Errors
+    /// When the system refuses to watch the socket.
+    pub(super) fn incoming(self) -> io::Result<Incoming> {
+        Ok(match self {
             Self::Tcp(listener) => Incoming::Tcp(
-                TcpIncoming::from(listener)
+                TcpIncoming::from(TcpListener::from_std(listener)?)
                     .with_nodelay(Some(true))
                     .with_keepalive(Some(KEEPALIVE_AFTER))
                     .with_keepalive_interval(Some(KEEPALIVE_EVERY))
                     .with_keepalive_retries(Some(KEEPALIVE_TIMES)),
             ),
-            Self::Unix(listener, file) => Incoming::Unix(listener, file),
-        }
+            Self::Unix(listener, file) => Incoming::Unix(UnixListener::from_std(listener)?, file),
+        })
     }
 }
 

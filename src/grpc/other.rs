@@ -4,7 +4,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
+use weir_http2::{Peer, Reservation, STREAM_BYTES};
 
-use super::memory::{Peer, Reservation, STREAM_BYTES};
+use super::status::no_room;
 
 /// A service whose streams can stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) enum Kind {
 struct StreamBounds {
     name: &'static str,
     of_connection: u32,
-    in_all: usize,
+    in_all: u32,
     /// Bytes that one stream may receive.
     request_bytes: usize,
     /// Bytes that one stream reserves.
@@ -59,21 +60,27 @@ impl Kind {
     }
 }
 
+/// The number of kinds.
+const KINDS: usize = 2;
+
+/// Open streams of each kind.
+pub(super) type Streams = Arc<[AtomicU32; KINDS]>;
+
 /// One of the streams of a kind, until this is dropped.
 #[derive(Debug)]
 struct StreamSlot {
-    peer: Arc<Peer>,
+    of_connection: Streams,
+    in_all: Streams,
     kind: Kind,
 }
 
 impl StreamSlot {
-    /// # Errors
-    /// When there are too many.
-    fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
+    /// Fails when there are too many.
+    fn take(of_connection: &Streams, in_all: &Streams, kind: Kind) -> Result<Self, Status> {
         let bounds = kind.bounds();
-        let slot = Self { peer: peer.clone(), kind };
-        let of_connection = peer.streams[kind as usize].fetch_add(1, Relaxed);
-        let in_all = peer.core().total().streams[kind as usize].fetch_add(1, Relaxed);
+        let slot = Self { of_connection: of_connection.clone(), in_all: in_all.clone(), kind };
+        let of_connection = of_connection[kind as usize].fetch_add(1, Relaxed);
+        let in_all = in_all[kind as usize].fetch_add(1, Relaxed);
         if of_connection >= bounds.of_connection {
             let text = format!("{} requests on this connection, at most {}", bounds.name, bounds.of_connection);
             return Err(Status::resource_exhausted(text));
@@ -90,8 +97,8 @@ impl StreamSlot {
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        self.peer.streams[self.kind as usize].fetch_sub(1, Relaxed);
-        self.peer.core().total().streams[self.kind as usize].fetch_sub(1, Relaxed);
+        self.of_connection[self.kind as usize].fetch_sub(1, Relaxed);
+        self.in_all[self.kind as usize].fetch_sub(1, Relaxed);
     }
 }
 
@@ -105,9 +112,15 @@ pub(super) struct Stream {
 impl Stream {
     /// A new stream.
     /// Fails when there are too many of its kind, or too much memory is reserved.
-    pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
-        let slot = StreamSlot::take(peer, kind)?;
-        Ok(Box::new(Self { reservation: Reservation::new(peer, kind.bounds().reserved_bytes)?, _slot: slot }))
+    pub(super) fn open(
+        peer: &Arc<Peer>,
+        of_connection: &Streams,
+        in_all: &Streams,
+        kind: Kind,
+    ) -> Result<Box<Self>, Status> {
+        let slot = StreamSlot::take(of_connection, in_all, kind)?;
+        let reservation = Reservation::new(peer, kind.bounds().reserved_bytes).map_err(no_room)?;
+        Ok(Box::new(Self { reservation, _slot: slot }))
     }
 }
 
@@ -173,27 +186,27 @@ impl HttpBody for Request {
 #[cfg(test)]
 mod tests {
     use tonic::Code;
+    use weir_http2::Bounds;
 
-    use super::super::memory::tests::peer;
     use super::*;
 
     #[test]
     fn streams_are_bounded_for_a_connection_and_in_all() {
-        let one = peer();
+        let one = Streams::default();
+        let in_all = Streams::default();
+        let bounds = Bounds { streams: 8, connection_bytes: 1 << 30, total_bytes: 1 << 30, tables_bytes: 1 << 30 };
+        let peer = Peer::alone(bounds);
         let bounds = Kind::Reflection.bounds();
-        let open = |peer: &Arc<Peer>| Stream::open(peer, Kind::Reflection);
+        let open = |of_connection: &Streams| Stream::open(&peer, of_connection, &in_all, Kind::Reflection);
         let streams: Vec<_> = (0..bounds.of_connection).map(|_| open(&one).unwrap()).collect();
         assert_eq!(open(&one).unwrap_err().code(), Code::ResourceExhausted);
-        Stream::open(&one, Kind::Health).expect("another kind has its own bound");
+        Stream::open(&peer, &one, &in_all, Kind::Health).expect("another kind has its own bound");
         drop(streams);
-        assert_eq!(one.bytes(), 0);
-        let mut streams = Vec::new();
-        while streams.len() < bounds.in_all {
-            // Each on its own connection to the same server.
-            streams.push(open(&one.sibling()).unwrap());
-        }
-        assert_eq!(open(&one.sibling()).unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(peer.bytes(), 0);
+        // Each on its own connection to the same server.
+        let mut streams: Vec<_> = (0..bounds.in_all).map(|_| open(&Streams::default()).unwrap()).collect();
+        assert_eq!(open(&Streams::default()).unwrap_err().code(), Code::ResourceExhausted);
         streams.pop();
-        open(&one.sibling()).unwrap();
+        open(&Streams::default()).unwrap();
     }
 }

@@ -15,6 +15,7 @@ use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
+use weir_http2::{Peer, Reservation, STREAM_BYTES};
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
@@ -23,10 +24,9 @@ use weir_rls::{lenient, receipts};
 use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::{Trace, Tracer};
 
-use super::connection::Load;
-use super::memory::{Peer, Reservation, STREAM_BYTES};
-use super::other::{self, Kind, Stream};
-use super::status::{RequestError, status};
+use super::load::{Counted, Load};
+use super::other::{self, Kind, Stream, Streams};
+use super::status::{RequestError, no_room, status};
 use super::unary::{self, Sent};
 
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -52,26 +52,37 @@ pub(super) struct Services {
     pub(super) health: HealthServer<HealthService>,
     pub(super) reflection_v1: Other,
     pub(super) reflection_v1alpha: Other,
+    /// The streams of other services, over all runtimes.
+    pub(super) streams: Streams,
+}
+
+/// What is read of a request, and what is shown in its response.
+#[derive(Clone, Debug)]
+pub struct Messages {
+    /// The largest request, in bytes.
+    pub request_bytes: usize,
+    /// How long a request may take to arrive after its headers, and to have its turn.
+    pub receive_timeout: Duration,
+    pub bounds: Bounds,
+    pub extras: Extras,
+    /// The key of the entry that returns a receipt.
+    pub receipt_key: String,
+    /// Starts the traces of decisions, if they are traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 pub(super) struct RateLimits {
     pub(super) limiter: Arc<Limiter>,
-    pub(super) bounds: Bounds,
-    pub(super) extras: Extras,
-    /// The key of the entry that returns a receipt.
-    pub(super) receipt_key: String,
-    /// The largest request, in bytes.
-    pub(super) request_bytes: usize,
-    /// How long a request may take to arrive after its headers.
-    pub(super) receive_timeout: Duration,
-    /// Starts the traces of decisions, if they are traced.
-    pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) messages: Messages,
 }
 
 pub(super) struct Connected {
     pub(super) services: Arc<Services>,
     /// The sender of the requests.
     pub(super) peer: Arc<Peer>,
+    /// Its streams of other services.
+    pub(super) streams: Streams,
+    pub(super) _counted: Counted,
 }
 
 /// The framed message of an answer, and what happens to its holds if HTTP/2 does not send it.
@@ -90,7 +101,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Connected {
         if path == SHOULD_RATE_LIMIT {
             return match Reservation::new(&self.peer, STREAM_BYTES) {
                 Ok(reservation) => services.should_rate_limit(request, reservation),
-                Err(status) => at_once(status),
+                Err(refused) => self.refuse(no_room(refused)),
             };
         }
         let kind = if path.starts_with(HEALTH) { Kind::Health } else { Kind::Reflection };
@@ -100,22 +111,25 @@ impl hyper::service::Service<http::Request<Incoming>> for Connected {
             _ if path.starts_with(REFLECTION_V1ALPHA) => &*services.reflection_v1alpha,
             _ => {
                 let text = format!("no method {path}; this server has {SHOULD_RATE_LIMIT}");
-                return at_once(Status::unimplemented(text));
+                return self.refuse(Status::unimplemented(text));
             }
         };
-        let stream = match Stream::open(&self.peer, kind) {
+        let stream = match Stream::open(&self.peer, &self.streams, &services.streams, kind) {
             Ok(stream) => stream,
-            Err(status) => return at_once(status),
+            Err(status) => return self.refuse(status),
         };
-        let receive_timeout = services.limits.receive_timeout;
+        let receive_timeout = services.limits.messages.receive_timeout;
         let response = other(request.map(|body| Body::new(other::Request::new(body, kind, receive_timeout))));
         Box::pin(async move { Ok(response.await?.map(|body| Sent::Body(body, stream))) })
     }
 }
 
-/// A response that is ready.
-fn at_once(status: Status) -> Answering {
-    Box::pin(std::future::ready(Ok(unary::refused(status))))
+impl Connected {
+    /// A response that is ready.
+    fn refuse(&self, status: Status) -> Answering {
+        self.peer.count_error();
+        Box::pin(std::future::ready(Ok(unary::refused(status))))
+    }
 }
 
 impl Services {
@@ -123,7 +137,7 @@ impl Services {
     /// for waiting on a store if the store is immediate.
     fn should_rate_limit(&self, request: http::Request<Incoming>, mut reservation: Reservation) -> Answering {
         let limits = self.limits.clone();
-        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
+        let trace = limits.messages.tracer.as_ref().and_then(|tracer| tracer.begin(Protocol::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
@@ -173,14 +187,19 @@ impl RateLimits {
         reservation: &mut Reservation,
         trace: Option<&Trace>,
     ) -> Result<Answered, Status> {
-        let read = unary::read(body, self.request_bytes, self.receive_timeout, reservation).await;
+        let read = unary::read(body, self.messages.request_bytes, self.messages.receive_timeout, reservation).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
         let mut texts = Vec::new();
-        let mut request = self.decoded(received.message(), &mut texts, started)?;
-        let settle = self.settle(&mut request, started)?;
+        let (request, settle) = self.decoded(received.message(), &mut texts, started)?;
         let query = self.query(&request, settle, started)?;
-        let decided = self.limiter.decide_now(&query, started, named_trace(trace, &query));
+        let trace = named_trace(trace, &query);
+        let decided = if query.is_long() {
+            // The futures of other requests have no room for waiting.
+            Box::pin(self.limiter.decide(&query, started, None, trace)).await
+        } else {
+            self.limiter.decide_now(&query, started, trace)
+        };
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
@@ -194,17 +213,16 @@ impl RateLimits {
         reservation: &mut Reservation,
         trace: Option<&Trace>,
     ) -> Result<Answered, Status> {
-        let timeout =
-            caller_timeout.map_or(self.receive_timeout, |caller_timeout| caller_timeout.min(self.receive_timeout));
-        let read = unary::read(body, self.request_bytes, timeout, reservation).await;
+        let timeout = caller_timeout
+            .map_or(self.messages.receive_timeout, |caller_timeout| caller_timeout.min(self.messages.receive_timeout));
+        let read = unary::read(body, self.messages.request_bytes, timeout, reservation).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
         let bytes = received.into_message();
         let mut texts = Vec::new();
-        let mut request = self.decoded(&bytes, &mut texts, started)?;
-        let settle = self.settle(&mut request, started)?;
+        let (request, settle) = self.decoded(&bytes, &mut texts, started)?;
         let query = self.query(&request, settle, started)?;
         let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
         let deadline = deadline.filter(|_| finish.is_none());
@@ -220,15 +238,18 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    fn decoded<'a>(&self, bytes: &'a [u8], texts: &'a mut Vec<u8>, started: Instant) -> Result<Request<'a>, Status> {
+    /// The request, and what it settles: only requests of a domain with holds can settle.
+    fn decoded<'a>(
+        &self,
+        bytes: &'a [u8],
+        texts: &'a mut Vec<u8>,
+        started: Instant,
+    ) -> Result<(Request<'a>, Option<Box<Settle>>), Status> {
         let decoded = lenient::decode(bytes, texts).map_err(|error| Status::invalid_argument(error.to_string()));
-        self.read(decoded, started)
-    }
-
-    /// What the request settles. Only requests of a domain with holds can settle.
-    fn settle(&self, request: &mut Request<'_>, started: Instant) -> Result<Option<Box<Settle>>, Status> {
-        let taken = receipts::take(request, &self.receipt_key, |domain| self.limiter.has_holds(domain));
-        taken.map_err(|invalid| self.refused(invalid, started))
+        let mut request = self.read(decoded, started)?;
+        let taken = receipts::take(&mut request, &self.messages.receipt_key, |domain| self.limiter.has_holds(domain));
+        let settle = taken.map_err(|invalid| self.refused(invalid, started))?;
+        Ok((request, settle))
     }
 
     fn query<'q>(
@@ -237,7 +258,11 @@ impl RateLimits {
         settle: Option<Box<Settle>>,
         started: Instant,
     ) -> Result<Query<'q>, Status> {
-        let query = convert::query(request, &self.bounds).map_err(|invalid| self.refused(invalid, started))?;
+        if request.unknown_limit_field > 0 {
+            self.limiter.unknown_limit_field(request.unknown_limit_field);
+        }
+        let query = convert::query(request, &self.messages.bounds);
+        let query = query.map_err(|invalid| self.refused(invalid, started))?;
         Ok(Query { settle, ..query })
     }
 
@@ -256,7 +281,7 @@ impl RateLimits {
         match decided {
             Ok(mut answer) => {
                 let holds = std::mem::take(&mut answer.holds);
-                let response = convert::response(request, answer, &self.extras);
+                let response = convert::response(request, answer, &self.messages.extras);
                 let framed = unary::framed(&response, &receipts::metadata_field(request.domain, &holds))?;
                 let untaken =
                     if holds.is_empty() { Untaken::default() } else { self.release_untaken(message(), holds) };
@@ -283,8 +308,8 @@ impl RateLimits {
         let mut texts = Vec::new();
         // Both were read without an error before.
         let Ok(mut request) = lenient::decode(message, &mut texts) else { return };
-        let _ = receipts::take(&mut request, &self.receipt_key, |_| true);
-        let Ok(query) = convert::query(&request, &self.bounds) else { return };
+        let _ = receipts::take(&mut request, &self.messages.receipt_key, |_| true);
+        let Ok(query) = convert::query(&request, &self.messages.bounds) else { return };
         self.limiter.release(query, holds).await;
     }
 }

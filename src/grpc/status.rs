@@ -6,6 +6,7 @@
 use std::fmt;
 
 use tonic::Status;
+use weir_http2::NoRoom;
 use weir_limiter::Undecided;
 use weir_rls::convert::Invalid;
 use weir_store::StoreError;
@@ -38,6 +39,11 @@ pub fn status(error: &RequestError) -> Status {
             StoreError::Unknown(_) => Status::deadline_exceeded(text),
         },
     }
+}
+
+/// A request for which there is no memory.
+pub(super) fn no_room(refused: NoRoom) -> Status {
+    Status::unavailable(format!("{refused} (nothing was charged)"))
 }
 
 #[cfg(test)]

@@ -15,12 +15,13 @@ use prost::bytes::Buf as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
+use weir_http2::{Piece, Reservation};
 use weir_lifecycle::give_way;
 use weir_limiter::finishing::Untaken;
 
-use super::memory::{Piece, Reservation};
 use super::other::Stream;
-use super::turns;
+use super::status::no_room;
+use super::wide::is_wide;
 
 /// The header of a message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
@@ -34,7 +35,7 @@ const DOUBLED_BYTES_MAX: usize = 256 * 1_024;
 #[derive(Debug)]
 pub(super) struct Received {
     parts: Parts,
-    /// When waiting for the message began. None if it arrived with the headers.
+    /// When the request began to wait for its message or for its turn. None if it did not wait.
     pub(super) since: Option<Instant>,
 }
 
@@ -56,10 +57,10 @@ impl Received {
     }
 }
 
-/// Reads the single message of a request, of at most `bytes_max`. A message that does not arrive at once counts to
-/// `reservation`, and may take `timeout`.
-/// Fails when there is not exactly one message, when it is too large or compressed, when it does not arrive in time,
-/// or when too much memory is reserved.
+/// Reads the single message of a request, of at most `bytes_max`. A wide request waits for its turn. A message that does
+/// not arrive at once, or that waits, counts to `reservation`; both together may take `timeout`.
+/// Fails when there is not exactly one message, when it is too large or compressed, when it does not arrive or has no
+/// turn in time, or when too much memory is reserved.
 pub(super) async fn read<B>(
     mut body: B,
     bytes_max: usize,
@@ -71,41 +72,31 @@ where
 {
     let mut parts = Parts::default();
     // Usually the whole message is available in one frame, and is not copied.
-    let at_once = poll_fn(|context| {
-        Poll::Ready(match parts.poll(&mut body, context, bytes_max, None) {
-            Poll::Ready(complete) => Some(complete),
-            Poll::Pending => None,
-        })
-    })
-    .await;
-    let mut since = None;
-    match at_once {
-        Some(complete) => complete?,
-        None => {
-            since = Some(Instant::now());
-            // Boxed, so that the futures of requests that do not wait stay small.
-            let rest = Box::pin(tokio::time::timeout(timeout, async {
-                parts.keep(reservation)?;
-                poll_fn(|context| parts.poll(&mut body, context, bytes_max, Some(&mut *reservation))).await
-            }));
-            let Ok(complete) = rest.await else {
-                return Err(Status::deadline_exceeded(format!(
-                    "the request was not complete within {timeout:?} (nothing was charged)"
-                )));
-            };
-            complete?;
-        }
+    let at_once = poll_fn(|context| Poll::Ready(parts.poll(&mut body, context, bytes_max, None))).await;
+    let is_complete = at_once.is_ready();
+    if let Poll::Ready(read) = at_once {
+        read?;
     }
-    if parts.whole().get(HEAD_BYTES..).is_some_and(turns::is_wide) {
-        // Boxed for the same reason.
-        Box::pin(async {
-            if since.is_none() {
-                parts.keep(reservation)?;
+    let mut since = None;
+    if !is_complete || parts.is_wide() {
+        since = Some(Instant::now());
+        // Boxed, so that the futures of requests that do not wait stay small.
+        let rest = Box::pin(tokio::time::timeout(timeout, async {
+            parts.keep(reservation)?;
+            if !is_complete {
+                poll_fn(|context| parts.poll(&mut body, context, bytes_max, Some(&mut *reservation))).await?;
             }
-            reservation.turn().await;
+            if parts.is_wide() {
+                reservation.turn().await;
+            }
             Ok::<(), Status>(())
-        })
-        .await?;
+        }));
+        let late = |_| {
+            let text =
+                format!("the request was not complete, or had no turn, within {timeout:?} (nothing was charged)");
+            Err(Status::deadline_exceeded(text))
+        };
+        rest.await.unwrap_or_else(late)?;
     }
     let whole = parts.whole();
     match whole.split_first_chunk::<HEAD_BYTES>() {
@@ -128,6 +119,10 @@ struct Parts {
 impl Parts {
     fn whole(&self) -> &[u8] {
         if self.several.is_empty() { &self.first } else { &self.several }
+    }
+
+    fn is_wide(&self) -> bool {
+        self.whole().get(HEAD_BYTES..).is_some_and(is_wide)
     }
 
     /// Reads until the end of the body. The bytes count to `reservation`, if there is one.
@@ -171,7 +166,7 @@ impl Parts {
         if self.several.is_empty() {
             self.several.extend_from_slice(&first);
         }
-        reservation.grow(self.several.capacity())
+        reservation.grow(self.several.capacity()).map_err(no_room)
     }
 
     /// Appends a part. The buffer grows at most to the announced length.
@@ -183,7 +178,7 @@ impl Parts {
             let doubled = if before < DOUBLED_BYTES_MAX { (2 * before).max(BUFFER_BYTES_MIN) } else { announced };
             let capacity = announced.min(doubled).max(wanted);
             if let Some(reservation) = reservation {
-                reservation.grow(capacity - before)?;
+                reservation.grow(capacity - before).map_err(no_room)?;
             }
             self.several.reserve_exact(capacity - self.several.len());
         }
@@ -230,7 +225,10 @@ pub(super) fn framed(message: &impl Message, fields: &[u8]) -> Result<Bytes, Sta
 pub(super) fn response(result: Result<(Bytes, Untaken), Status>, reservation: Reservation) -> http::Response<Sent> {
     let (framed, untaken) = match result {
         Ok(answered) => answered,
-        Err(status) => return refused(status),
+        Err(status) => {
+            reservation.count_error();
+            return refused(status);
+        }
     };
     let mut response = http::Response::new(Sent::Message(Piece::new(framed, reservation), untaken));
     response.headers_mut().insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
@@ -292,11 +290,12 @@ impl HttpBody for Sent {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::Arc;
 
     use tonic::Code;
+    use weir_http2::{Bounds, Peer, STREAM_BYTES};
     use weir_rls::proto::RateLimitRequest;
 
-    use super::super::memory;
     use super::*;
 
     struct Given {
@@ -332,8 +331,18 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn reservation() -> Reservation {
-        Reservation::new(&memory::tests::peer(), memory::STREAM_BYTES).unwrap()
+    /// A connection that may reserve so many bytes.
+    fn bounded(connection_bytes: usize) -> Arc<Peer> {
+        Peer::alone(Bounds { streams: 8, connection_bytes, total_bytes: usize::MAX / 4, tables_bytes: usize::MAX })
+    }
+
+    /// A connection without bounds.
+    fn peer() -> Arc<Peer> {
+        bounded(usize::MAX / 4)
+    }
+
+    fn reservation(peer: &Arc<Peer>) -> Reservation {
+        Reservation::new(peer, STREAM_BYTES).unwrap()
     }
 
     /// Reads the parts when all are available at once, and when each is waited for. The outcome must be the same.
@@ -341,11 +350,12 @@ mod tests {
         let mut outcomes = Vec::new();
         for waits in [false, true] {
             let body = Given { parts: parts.iter().map(|part| part.to_vec()).collect(), waits, is_due: false };
-            let mut reservation = reservation();
+            let peer = peer();
+            let mut reservation = reservation(&peer);
             let received = read(body, bytes_max, TIMEOUT, &mut reservation).await;
             if let Ok(received) = &received {
                 assert_eq!(received.since.is_some(), waits);
-                assert_eq!(reservation.peer().bytes(), memory::STREAM_BYTES, "the parts count no longer");
+                assert_eq!(peer.bytes(), STREAM_BYTES, "the parts count no longer");
             }
             let domain = |received: Received| {
                 let message = RateLimitRequest::decode(received.message()).unwrap();
@@ -409,7 +419,7 @@ mod tests {
     async fn an_answer_is_a_message_and_a_status() {
         let message = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
         let framed_message = super::framed(&message, &[]).unwrap();
-        let mut body = response(Ok((framed_message, Untaken::default())), reservation()).into_body();
+        let mut body = response(Ok((framed_message, Untaken::default())), reservation(&peer())).into_body();
         let mut next = async || poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         let piece = next().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(prost::bytes::Buf::chunk(&piece), framed("shop"));
@@ -433,8 +443,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_that_does_not_end_is_given_up_and_let_go() {
-        let mut reservation = reservation();
-        let peer = reservation.peer().clone();
+        let peer = peer();
+        let mut reservation = reservation(&peer);
         let begun = Unfinished(Some(framed("shop")[..7].to_vec()));
         let read = read(begun, 1 << 20, Duration::from_millis(20), &mut reservation);
         assert_eq!(read.await.unwrap_err().code(), Code::DeadlineExceeded);
@@ -442,11 +452,39 @@ mod tests {
         assert_eq!(peer.bytes(), 0);
     }
 
+    /// Such a request had no bound on its time, and its caller's timeout began only with its turn.
+    #[tokio::test]
+    async fn the_wait_for_a_turn_counts_to_the_time_of_a_request() {
+        let peer = peer();
+        let mut message = vec![0x12; 1 << 14];
+        message.splice(..0, [&[0][..], &(1_u32 << 14).to_be_bytes()].concat());
+        let read = async |timeout| {
+            let mut reservation = reservation(&peer);
+            let body = Given { parts: [message.clone()].into(), waits: false, is_due: false };
+            let began = Instant::now();
+            let received = read(body, 1 << 20, timeout, &mut reservation).await?;
+            let waited = received.since.expect("it has waited for its turn");
+            assert!(waited >= began);
+            Ok::<_, Status>(Piece::new(Bytes::from_static(b"response"), reservation))
+        };
+        let mut untaken = Vec::new();
+        let refused = loop {
+            match read(Duration::from_millis(20)).await {
+                Ok(response) => untaken.push(response),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(refused.code(), Code::DeadlineExceeded);
+        assert!(!untaken.is_empty());
+        untaken.clear();
+        read(TIMEOUT).await.expect("the responses are read or dropped");
+        assert_eq!(peer.bytes(), 0);
+    }
+
     #[tokio::test]
     async fn a_message_in_parts_is_refused_when_memory_is_used_up() {
-        let core = memory::Core::new(memory::tests::bounds(10_000, 1 << 30), std::sync::Arc::default());
-        let peer = memory::Peer::new(&core);
-        let mut reservation = Reservation::new(&peer, memory::STREAM_BYTES).unwrap();
+        let peer = bounded(10_000);
+        let mut reservation = reservation(&peer);
         let mut whole = vec![0, 0, 0, 0x40, 0];
         whole.resize(HEAD_BYTES + 0x4000, 0);
         let parts = whole.chunks(1_000).map(<[u8]>::to_vec).collect();

@@ -10,7 +10,6 @@ use std::sync::{Arc, Weak};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
-use axum::http::uri::Authority;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -22,8 +21,10 @@ use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
-use weir_lifecycle::on_own_thread;
+use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_limiter::ResetStates;
+use weir_store::StoreError;
+use weir_telemetry::logging::AUDIT;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::{By, PeerAddress};
@@ -69,6 +70,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/rows", get(rows::show).put(rows::set).post(rows::set_many).delete(rows::remove))
         .route("/state", get(show_state).delete(reset))
         .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .route("/readyz", get(readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
@@ -105,12 +107,19 @@ async fn guard(State(site): State<Arc<Site>>, mut request: Request, next: Next) 
     next.run(request).await
 }
 
+/// As [`super::on_handlers`]. A change goes on when its caller leaves, so that each that was made has its line in the log.
+async fn on_handlers(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return super::on_handlers(State(site), request, next).await;
+    }
+    on_runtime(&site.handlers, Some(&site.shared.left_changes), next.run(request)).await
+}
+
 /// Whether a `Host` is an IP address, a loopback name, or one of `names`.
 fn is_own_host(host: &[u8], names: &[String]) -> bool {
-    let Ok(authority) = Authority::try_from(host) else {
+    let Some((host, _)) = std::str::from_utf8(host).ok().and_then(origin::host_and_port) else {
         return false;
     };
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     if host.parse::<IpAddr>().is_ok() {
         return true;
     }
@@ -363,13 +372,16 @@ async fn reset(
 ) -> Result<Response, Response> {
     let Query(StateQuery { domain, descriptor }) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&descriptor).map_err(bad_request)?;
-    let ResetStates { keys, unlimited, stored } =
-        site.limiter.reset(&domain, &as_entries(&entries)).await.map_err(unavailable)?;
+    let reset = site.limiter.reset(&domain, &as_entries(&entries)).await;
+    let descriptor = spell_pairs(&entries);
+    if let Err(StoreError::Unknown(_)) = &reset {
+        tracing::info!(target: AUDIT, by, domain, descriptor, "state may have been reset by the admin listener");
+    }
+    let ResetStates { keys, unlimited, stored } = reset.map_err(unavailable)?;
     if keys.is_empty() {
         return Err(no_limit());
     }
-    let descriptor = spell_pairs(&entries);
-    tracing::info!(by, domain, descriptor, stored, "state reset by the admin listener");
+    tracing::info!(target: AUDIT, by, domain, descriptor, stored, "state reset by the admin listener");
     Ok(Json(json!({ "keys": keys, "unlimited": unlimited, "stored": stored })).into_response())
 }
 
@@ -423,6 +435,11 @@ mod tests {
             "evil.example",
             "localhost.evil.example",
             "127.0.0.1.evil.example",
+            // The brackets were read, and the rest was not.
+            "[::1].evil.example",
+            "[::1]evil.example:6070",
+            "[evil.example]",
+            "localhost:6070:80",
             "notlocalhost",
             "x.weir.internal",
             "evil.example@",

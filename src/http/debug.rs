@@ -2,15 +2,23 @@
 //!
 //! None of them changes anything, because that port listens on every interface by default.
 
+use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderValue, Uri, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use weir_engine::PolicySet;
 use weir_rls::rlconfig;
+use weir_telemetry::statistics::StatisticsCursor;
 
-use super::{Site, metrics, not_found, wrong_method};
+use super::streamed::{PIECE_BYTES, pieces, pieces_or_error};
+use super::{Site, metrics, not_found, on_handlers, wrong_method};
 
 /// Every path except the first, with its content.
 const PATHS: [(&str, &str); 3] = [
@@ -24,18 +32,98 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/rlconfig", get(limits))
-        .route("/stats", get(async |State(site): State<Arc<Site>>| site.metrics.statistics().text()))
+        .route("/stats", get(stats))
+        .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS.map(|(path, _)| path)))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())
 }
 
-async fn limits(State(site): State<Arc<Site>>) -> String {
-    let policies = site.report.policies.lock().policies.clone();
-    rlconfig::render(&policies)
+async fn limits(State(site): State<Arc<Site>>) -> Response {
+    text(limits_of(&site.report.policies.lock().policies))
+}
+
+/// The limits of these policies, written in pieces. A slow reader does not keep policies in memory that were replaced: the answer
+/// breaks off.
+fn limits_of(policies: &Arc<PolicySet>) -> Body {
+    let policies = Arc::downgrade(policies);
+    let mut next = 0;
+    pieces_or_error(move || {
+        let Some(policies) = policies.upgrade() else {
+            return Some(Err(io::Error::other("the policies were replaced")));
+        };
+        let mut piece = String::new();
+        while piece.len() < PIECE_BYTES
+            && let Some(rule) = policies.rules().get(next)
+        {
+            rlconfig::add_rule(&mut piece, rule);
+            next += 1;
+        }
+        (!piece.is_empty()).then(|| Ok(piece.into()))
+    })
+}
+
+/// The statistics, written in pieces.
+async fn stats(State(site): State<Arc<Site>>) -> Response {
+    let mut cursor = StatisticsCursor::default();
+    let metrics = site.metrics.clone();
+    text(pieces(move || {
+        let mut piece = String::new();
+        let statistics = metrics.statistics();
+        while piece.len() < PIECE_BYTES
+            && statistics.advance(&mut cursor, |name, _, value| {
+                // Writing to a string cannot fail.
+                let _ = writeln!(piece, "{name}: {value}");
+            })
+        {}
+        (!piece.is_empty()).then(|| piece.into())
+    }))
+}
+
+fn text(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))], body).into_response()
 }
 
 /// The paths, one in each line.
 async fn index(State(_): State<Arc<Site>>) -> String {
     PATHS.map(|(path, shows)| format!("{path}: {shows}\n")).concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Limit, Unit};
+
+    use super::*;
+
+    fn policies(rules: usize) -> Arc<PolicySet> {
+        let limits = vec![Limit::per_unit(3, Unit::Hour)];
+        let descriptors = (0..rules).map(|number| NodeSpec {
+            key: "user".to_owned(),
+            value: Some(format!("u{number}").into()),
+            rule: Some(RuleSpec::of(RuleKind::Limits(limits.clone()))),
+            ..NodeSpec::default()
+        });
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: descriptors.collect() };
+        Arc::new(PolicySet::compile(vec![domain]).expect("policies"))
+    }
+
+    #[tokio::test]
+    async fn limits_are_written_in_pieces_and_a_reader_keeps_no_policies() {
+        let policies = policies(2_000);
+        let mut body = limits_of(&policies).into_data_stream();
+        let mut lines = 0;
+        while let Some(piece) = body.next().await {
+            let piece = piece.expect("a piece");
+            assert!(piece.len() < PIECE_BYTES + 200, "{} bytes", piece.len());
+            lines += piece.iter().filter(|byte| **byte == b'\n').count();
+        }
+        assert_eq!(lines, 2_000);
+        let mut slow = limits_of(&policies).into_data_stream();
+        assert!(slow.next().await.is_some_and(|piece| piece.is_ok()));
+        assert_eq!(Arc::strong_count(&policies), 1, "the reader does not keep them");
+        drop(policies);
+        assert!(slow.next().await.is_some_and(|piece| piece.is_err()), "a caller sees that lines are missing");
+    }
 }

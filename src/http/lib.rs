@@ -1,7 +1,8 @@
 //! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
 //!
-//! The control runtime serves them, not a gRPC runtime. Not here: requests and responses of `/json` (rls), deciding,
-//! and when to start and stop (app).
+//! One thread accepts their connections, reads and writes them, and answers probes. The handlers of all other paths, and
+//! what makes the pieces of long answers, run on the control runtime. Not here: requests and responses of `/json` (rls),
+//! deciding, and when to start and stop (app).
 
 mod admin;
 mod body;
@@ -22,36 +23,41 @@ mod token;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use weir_engine::{OnError, PolicySet};
-use weir_lifecycle::{Life, Phase};
+use weir_lifecycle::{Life, Phase, on_runtime};
 use weir_limiter::Limiter;
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
 use weir_rls::convert::{Bounds, Extras};
+use weir_store::Store;
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
 use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
 
 use self::admin::RuleOrders;
+use self::body::{Bodies, Complete};
 use self::limited::Looks;
 pub use self::listener::{CONNECTIONS_MAX, ConnectionBounds};
-use self::public::Bodies;
+pub use self::overrides::{audit_found, audit_replaced};
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 use self::tap::NamedValues;
 pub use self::token::TokenFile;
@@ -73,6 +79,8 @@ pub struct Site {
     /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
     pub allowed_origins: Vec<String>,
     pub connections: ConnectionBounds,
+    /// The runtime of all handlers but those of probes.
+    pub handlers: Handle,
     /// For `/json`.
     pub json: JsonOptions,
     pub admin: AdminOptions,
@@ -105,8 +113,10 @@ pub struct AdminOptions {
     pub tap_max: Duration,
 }
 
+/// The most changes of operators that go on after their callers have left. More of them are dropped with their callers.
+const LEFT_CHANGES_MAX: usize = 256;
+
 /// Data that callers share, so that many callers cost as much as one.
-#[derive(Default)]
 pub struct Shared {
     bodies: Bodies,
     scrapes: Renderings<Prepared>,
@@ -114,7 +124,28 @@ pub struct Shared {
     looks: Looks,
     /// Locked while a page of states is made.
     pages: tokio::sync::Mutex<()>,
+    /// Locked while the rows of one body are read and written.
+    posted_rows: tokio::sync::Mutex<()>,
+    /// Permits of changes whose callers have left.
+    left_changes: Arc<Semaphore>,
     named_values: NamedValues,
+}
+
+impl Shared {
+    /// Data of a process that may use `memory` bytes, for callers of `/json` whose bodies have at most `request_bytes` bytes.
+    #[must_use]
+    pub fn new(memory: u64, request_bytes: usize) -> Self {
+        Self {
+            bodies: Bodies::new(memory, request_bytes.max(rows::BODY_BYTES_MAX)),
+            scrapes: Renderings::default(),
+            rule_orders: RuleOrders::default(),
+            left_changes: Arc::new(Semaphore::new(LEFT_CHANGES_MAX)),
+            looks: Looks::default(),
+            pages: tokio::sync::Mutex::default(),
+            posted_rows: tokio::sync::Mutex::default(),
+            named_values: NamedValues::default(),
+        }
+    }
 }
 
 /// The name of this replica, if it has one, and its version.
@@ -152,7 +183,7 @@ pub struct ServiceState {
     queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<ShownPolicies>,
-    /// Why the files of rows beside the policies are not in force.
+    /// Why the files of rows beside the policies, or rows in the second Redis, are not in force.
     row_problems: Mutex<Vec<String>>,
 }
 
@@ -312,7 +343,8 @@ impl ServiceState {
         }
     }
 
-    /// Sets the first problems of the files of rows beside the policies; none if their rows are in force.
+    /// Sets the first problems of the files of rows beside the policies, or of rows in the second Redis; none if all rows are in
+    /// force.
     pub fn rows_refused(&self, problems: Vec<String>) {
         *self.row_problems.lock() = problems;
     }
@@ -330,13 +362,13 @@ impl ServiceState {
     }
 }
 
-/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight.
+/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes the requests in flight. The runtime of
+/// the returned future has the connections. The listener must not block.
 ///
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    let shared = site.clone();
-    serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
+    serve(listener, public::router(site), site)
 }
 
 /// Serves the operator's paths in the same way.
@@ -348,7 +380,7 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
         Endpoints::Operator => admin::router(site),
         Endpoints::Debug => debug::router(site),
     };
-    serve(listener, router, site, || 0)
+    serve(listener, router, site)
 }
 
 /// Serves the metrics alone, at this path, in the same way.
@@ -363,20 +395,22 @@ pub fn serve_metrics(
     let shown = format!("GET {path}");
     let router = Router::new()
         .route(path, get(metrics))
+        .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone());
-    serve(listener, router, site, || 0)
+    serve(listener, router, site)
 }
 
-/// `reserved` returns the bytes of memory that are reserved for callers of the listener.
-fn serve<R: Fn() -> usize>(
-    listener: TcpListener,
-    router: Router,
-    site: &Site,
-    reserved: R,
-) -> impl Future<Output = Result<(), String>> + use<R> {
-    listener::serve(listener, router, site.connections.clone(), reserved, site.life.clone())
+fn serve(listener: TcpListener, router: Router, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    let shared = site.clone();
+    let reserved = move || shared.shared.bodies.bytes();
+    listener::serve(listener, router, site.connections.clone(), reserved, site.handlers.clone(), site.life.clone())
+}
+
+/// Runs the handler on the runtime for handlers. Meanwhile the thread of the listeners accepts connections and answers probes.
+async fn on_handlers(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    on_runtime(&site.handlers, None, next.run(request)).await
 }
 
 impl Site {
@@ -529,4 +563,18 @@ fn bad_query(rejection: &QueryRejection) -> Response {
 fn json_error(status: StatusCode, error: impl std::fmt::Display) -> Response {
     let body: Value = json!({ "error": error.to_string() });
     (status, Json(body)).into_response()
+}
+
+/// Reads the body of a change, of at most `bytes_max` bytes.
+///
+/// # Errors
+/// The answer to a body that cannot be read.
+async fn read(site: &Site, body: Body, bytes_max: usize) -> Result<Complete<'_>, Response> {
+    site.shared.bodies.read(body, bytes_max).await.map_err(|error| json_error(error.status(), error))
+}
+
+/// Adds where a change is kept.
+fn add_store(shown: &mut Value, store: &dyn Store) {
+    shown["store"] = json!(store.name());
+    shown["is_shared"] = json!(!store.is_immediate());
 }

@@ -22,16 +22,21 @@ use hyper_util::server::graceful::GracefulShutdown;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
-use weir_lifecycle::{Life, Phase, ThreadMemory, give_way};
+use weir_lifecycle::{Life, MemoryPart, Phase, ThreadMemory, give_way};
 use weir_telemetry::shed::{ShedCounts, ShedReason};
 
 use super::token::PeerAddress;
 
-/// The most open connections of one listener.
+/// The most open connections of one listener. Fewer if the memory of the process is small.
 pub const CONNECTIONS_MAX: usize = 1_024;
+/// What a slow caller can hold: the head of a request, and the part of an answer that waits to be written.
+const CONNECTION_BYTES: usize = 80 * 1_024;
+/// The connections that a listener may have, however small the memory is: probes, a scraper, an operator.
+const CONNECTIONS_MIN: usize = 16;
 /// How long a connection may be silent before a request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long the head of a request may take from its first byte.
@@ -53,6 +58,8 @@ const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 const BUFFER_BYTES_MAX: usize = 16 * 1_024;
 /// The pause after accept failed, and while no connection can be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How many connections a listener accepts before it runs other tasks.
+const ACCEPTED_AT_ONCE: u32 = 4;
 /// The length of a tick. After each, a listener may return memory to the system.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -65,32 +72,58 @@ pub struct ConnectionBounds {
     pub shed: Arc<ShedCounts>,
 }
 
-/// Serves until [`Phase::Ending`], and then finishes requests in flight. `reserved` returns the bytes of memory that
-/// are reserved for callers.
+/// The most connections of a listener that may hold this many bytes.
+fn connections_max(bytes: usize) -> usize {
+    (bytes / CONNECTION_BYTES).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX)
+}
+
+/// The memory of the thread that runs the handlers, which holds bodies and pieces of answers.
+struct HandlersMemory {
+    runtime: Handle,
+    memory: Arc<Mutex<ThreadMemory>>,
+}
+
+impl HandlersMemory {
+    /// As [`ThreadMemory::look`], on that thread.
+    fn look(&self, ended: usize, reserved: usize) {
+        let memory = self.memory.clone();
+        self.runtime.spawn(async move { memory.lock().look(ended, reserved) });
+    }
+}
+
+/// Serves on the current runtime until [`Phase::Ending`], and then finishes requests in flight. `reserved` returns the
+/// bytes of memory that are reserved for callers, on the runtime `handlers`.
 ///
 /// # Errors
-/// None; the type is that of a supervised task.
+/// When the system refuses to watch the socket.
 pub(super) async fn serve(
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     router: Router,
     bounds: ConnectionBounds,
     reserved: impl Fn() -> usize,
+    handlers: Handle,
     life: Life,
 ) -> Result<(), String> {
+    let listener = TcpListener::from_std(listener).map_err(|error| format!("cannot accept connections: {error}"))?;
     let mut http1 = http1::Builder::new();
     // `Stream` below has the timeouts, because it distinguishes idle connections from slow heads.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
     let mut callers = Callers::new(bounds);
     let mut memory = ThreadMemory::default();
+    let of_handlers = HandlersMemory { runtime: handlers, memory: Arc::default() };
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut ending = std::pin::pin!(life.reached(Phase::Ending));
+    let connections_max = connections_max(MemoryPart::HTTP_CONNECTIONS.bytes());
+    let mut accepted_at_once = 0;
     'accepting: loop {
         let accepted = tokio::select! {
             () = &mut ending => break,
             _ = ticks.tick() => {
-                memory.look(callers.take_ended(), reserved());
+                let (ended, reserved) = (callers.take_ended(), reserved());
+                memory.look(ended, reserved);
+                of_handlers.look(ended, reserved);
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -99,7 +132,7 @@ pub(super) async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(listener = "http", %error, "cannot accept a connection");
-                callers.make_room(CONNECTIONS_MAX - 1);
+                callers.make_room(connections_max - 1);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -110,7 +143,7 @@ pub(super) async fn serve(
             continue;
         }
         // New connections wait in the system's queue until one can be closed or ends.
-        while !callers.make_room(CONNECTIONS_MAX) {
+        while !callers.make_room(connections_max) {
             tokio::select! {
                 () = &mut ending => break 'accepting,
                 () = tokio::time::sleep(ACCEPT_PAUSE) => {}
@@ -126,6 +159,11 @@ pub(super) async fn serve(
             }
         });
         callers.open.push(Open { caller, ip, task: task.abort_handle() });
+        accepted_at_once += 1;
+        if accepted_at_once == ACCEPTED_AT_ONCE {
+            accepted_at_once = 0;
+            tokio::task::yield_now().await;
+        }
     }
     drop(listener);
     open.shutdown().await;
@@ -211,8 +249,8 @@ enum Doing {
     Listening(Instant),
 }
 
-/// The state of one caller, shared by its connection, its requests and its answers. All of them run in one task, so the lock is
-/// contended only when a listener is full.
+/// The state of one caller, shared by its connection, its requests and its answers. A handler reads the body of a request on
+/// another thread, so the lock is rarely contended.
 #[derive(Debug)]
 struct Caller {
     state: Mutex<State>,

@@ -4,6 +4,8 @@
 //! `Sec-Fetch-Site`, over TLS and to loopback addresses, and in `Origin`. A page can change neither header. Callers
 //! that are not browsers send neither. Not here: `Host` (admin.rs).
 
+use std::net::Ipv6Addr;
+
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 
@@ -42,13 +44,35 @@ fn text(value: &HeaderValue) -> String {
 /// Whether an origin is the host of the request. The scheme is ignored, because a proxy can terminate TLS.
 fn is_own(origin: &str, host: &str) -> bool {
     let (scheme, own) = origin.split_once("://").unwrap_or_default();
-    let port = match scheme {
-        "http" => ":80",
-        "https" => ":443",
+    let default_port = match scheme {
+        "http" => 80,
+        "https" => 443,
         _ => return false,
     };
-    let bare = |name: &str| name.strip_suffix(port).unwrap_or(name).to_owned();
-    !own.is_empty() && bare(own) == bare(host)
+    let place = |text| host_and_port(text).map(|(host, port)| (host, port.unwrap_or(default_port)));
+    place(own).is_some_and(|own| Some(own) == place(host))
+}
+
+/// The host, without the brackets of an IPv6 address, and the port of `HOST` or `HOST:PORT`. None if the text has another
+/// form: a part that is not read could make the host of another site look like an own one.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(bracketed) => {
+            let (address, rest) = bracketed.split_once(']')?;
+            address.parse::<Ipv6Addr>().ok()?;
+            (address, rest)
+        }
+        None => {
+            let (name, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+            let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+            (!name.is_empty() && name.chars().all(is_name)).then_some((name, rest))?
+        }
+    };
+    match rest.strip_prefix(':') {
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some((host, Some(port.parse().ok()?))),
+        None if rest.is_empty() => Some((host, None)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +95,8 @@ mod tests {
             &[("host", "weir:8080"), ("origin", "http://weir:8080")],
             &[("host", "Weir.Example"), ("origin", "https://weir.example")],
             &[("host", "weir.example:443"), ("origin", "https://weir.example")],
+            &[("host", "[::1]:8080"), ("origin", "http://[::1]:8080")],
+            &[("host", "[::1]"), ("origin", "http://[::1]:80")],
             &[("host", "weir"), ("origin", "https://console.example")],
             &[("host", "weir"), ("origin", "https://console.example"), ("sec-fetch-site", "cross-site")],
             // A proxy has changed the host.
@@ -90,6 +116,12 @@ mod tests {
             &[("host", "weir"), ("origin", "http://weir"), ("origin", "http://evil.example")],
             &[("host", "weir"), ("origin", "http://console.example")],
             &[("origin", "http://")],
+            // Port 80 was taken off, and the rest was the host.
+            &[("host", "weir:8080"), ("origin", "http://weir:8080:80")],
+            &[("host", "weir"), ("origin", "http://weir:")],
+            &[("host", "[::1]"), ("origin", "http://[::1].evil.example")],
+            &[("host", "::1"), ("origin", "http://::1")],
+            &[("host", "weir"), ("origin", "http://evil@weir")],
             &[("host", "weir"), ("sec-fetch-site", "cross-site")],
             &[("host", "weir"), ("sec-fetch-site", "same-site")],
         ] {

@@ -17,15 +17,14 @@ use weir_engine::descriptor::{entries_of, spell_pairs};
 use weir_engine::overrides::{Misfit, Override, fit, numbers_text, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
-use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
+use weir_limiter::overrides::{FoundChange, OverrideTable, Refused, Replacement, SetOverride, version_time};
 use weir_telemetry::logging::AUDIT;
 use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 use weir_text::{instant_text, parse_instant};
 
-use super::body;
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::By;
-use super::{Site, bad_query, bad_request, json_error};
+use super::{Site, add_store, bad_query, bad_request, json_error, read};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
@@ -96,9 +95,14 @@ pub(super) async fn set(
     Extension(By(by)): Extension<By>,
     body: Body,
 ) -> Result<Response, Response> {
-    let body = body::read(body, BODY_BYTES_MAX).await?;
+    let body = read(&site, body, BODY_BYTES_MAX).await?;
     let new = wanted(&body, &by, site.admin.overrides.now()).map_err(bad_request)?;
-    let kept = site.admin.overrides.set(&new).await.map_err(refusal)?;
+    let kept = site.admin.overrides.set(&new).await;
+    audit_replaced(&site.admin.overrides);
+    if kept.as_ref().is_err_and(Refused::is_unknown) {
+        audit(&by, &new, "override may have been set");
+    }
+    let kept = kept.map_err(refusal)?;
     audit(&by, &kept, "override set");
     Ok(changed(&kept, &site.admin.overrides))
 }
@@ -110,9 +114,34 @@ pub(super) async fn delete(
 ) -> Result<Response, Response> {
     let Query(which) = query.map_err(|rejection| bad_query(&rejection))?;
     let entries = entries_of(&which.descriptor).map_err(bad_request)?;
-    let deleted = site.admin.overrides.delete(&which.domain, &entries).await.map_err(refusal)?;
+    let deleted = site.admin.overrides.delete(&which.domain, &entries, &by).await;
+    audit_replaced(&site.admin.overrides);
+    if deleted.as_ref().is_err_and(Refused::is_unknown) {
+        let (domain, descriptor) = (&*which.domain, spell_pairs(&entries));
+        tracing::info!(target: AUDIT, by, domain, descriptor, "override may have been deleted");
+    }
+    let deleted = deleted.map_err(refusal)?;
     audit(&by, &deleted, "override deleted");
     Ok(changed(&deleted, &site.admin.overrides))
+}
+
+/// Logs the author of a change that the store did not confirm, and has made.
+pub fn audit_found(FoundChange { changed, is_deletion }: &FoundChange) {
+    audit(&changed.by, changed, if *is_deletion { "override found deleted" } else { "override found in force" });
+}
+
+/// Logs versions of all overrides that another one has replaced, and that it may not include: their last change may be lost.
+pub fn audit_replaced(overrides: &OverrideTable) {
+    for one in overrides.take_replaced() {
+        let what = match one.how {
+            Replacement::Adopted => "overrides replaced by a newer version",
+            Replacement::WrittenBack => "overrides written back over an older version",
+            Replacement::Unconfirmed => "overrides may have been written back over an older version",
+        };
+        let [kept_at, lost_at] = [&one.kept, &one.lost].map(|version| version_time(version).map(instant_text));
+        let (store, kept, lost) = (overrides.store().name(), one.kept, one.lost);
+        tracing::warn!(target: AUDIT, store, kept_at, lost_at, kept, lost, "{what}");
+    }
 }
 
 /// Logs the author of a change.
@@ -184,7 +213,7 @@ fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
 /// The answer to a change that the store has confirmed.
 fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
     let mut shown = as_json(one, &overrides.policies());
-    body::add_store(&mut shown, overrides.store());
+    add_store(&mut shown, overrides.store());
     shown["shared_with"] = json!(shared_with(&overrides.policies(), &one.set));
     Json(shown).into_response()
 }
@@ -213,7 +242,7 @@ fn refusal(refused: Refused) -> Response {
         Refused::Misfit(Misfit::NoDomain | Misfit::NoRule { .. }) | Refused::Absent => StatusCode::NOT_FOUND,
         Refused::Misfit(Misfit::Taken(_)) | Refused::Full(_) | Refused::Contended => StatusCode::CONFLICT,
         Refused::Misfit(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,
-        Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Refused::Unread(_) | Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     json_error(status, refused)
 }

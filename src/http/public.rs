@@ -3,20 +3,19 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
-use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http_body::{Frame, SizeHint};
 use tokio::runtime::Handle;
-use tokio_stream::StreamExt as _;
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
 use weir_limiter::{Detail, HeldCharge};
 use weir_rls::json::JsonRequest;
@@ -24,124 +23,19 @@ use weir_rls::{client_headers, convert, detail, json, receipts};
 use weir_telemetry::metrics::Protocol;
 use weir_telemetry::traces::Trace;
 
-use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
+use super::body::BodyError;
+use super::{Site, metrics, not_found, on_handlers, origin, public_readyz, wrong_method};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
 
-/// How long the body of a request may take to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many bytes of a refused body weir reads and drops.
-const DISCARDED_BYTES_MAX: usize = 8 << 20;
-/// The most bytes of memory for the bodies of all callers in total. A body that needs more is refused.
-const BODIES_BYTES_MAX: usize = 24 << 20;
-
-/// Bytes of memory for the bodies of callers of `/json`.
-#[derive(Debug, Default)]
-pub(super) struct Bodies(AtomicUsize);
-
-impl Bodies {
-    pub(super) fn bytes(&self) -> usize {
-        self.0.load(Relaxed)
-    }
-}
-
-/// The body of one request while it arrives.
-struct Incomplete<'a> {
-    bodies: &'a Bodies,
-    bytes: Vec<u8>,
-    /// The part of `bodies` that this body uses.
-    reserved: usize,
-}
-
-impl<'a> Incomplete<'a> {
-    fn new(bodies: &'a Bodies) -> Self {
-        Self { bodies, bytes: Vec::new(), reserved: 0 }
-    }
-
-    /// Appends a part of a body of at most `most` bytes. The buffer doubles up to that size. Returns false if the
-    /// memory is used up.
-    fn push(&mut self, part: &[u8], most: usize) -> bool {
-        let wanted = self.bytes.len() + part.len();
-        if wanted > self.reserved {
-            let capacity = (2 * self.reserved).min(most).max(wanted);
-            let more = capacity - self.reserved;
-            if self.bodies.0.fetch_add(more, Relaxed) + more > BODIES_BYTES_MAX {
-                self.bodies.0.fetch_sub(more, Relaxed);
-                return false;
-            }
-            self.reserved = capacity;
-            self.bytes.reserve_exact(capacity - self.bytes.len());
-        }
-        self.bytes.extend_from_slice(part);
-        true
-    }
-}
-
-impl Drop for Incomplete<'_> {
-    fn drop(&mut self) {
-        self.bodies.0.fetch_sub(self.reserved, Relaxed);
-    }
-}
-
-/// Reads and drops the rest of a refused body, up to a bound. Most clients read no answer before they have written their body.
-async fn discard(parts: &mut BodyDataStream) {
-    let mut left = DISCARDED_BYTES_MAX;
-    while left > 0
-        && let Some(Ok(part)) = parts.next().await
-    {
-        left = left.saturating_sub(part.len());
-    }
-}
-
-/// Reads the body of a request.
-///
-/// # Errors
-/// The answer, if the body is too large, does not end in time, or does not fit into memory.
-async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
-    let too_large = || {
-        site.limiter.unreadable(Instant::now());
-        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.json.request_bytes))
-    };
-    let is_too_large = body.size_hint().lower() > site.json.request_bytes as u64;
-    let reading = async {
-        let mut read = Incomplete::new(&site.shared.bodies);
-        let mut parts = body.into_data_stream();
-        if is_too_large {
-            discard(&mut parts).await;
-            return Err(too_large());
-        }
-        while let Some(part) = parts.next().await {
-            let part = part.map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("body: {error}")))?;
-            if read.bytes.len() + part.len() > site.json.request_bytes {
-                drop(read);
-                discard(&mut parts).await;
-                return Err(too_large());
-            }
-            if !read.push(&part, site.json.request_bytes) {
-                let text = format!(
-                    "body: the memory for the bodies of all callers is used up, at most {BODIES_BYTES_MAX} bytes"
-                );
-                return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
-            }
-        }
-        Ok(read)
-    };
-    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(read) => read,
-        Err(_) => {
-            let text = format!("body: not complete within {BODY_TIMEOUT:?}");
-            Err(refusal(StatusCode::REQUEST_TIMEOUT, &text))
-        }
-    }
-}
-
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/json", post(decide))
+        .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .route("/healthcheck", get(healthcheck))
         .route("/healthz", get(async || "ok\n"))
-        .route("/metrics", get(metrics))
         .route("/readyz", get(public_readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
@@ -217,16 +111,21 @@ async fn answer(
         }
     };
     let wants_problem = wants_problem(request.headers());
-    let body = match read(site, request.into_body()).await {
+    let body = match site.shared.bodies.read(request.into_body(), site.json.request_bytes).await {
         Ok(body) => body,
-        Err(refusal) => return refusal,
+        Err(error) => {
+            if let BodyError::TooLarge { .. } = error {
+                site.limiter.unreadable(Instant::now());
+            }
+            return refusal(error.status(), &error.to_string());
+        }
     };
     let started = Instant::now();
     let refused = |reason: &dyn std::fmt::Display| {
         site.limiter.refused(started);
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
-    let parsed = match json::parse_request(&body.bytes) {
+    let parsed = match json::parse_request(&body) {
         Ok(request) => request,
         Err(error) => {
             site.limiter.unreadable(started);
@@ -309,9 +208,9 @@ impl HttpBody for HeldAnswer {
 
 /// Releases what a request has opened, if HTTP does not take its answer. [hd-9]
 fn release_untaken(site: Arc<Site>, parsed: JsonRequest, holds: Vec<HeldCharge>) -> Untaken {
+    // That of the handlers: the thread of the listeners drops the answer.
+    let runtime = Handle::current();
     Untaken::then(move || {
-        // Without a runtime the process ends, and no store could be asked.
-        let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
             let mut request = parsed.view();
             // Both were read without an error before.
@@ -338,28 +237,4 @@ fn wants_problem(headers: &HeaderMap) -> bool {
 
 fn refusal(status: StatusCode, reason: &str) -> Response {
     (status, format!("{reason}\n")).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bodies_count_with_the_memory_that_they_use() {
-        let bodies = Bodies::default();
-        let mut body = Incomplete::new(&bodies);
-        for (part, reserved) in [(100, 100), (1, 200), (99, 200), (1, 400), (500, 800), (299, 1_000)] {
-            assert!(body.push(&vec![b' '; part], 1_000));
-            assert_eq!((body.reserved, bodies.0.load(Relaxed)), (reserved, reserved));
-            assert_eq!(body.bytes.capacity(), reserved);
-        }
-        let mut other = Incomplete::new(&bodies);
-        assert!(!other.push(&vec![b' '; BODIES_BYTES_MAX - 999], usize::MAX), "one byte too many");
-        assert!(other.push(&vec![b' '; BODIES_BYTES_MAX - 1_000], usize::MAX));
-        assert!(!body.push(b" ", 1_001));
-        drop(other);
-        assert!(body.push(b" ", 1_001));
-        drop(body);
-        assert_eq!(bodies.0.load(Relaxed), 0);
-    }
 }

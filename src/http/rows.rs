@@ -7,7 +7,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -15,17 +16,18 @@ use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowField, RowMisfit};
-use weir_limiter::rows::{Removed, RowRefused, RowTable, WriteResult, Written};
+use weir_limiter::rows::{
+    Pruned, Removed, RowMatch, RowOverride, RowRefused, RowTable, WriteResult, Written, row_version,
+};
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
 use weir_text::json::JsonRow;
 
-use super::body;
 use super::token::By;
-use super::{Site, bad_query, bad_request, json_error};
+use super::{Site, add_store, bad_query, bad_request, json_error, read};
 
 /// The largest body, in bytes.
-const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+pub(super) const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// The most rows of one body.
 const ROWS_MAX: usize = 5_000;
 
@@ -69,7 +71,7 @@ pub(super) async fn show(
         (Some(domain), Some(descriptor)) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
             let (row, misfit) = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
-            return Ok(Json(with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))).into_response());
+            return Ok(tagged(&row, with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))));
         }
         (None, Some(_)) => return Err(bad_request("descriptor without domain")),
         (domain, None) => domain,
@@ -88,33 +90,39 @@ pub(super) async fn show(
 pub(super) async fn set(
     State(site): State<Arc<Site>>,
     Extension(By(by)): Extension<By>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Response> {
-    let row =
-        row_of(&body::read(body, BODY_BYTES_MAX).await?).map_err(|reason| bad_request(format!("body: {reason}")))?;
+    let of_header = if_match(&headers).map_err(bad_request)?;
+    let body = read(&site, body, BODY_BYTES_MAX).await?;
+    let (row, only) = row_of(&body).map_err(|reason| bad_request(format!("body: {reason}")))?;
     let table = &site.admin.rows;
-    let mut results = table.write(vec![row.clone()]).await;
+    let mut results = table.write_matching(&by, vec![(row.clone(), only.or(of_header))]).await;
     let Some(written) = results.pop() else {
         return Err(json_error(StatusCode::INTERNAL_SERVER_ERROR, "no result"));
     };
-    let written = written.map_err(refusal)?;
     audit(&by, &row, &written);
+    let written = written.map_err(refusal)?;
     let mut shown = checked(table, &row);
-    body::add_store(&mut shown, table.store());
+    add_store(&mut shown, table.store());
     shown["result"] = json!(word(&written));
     shown["before"] = json!(written.before.as_ref().map(as_json));
-    Ok(Json(shown).into_response())
+    Ok(tagged(&row, shown))
 }
 
-/// Sets many rows: one JSON line each, with a result for each.
+/// Sets many rows: one JSON line each, with a result for each. If `If-Match` forbids some of them, the status is 412.
 pub(super) async fn set_many(
     State(site): State<Arc<Site>>,
     Extension(By(by)): Extension<By>,
     query: Result<Query<Posted>, QueryRejection>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Response> {
     let Query(Posted { check: is_check }) = query.map_err(|rejection| bad_query(&rejection))?;
-    let body = body::read(body, BODY_BYTES_MAX).await?;
+    let of_header = if_match(&headers).map_err(bad_request)?;
+    let body = read(&site, body, BODY_BYTES_MAX).await?;
+    // One body at a time, because its rows take many times its bytes.
+    let _turn = site.shared.posted_rows.lock().await;
     let lines: Vec<&[u8]> = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     if lines.len() > ROWS_MAX {
         return Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows")));
@@ -124,26 +132,32 @@ pub(super) async fn set_many(
     let (mut places, mut rows) = (Vec::new(), Vec::new());
     for line in lines {
         results.push(match row_of(line) {
-            Ok(row) if is_check => table.check(&row).map_or_else(|refused| refused_json(&refused), |()| json!("ok")),
-            Ok(row) => {
+            Ok((row, only)) => {
                 places.push(results.len());
-                rows.push(row);
+                rows.push((row, only.or_else(|| of_header.clone())));
                 Value::Null
             }
             Err(reason) => json!({ "refused": reason, "field": null, "is_store": false }),
         });
     }
-    let written = table.write(rows.clone()).await;
-    for ((place, row), written) in places.into_iter().zip(&rows).zip(written) {
-        results[place] = match written {
-            Ok(written) => {
-                audit(&by, row, &written);
-                json!(word(&written))
-            }
-            Err(refused) => refused_json(&refused),
-        };
+    let mut is_unmatched = false;
+    let mut refused = |refused: RowRefused| {
+        is_unmatched |= matches!(refused, RowRefused::Unmatched(_));
+        refused_json(&refused)
+    };
+    if is_check {
+        for (place, checked) in places.into_iter().zip(table.check_matching(rows).await) {
+            results[place] = checked.map_or_else(&mut refused, |()| json!("ok"));
+        }
+    } else {
+        let written = table.write_matching(&by, rows.clone()).await;
+        for ((place, (row, _)), written) in places.into_iter().zip(&rows).zip(written) {
+            audit(&by, row, &written);
+            results[place] = written.map_or_else(&mut refused, |written| json!(word(&written)));
+        }
     }
-    Ok(Json(json!({ "store": table.store().name(), "results": results })).into_response())
+    let status = if is_unmatched && of_header.is_some() { StatusCode::PRECONDITION_FAILED } else { StatusCode::OK };
+    Ok((status, Json(json!({ "store": table.store().name(), "results": results }))).into_response())
 }
 
 /// Removes one row, or the ended rows of a page.
@@ -151,13 +165,23 @@ pub(super) async fn remove(
     State(site): State<Arc<Site>>,
     Extension(By(by)): Extension<By>,
     query: Result<Query<Unwanted>, QueryRejection>,
+    headers: HeaderMap,
 ) -> Result<Response, Response> {
     let Query(Unwanted { domain, descriptor, ended, after }) = query.map_err(|rejection| bad_query(&rejection))?;
-    let table = &site.admin.rows;
+    let (table, only) = (&site.admin.rows, if_match(&headers).map_err(bad_request)?);
     match (domain, descriptor, ended) {
         (Some(domain), Some(descriptor), false) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
-            let Removed { row, left } = table.remove(&domain, &as_entries(&entries)).await.map_err(refusal)?;
+            let removed = table.remove_matching(&by, &domain, &as_entries(&entries), only.as_ref()).await;
+            let found_or_unknown = match &removed {
+                Err(RowRefused::FoundRemoved(by)) => Some((&**by, "row found removed")),
+                Err(refused) if refused.is_unknown() => Some((&*by, "row may have been removed")),
+                _ => None,
+            };
+            if let Some((by, message)) = found_or_unknown {
+                audit_unconfirmed_removal(by, &domain, &spell_pairs(&entries), message);
+            }
+            let Removed { row, left } = removed.map_err(refusal)?;
             audit_removed(&by, &row, left.as_ref());
             let mut shown = as_json(&row);
             if let Some(left) = &left {
@@ -165,20 +189,32 @@ pub(super) async fn remove(
             }
             Ok(Json(shown).into_response())
         }
+        (_, None, true) if only.is_some() => Err(bad_request("If-Match is for one row")),
         (domain, None, true) => {
-            let (removed, next) = table.prune(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
+            let Pruned { removed, failed, next } =
+                table.prune(&by, domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
             removed.iter().for_each(|row| audit_removed(&by, row, None));
-            Ok(Json(json!({ "removed": removed.len(), "next": next })).into_response())
+            if let Some((row, _)) = failed.as_ref().filter(|(_, refused)| refused.is_unknown()) {
+                audit_unconfirmed_removal(&by, &row.domain, &spell_pairs(&row.entries), "row may have been removed");
+            }
+            match failed {
+                // The answer has what was removed. The caller asks for this page again.
+                Some((_, refused)) if removed.is_empty() => Err(refusal(refused)),
+                _ => Ok(Json(json!({ "removed": removed.len(), "next": next })).into_response()),
+            }
         }
         _ => Err(bad_request("give domain and descriptor, or ended=true")),
     }
 }
 
-/// Logs the author of a change.
-fn audit(by: &str, row: &Row, written: &Written) {
-    if written.result != WriteResult::Written {
-        return;
-    }
+/// Logs the author of a change, also if the store may have made it, and if it is found later that the store has made it.
+fn audit(by: &str, row: &Row, written: &Result<Written, RowRefused>) {
+    let (message, by, before) = match written {
+        Ok(Written { result: WriteResult::Written, before }) => ("row set", by, before.as_ref()),
+        Ok(Written { result: WriteResult::FoundWritten(by), .. }) => ("row found written", &**by, None),
+        Err(refused) if refused.is_unknown() => ("row may have been written", by, None),
+        Ok(Written { result: WriteResult::Same | WriteResult::Replaced, .. }) | Err(_) => return,
+    };
     tracing::info!(
         target: AUDIT,
         by,
@@ -187,10 +223,10 @@ fn audit(by: &str, row: &Row, written: &Written) {
         content = row.content.to_string(),
         until = row.until.map(instant_text),
         note = &*row.note,
-        before = written.before.as_ref().map(|before| before.content.to_string()),
-        before_until = written.before.as_ref().and_then(|before| before.until).map(instant_text),
-        before_note = written.before.as_ref().map(|before| &*before.note),
-        "row set"
+        before = before.map(|before| before.content.to_string()),
+        before_until = before.and_then(|before| before.until).map(instant_text),
+        before_note = before.map(|before| &*before.note),
+        "{message}"
     );
 }
 
@@ -209,27 +245,33 @@ fn audit_removed(by: &str, row: &Row, left: Option<&Row>) {
     );
 }
 
+/// Logs who removed a row, if the store may have removed it, and if it is found later that the store has removed it.
+fn audit_unconfirmed_removal(by: &str, domain: &str, descriptor: &str, message: &str) {
+    tracing::info!(target: AUDIT, by, domain, descriptor, "{message}");
+}
+
 const fn word(written: &Written) -> &'static str {
     match written.result {
         WriteResult::Written => "written",
-        WriteResult::Same => "same",
+        WriteResult::Same | WriteResult::FoundWritten(_) => "same",
         WriteResult::Replaced => "replaced",
     }
 }
 
 fn refused_json(refused: &RowRefused) -> Value {
-    let field = refused.field().map(|field| match field {
+    let of_row = refused.field().map(|field| match field {
         RowField::Domain => json!("domain"),
         RowField::Descriptor => json!("descriptor"),
         RowField::Entry(position) => json!({ "entry": position }),
         RowField::Content => json!("content"),
     });
+    let field = if matches!(refused, RowRefused::Unmatched(_)) { Some(json!("version")) } else { of_row };
     let is_store = matches!(refused, RowRefused::Store(_) | RowRefused::Unread(_));
     json!({ "refused": refused.to_string(), "field": field, "is_store": is_store })
 }
 
 pub(super) fn as_json(row: &Row) -> Value {
-    json!(JsonRow::from(row))
+    json!(JsonRow { version: row_version(row), ..JsonRow::from(row) })
 }
 
 /// A row of the table, and why it has no effect.
@@ -237,24 +279,62 @@ fn checked(table: &RowTable, row: &Row) -> Value {
     with_effect(table, row, table.check(row).err().map(|refused| refused.to_string()))
 }
 
-/// A row that has ended by the clock of this process has no effect. [rw-4]
+/// A row, why it has no effect, and the override that comes before it. A row that has ended by the clock of this process
+/// has no effect. [rw-3] [rw-4]
 fn with_effect(table: &RowTable, row: &Row, misfit: Option<String>) -> Value {
     let has_ended = row.until.is_some_and(|until| until <= table.now());
+    let overridden = table.overridden(row);
+    let hidden = || overridden.as_ref().and_then(|set| set.hides_row).map(str::to_owned);
+    let unused = if has_ended { Some("it has ended".to_owned()) } else { misfit.or_else(hidden) };
     let mut shown = as_json(row);
-    shown["unused"] = json!(if has_ended { Some("it has ended".to_owned()) } else { misfit });
+    shown["unused"] = json!(unused);
+    let shown_override = |set: &RowOverride| json!({ "limits": set.limits, "until": instant_text(set.until) });
+    shown["override"] = json!(overridden.as_ref().map(shown_override));
     shown
 }
 
-pub(super) fn row_of(body: &[u8]) -> Result<Row, String> {
-    serde_json::from_slice::<JsonRow>(body).map_err(|error| error.to_string())?.row()
+/// A row, and the version of the row that it may replace.
+pub(super) fn row_of(body: &[u8]) -> Result<(Row, Option<RowMatch>), String> {
+    let row = serde_json::from_slice::<JsonRow>(body).map_err(|error| error.to_string())?;
+    let only = row.version.map(|version| RowMatch::Versions([version].into()));
+    Ok((row.row()?, only))
+}
+
+/// The rows that `If-Match` names. `None` without this header.
+fn if_match(headers: &HeaderMap) -> Result<Option<RowMatch>, &'static str> {
+    let mut versions = None;
+    for value in headers.get_all(IF_MATCH) {
+        let wrong = "If-Match: give * or versions in quotes, such as \"123\"";
+        let text = value.to_str().map_err(|_| wrong)?.trim();
+        if text == "*" {
+            return Ok(Some(RowMatch::Any));
+        }
+        for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+            let is_weak = tag.starts_with("W/");
+            let tag = tag.trim_start_matches("W/").strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+            let version = tag.ok_or(wrong)?.parse::<u64>().ok().filter(|_| !is_weak);
+            // A tag that is no version matches no row, and so does a weak one.
+            versions.get_or_insert_with(Vec::new).extend(version);
+        }
+        versions.get_or_insert_default();
+    }
+    Ok(versions.map(|versions: Vec<u64>| RowMatch::Versions(versions.into())))
+}
+
+/// An answer about one row, with its version as `ETag`.
+fn tagged(row: &Row, shown: Value) -> Response {
+    // Each row of a store has a version.
+    let tag = row_version(row).map(|version| [(ETAG, format!("\"{version}\""))]);
+    (tag, Json(shown)).into_response()
 }
 
 fn refusal(refused: RowRefused) -> Response {
     let status = match &refused {
-        RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. })) | RowRefused::Absent => {
-            StatusCode::NOT_FOUND
-        }
+        RowRefused::Misfit(RowMisfit::Misfit(Misfit::NoDomain | Misfit::NoRule { .. }))
+        | RowRefused::Absent
+        | RowRefused::FoundRemoved(_) => StatusCode::NOT_FOUND,
         RowRefused::Full | RowRefused::OfFile | RowRefused::Foreign(_) | RowRefused::Contended => StatusCode::CONFLICT,
+        RowRefused::Unmatched(_) => StatusCode::PRECONDITION_FAILED,
         RowRefused::Misfit(_) | RowRefused::Invalid(_) => StatusCode::BAD_REQUEST,
         RowRefused::Store(_) | RowRefused::Unread(_) => StatusCode::SERVICE_UNAVAILABLE,
     };

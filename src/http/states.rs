@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_limiter::states::{NoStates, StoredState};
+use weir_limiter::states::{NoStates, StatesPosition, StoredState};
 use weir_store::ScanPosition;
 use weir_telemetry::limited::Values;
 
@@ -41,7 +41,7 @@ pub(super) async fn states(
     if !(1..=STATES_MAX).contains(&page.max) {
         return Err(bad_request(format!("max = {}: must be from 1 to {STATES_MAX}", page.max)));
     }
-    let Some(from) = page.from.as_deref().map_or(Some(ScanPosition::default()), position) else {
+    let Some(from) = page.from.as_deref().map_or(Some(StatesPosition::default()), position) else {
         return Err(bad_request("from: must be the \"next\" of an answer"));
     };
     // One page at a time, so that many callers do not slow decisions.
@@ -56,13 +56,23 @@ pub(super) async fn states(
         "store": site.limiter.store().name(),
         "values": values.name(),
         "states": states,
-        "next": found.next.map(|next| format!("{}-{}", next.shard, next.at)),
+        "next": found.next.map(position_text),
     })))
 }
 
-fn position(text: &str) -> Option<ScanPosition> {
-    let (shard, at) = text.split_once('-')?;
-    Some(ScanPosition { shard: shard.parse().ok()?, at: at.parse().ok()? })
+fn position_text(StatesPosition { is_other, at }: StatesPosition) -> String {
+    format!("{}-{}-{}", u8::from(is_other), at.shard, at.at)
+}
+
+fn position(text: &str) -> Option<StatesPosition> {
+    let mut parts = text.splitn(3, '-');
+    let is_other = match parts.next()? {
+        "0" => false,
+        "1" => true,
+        _ => return None,
+    };
+    let at = ScanPosition { shard: parts.next()?.parse().ok()?, at: parts.next()?.parse().ok()? };
+    Some(StatesPosition { is_other, at })
 }
 
 fn state_as_json(state: &StoredState, values: Values) -> Value {

@@ -1,46 +1,86 @@
 //! Long answers, sent in pieces: a slow reader costs one piece and not a copy of the whole.
 
-use std::pin::Pin;
+use std::error::Error;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
+use futures_util::stream::{self, Stream, StreamExt as _};
 use http_body::Frame;
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use weir_lifecycle::on_own_thread;
 
-pub(super) const PIECE_BYTES: usize = 32 * 1_024;
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The bytes of a piece, about. The connection holds two pieces that are not written, and a third is made.
+pub(super) const PIECE_BYTES: usize = 16 * 1_024;
 /// The most renderings that callers read at the same time.
 const RENDERINGS_MAX: usize = 2;
 /// While this many are being read, a new caller gets a rendering of at most this age.
 const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// A body that is made in pieces. Between two pieces the runtime runs other tasks.
-struct Pieces<F> {
-    next: F,
-    is_turn: bool,
+/// One piece is made at a time for all callers, so that other requests wait for one piece at most.
+static TURN: Semaphore = Semaphore::const_new(1);
+
+/// A body of the pieces from `next`, until it returns None. The current runtime makes them, and runs other tasks between
+/// two pieces.
+pub(super) fn pieces(mut next: impl FnMut() -> Option<Bytes> + Send + 'static) -> Body {
+    pieces_or_error(move || next().map(Ok::<_, BoxError>))
 }
 
-/// A body of the pieces from `next`, until it returns None.
-pub(super) fn pieces(next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static) -> Body {
-    Body::new(Pieces { next, is_turn: true })
+/// The same. An error breaks the answer off.
+pub(super) fn pieces_or_error<E>(next: impl FnMut() -> Option<Result<Bytes, E>> + Send + 'static) -> Body
+where
+    E: Into<BoxError>,
+{
+    made(stream::unfold(next, async |mut next| {
+        let _turn = TURN.acquire().await;
+        Some((next()?.map_err(Into::into), next))
+    }))
 }
 
-impl<F: FnMut() -> Option<Bytes> + Unpin> HttpBody for Pieces<F> {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.is_turn = !self.is_turn;
-        if self.is_turn {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+/// A body of these pieces. A task of the current runtime makes one piece ahead of the connection, which can belong to
+/// another runtime. An error breaks the answer off.
+pub(super) fn made(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
+    let (sender, made) = mpsc::channel(1);
+    let task = tokio::spawn(async move {
+        let mut pieces = pin!(pieces);
+        while let Ok(place) = sender.reserve().await {
+            let piece = tokio::select! {
+                piece = pieces.next() => piece,
+                () = sender.closed() => return Ok(()),
+            };
+            let Some(piece) = piece else { return Ok(()) };
+            place.send(piece?);
+            tokio::task::yield_now().await;
         }
-        Poll::Ready((self.next)().map(|piece| Ok(Frame::data(piece))))
+        Ok(())
+    });
+    Body::new(Made { pieces: made, task: Some(task) })
+}
+
+struct Made {
+    pieces: mpsc::Receiver<Bytes>,
+    /// Fails if the body is not whole. None after the end.
+    task: Option<JoinHandle<Result<(), BoxError>>>,
+}
+
+impl HttpBody for Made {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(piece) = ready!(self.pieces.poll_recv(context)) {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let Some(task) = &mut self.task else { return Poll::Ready(None) };
+        let ended = ready!(Pin::new(task).poll(context));
+        self.task = None;
+        Poll::Ready(ended.map_err(Into::into).flatten().err().map(Err))
     }
 }
 
@@ -94,8 +134,6 @@ impl<T: Send + 'static> Renderings<T> {
 
 #[cfg(test)]
 mod tests {
-    use tokio_stream::StreamExt as _;
-
     use super::*;
 
     async fn read(body: Body) -> (usize, String) {
@@ -117,6 +155,34 @@ mod tests {
         });
         assert_eq!(read(body).await, (3, "piece piece piece ".to_owned()));
         assert_eq!(read(pieces(|| None)).await, (0, String::new()));
+    }
+
+    #[tokio::test]
+    async fn a_body_whose_pieces_cannot_be_made_breaks_off() {
+        let mut left = 3;
+        let mut stream = pieces(move || {
+            left -= 1;
+            assert!(left > 0, "a defect");
+            Some(Bytes::from_static(b"piece "))
+        })
+        .into_data_stream();
+        let mut read = Vec::new();
+        while let Some(piece) = stream.next().await {
+            read.push(piece.is_ok());
+        }
+        assert_eq!(read, [true, true, false]);
+    }
+
+    #[tokio::test]
+    async fn what_makes_a_body_ends_with_its_reader() {
+        let (held, holds) = tokio::sync::oneshot::channel::<()>();
+        let body = made(stream::once(async move {
+            let _held = held;
+            std::future::pending::<Result<Bytes, BoxError>>().await
+        }));
+        tokio::task::yield_now().await;
+        drop(body);
+        assert!(holds.await.is_err());
     }
 
     #[tokio::test]

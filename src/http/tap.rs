@@ -2,29 +2,29 @@
 //!
 //! Not here: which requests are recorded, and the format of a line (telemetry/tap.rs).
 
-use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_engine::PolicySet;
 use weir_engine::descriptor::{parse_entries, spell_pairs};
 use weir_lifecycle::{Phase, on_own_thread};
+use weir_telemetry::logging::AUDIT;
 use weir_telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
 };
 use weir_text::nearest;
 
 use super::listener::ReadUntil;
-use super::streamed::PIECE_BYTES;
+use super::streamed::{PIECE_BYTES, made};
 use super::token::PeerAddress;
 use super::{Site, bad_query, bad_request, json_error, token};
 
@@ -147,7 +147,7 @@ pub(super) async fn tap(
     let (sample, has_notes) = (wanted.sample, wanted.has_notes);
     let sending =
         Sending { site, listener, known: None, unknown_domain, sample, has_notes, ends, sent, step: Step::Begin };
-    let body = Body::from_stream(stream::unfold(sending, Sending::next));
+    let body = made(stream::unfold(sending, Sending::next).map(Ok));
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
     answer.extensions_mut().insert(ReadUntil(ends + LAST_LINES_MAX));
@@ -158,6 +158,7 @@ pub(super) async fn tap(
 fn audit(by: &str, wanted: &TapQuery, length: Duration) {
     let TapQuery { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
     tracing::info!(
+        target: AUDIT,
         by,
         domain = domain.as_deref(),
         rule = rule.as_deref(),
@@ -195,7 +196,7 @@ enum Step {
 
 impl Sending {
     /// Makes the next piece. None at the end.
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+    async fn next(mut self) -> Option<(Bytes, Self)> {
         loop {
             let piece = match self.step {
                 Step::Begin => {
@@ -224,7 +225,7 @@ impl Sending {
                 if piece.is_empty() && self.sent.elapsed() >= SILENCE_MAX { self.note("open", None) } else { piece };
             if !piece.is_empty() {
                 self.sent = Instant::now();
-                return Some((Ok(piece.into()), self));
+                return Some((piece.into(), self));
             }
         }
     }

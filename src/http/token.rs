@@ -3,7 +3,6 @@
 //! The file is read for each such request, so you can replace tokens without a restart. If the file cannot be used, the
 //! last good tokens stay valid. Without good tokens every such request is refused.
 
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +12,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
-use weir_lifecycle::on_own_thread;
 use weir_telemetry::complaint::Complaint;
+use weir_tls::files::{self, OneAtATime};
 
 use super::json_error;
 
@@ -44,6 +43,8 @@ pub(super) struct By(pub(super) String);
 pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Arc<[Token]>>>,
+    /// A file system that does not answer costs one thread, and not one for each request.
+    gate: OneAtATime,
     refused: AtomicU64,
     /// Log lines about refused tokens, and about an unusable file.
     complaints: Mutex<[Complaint; 2]>,
@@ -66,7 +67,8 @@ impl TokenFile {
     /// The tokens of this file. It is read when a request needs a token.
     pub fn new(path: PathBuf) -> Self {
         let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
-        Self { path, last_good: Mutex::default(), refused: AtomicU64::new(0), complaints }
+        let gate = OneAtATime::default();
+        Self { path, last_good: Mutex::default(), gate, refused: AtomicU64::new(0), complaints }
     }
 
     /// Requests that had no token of the file.
@@ -127,7 +129,8 @@ pub(super) async fn caller(
 ) -> Result<Caller, Response> {
     let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
     let reading = file.clone();
-    let Ok(tokens) = on_own_thread(move || reading.tokens()).await else {
+    let read = files::off_the_runtime(&file.gate, move || Ok(reading.tokens())).await;
+    let Ok(tokens) = read.and_then(|tokens| tokens) else {
         return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -152,12 +155,7 @@ fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
 /// # Errors
 /// The reason, which quotes no part of a token.
 fn read(path: &Path) -> Result<Vec<Token>, String> {
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
-    }
+    let text = files::read_bounded(path, FILE_BYTES_MAX).map_err(|error| error.problem().to_owned())?;
     let mut tokens: Vec<Token> = Vec::new();
     for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -257,6 +255,29 @@ mod tests {
             let refused = read(file.path()).unwrap_err();
             assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{text:?}: {refused}");
         }
+    }
+
+    /// Each request waited for a writer of the pipe, on a thread of its own: after 509 requests no thread was left.
+    #[test]
+    fn a_token_file_that_is_a_pipe_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("tokens");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert_eq!(read(&pipe), Err("cannot be opened: not a regular file".to_owned()));
+    }
+
+    /// A file system that does not answer kept a thread for each request.
+    #[tokio::test]
+    async fn one_request_at_a_time_reads_the_token_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("ann {SECRET}")).unwrap();
+        let tokens = Arc::new(TokenFile::new(file.path().to_owned()));
+        let reading = tokens.gate.clone().lock_owned().await;
+        let asking = tokens.clone();
+        let mut asking = tokio::spawn(async move { caller(Some(&asking), &HeaderMap::new(), None).await.map(drop) });
+        assert!(tokio::time::timeout(Duration::from_millis(20), &mut asking).await.is_err(), "it waits for its turn");
+        drop(reading);
+        assert_eq!(asking.await.unwrap().unwrap_err().status(), StatusCode::UNAUTHORIZED);
     }
 
     #[test]

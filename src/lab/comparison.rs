@@ -1,14 +1,16 @@
 //! The effects of a change of policies: on rules, limits, and the states in the store.
 //!
-//! Both trees are walked together, by classes of values (engine/classes.rs). Each pair of rules that some descriptor meets before
+//! Both trees are walked together, by classes of values (the package `classes`). Each pair of rules that some descriptor meets before
 //! and now is compared. Effects that cannot be found within a budget are reported as unknown. Not here: reading policies
 //! (policies), and writing the result (cli).
 
+mod amounts;
 pub mod answers;
 mod changes;
 mod hidden;
 mod limits;
 mod pairs;
+mod row_files;
 mod states;
 mod together;
 mod values;
@@ -17,8 +19,9 @@ mod walk;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use row_files::LostRows;
 pub use states::{Cause, Fate, StateChange};
-use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Rule};
+use weir_engine::{Domain, Limit, Mode, OnError, PolicySet, Row, Rule};
 
 weir_engine::named! {
     /// The direction of a change, for the affected descriptors.
@@ -39,6 +42,14 @@ impl Direction {
             (Self::Stricter, Self::Stricter) => Self::Stricter,
             (Self::Looser, Self::Looser) => Self::Looser,
             _ => Self::Both,
+        }
+    }
+
+    const fn reversed(self) -> Self {
+        match self {
+            Self::Stricter => Self::Looser,
+            Self::Looser => Self::Stricter,
+            both_or_neither => both_or_neither,
         }
     }
 
@@ -67,6 +78,8 @@ pub enum Subject<'p> {
     Plan(&'p str, Option<&'p Limit>, Option<&'p Limit>),
     /// A key of a policy, with its old and its new value.
     Key(&'static str, String, String),
+    /// So many rows of files have no effect any more, and their descriptors have the default plan.
+    LostRows(usize),
     /// The values that the rule matches: new ones, and removed ones.
     Values(Vec<String>, Vec<String>),
     /// A descriptor that the rule matches on one side only, with the rules that it meets before and now.
@@ -157,6 +170,8 @@ pub struct Comparison<'p> {
     /// Rules, by domain and in the order of the new policies. Removed rules come last.
     pub rules: Vec<RuleChange<'p>>,
     pub same: usize,
+    /// How many rows of files lose their effect.
+    pub lost_rows: usize,
     /// Unknown effects. There may be changes that are not in `rules`.
     pub unknown: Vec<CouldNotTell<'p>>,
 }
@@ -168,7 +183,10 @@ impl Comparison<'_> {
 
     /// The number of changes in a direction. `Both` counts as stricter and as looser.
     pub fn with_direction(&self, direction: Direction) -> usize {
-        self.rules.iter().filter(|change| change.direction == direction || change.direction == Direction::Both).count()
+        let has_it = |own: Direction| own == direction || own == Direction::Both;
+        let of_domain = |change: &DomainChange<'_>| change.effects.iter().any(|effect| has_it(effect.direction));
+        self.rules.iter().filter(|change| has_it(change.direction)).count()
+            + self.domains.iter().filter(|change| of_domain(change)).count()
     }
 
     pub fn forgetting(&self) -> usize {
@@ -181,13 +199,19 @@ impl Comparison<'_> {
 }
 
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
+    compare_with_rows(old, new, &[])
+}
+
+/// The same with the rows of files beside the policies.
+pub fn compare_with_rows<'p>(old: &'p PolicySet, new: &'p PolicySet, rows: &[Row]) -> Comparison<'p> {
+    let lost = LostRows::of(old, new, rows);
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);
-    let changes::Changes { mut changes, same } = changes::changes(&pairs.rules, &mut observed);
+    let changes::Changes { mut changes, same } = changes::changes(&pairs.rules, &mut observed, &lost);
     // This order does not depend on the order of the domains in the policies.
     changes.sort_by(|one, other| place(one).cmp(&place(other)));
     let domains = domains(old, new, &pairs.renamed);
-    Comparison { domains, rules: changes, same, unknown: observed.unknown }
+    Comparison { domains, rules: changes, same, lost_rows: lost.all(), unknown: observed.unknown }
 }
 
 /// The old or the new policies.
@@ -239,9 +263,13 @@ fn of_domain<'p>(before: &Domain, after: &Domain) -> Vec<Effect<'p>> {
     let said = |word: Option<&str>| word.unwrap_or("the server's").to_owned();
     let charging = |domain: &Domain| said(domain.mode.map(Mode::name));
     let on_error = |domain: &Domain| said(domain.on_error.map(OnError::name));
-    let keys = [("charging", charging(before), charging(after)), ("on_error", on_error(before), on_error(after))];
-    let changed = keys.into_iter().filter(|(_, before, after)| before != after);
+    let keys = [
+        // A denied request leaves hits to later ones with one kind of charging, and takes them with the other.
+        (Direction::Both, "charging", charging(before), charging(after)),
+        (Direction::Neither, "on_error", on_error(before), on_error(after)),
+    ];
+    let changed = keys.into_iter().filter(|(_, _, before, after)| before != after);
     changed
-        .map(|(key, before, after)| Effect { direction: Direction::Neither, subject: Subject::Key(key, before, after) })
+        .map(|(direction, key, before, after)| Effect { direction, subject: Subject::Key(key, before, after) })
         .collect()
 }

@@ -5,6 +5,7 @@
 //! files of results and exit codes (cli).
 
 mod counts;
+pub(crate) mod hidden;
 mod keys;
 pub mod message;
 pub mod report;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use weir_engine::words::counted;
-use weir_engine::{Matcher, Micros, PolicySet};
+use weir_engine::{Micros, PolicySet};
 use weir_limiter::{Answer, Query, Undecided};
 use weir_policies::{Dialect, GivenRows, Loaded, Location, Problems, load_dir_with};
 use weir_rls::configured;
 use weir_settings::Settings;
 
 use self::counts::{Counted, Counts};
+use self::hidden::Hidden;
 pub use self::keys::KEYS_MAX;
 use self::report::{PolicyReport, TrafficReport};
 pub use self::timeline::SLOTS_MAX;
@@ -165,7 +167,8 @@ impl Simulated {
     }
 }
 
-/// Sends traffic through policies. Each set of policies gets the same requests.
+/// Sends traffic through policies. Each set of policies gets the same requests: none of them gets a request whose rules in one
+/// of them depend on hidden values.
 ///
 /// # Errors
 /// When the traffic cannot be read, has more than `requests_max` requests, or the simulation is stopped.
@@ -183,12 +186,19 @@ pub fn simulate(
     for one in simulated {
         one.counts.start(traffic.start());
     }
+    let mut hidden: Vec<Hidden<'_>> = simulated.iter().map(|one| Hidden::new(&one.policies)).collect();
     let mut last = None;
     while let Some(request) = traffic.next()? {
         report.add(request);
         last = Some(request.time);
         match &traffic::query(&request.view(), &bounds) {
-            Ok(query) => simulated.iter().for_each(|one| one.count(request, query)),
+            Ok(query) => {
+                let of_one = |one: &mut Hidden<'_>| one.may_meet(query).map(|rules| (query.domain, rules));
+                match hidden.iter_mut().filter(|_| request.hides_values).find_map(of_one) {
+                    Some((domain, rules)) => report.could_not_tell_of(domain, &rules),
+                    None => simulated.iter().for_each(|one| one.count(request, query)),
+                }
+            }
             Err(invalid) => report.refuse(invalid),
         }
         if report.requests > requests_max {
@@ -199,24 +209,7 @@ pub fn simulate(
         }
     }
     report.end_at(last);
+    report.note_could_not_tell();
     report.notes.extend(traffic.notes());
     Ok(report)
-}
-
-/// A warning if values of traffic are hidden and policies have more than exact values.
-pub fn hidden_values(traffic: &Traffic, policies: &PolicySet) -> Option<String> {
-    let is_inexact = |value: &Matcher| value.exact().is_none() && !matches!(value, Matcher::List(_));
-    let rule = policies
-        .rules()
-        .iter()
-        .find(|rule| rule.levels.iter().any(|level| level.value.as_ref().is_some_and(is_inexact)))?;
-    traffic.hides_values().then(|| {
-        format!(
-            "{} has hidden values, which match no wildcard, network or regular expression, such as that of {} in {:?}: \
-             record with values shown",
-            traffic.name(),
-            rule.path,
-            rule.domain
-        )
-    })
 }

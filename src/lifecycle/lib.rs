@@ -1,13 +1,15 @@
 //! The life of the process: signals, the phases of a drain, tasks whose failure ends the process, memory that threads
-//! return to the system, work off the runtime, and the service manager's protocol.
+//! return to the system, work off the runtime or in turns, and the service manager's protocol.
 //!
 //! Not here: what each listener does in a phase (grpc, http), and when the phases begin (app).
 
 mod blocking;
 pub mod give_way;
 mod memory;
+mod memory_limit;
 mod pulse;
 mod service_manager;
+mod turns;
 
 use std::any::Any;
 use std::future::Future;
@@ -19,14 +21,17 @@ use std::task::Poll;
 use std::{fmt, io};
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::blocking::on_own_thread;
+pub use self::blocking::{on_own_thread, on_runtime};
 pub use self::give_way::give_way;
 pub use self::memory::ThreadMemory;
+pub use self::memory_limit::{MemoryPart, memory_limit};
 pub use self::pulse::{Heart, Pulse, pulse};
 pub use self::service_manager::{AddressError, Notice, ServiceManager};
+pub use self::turns::Turns;
 
 /// A phase of the process. Phases follow each other in this order and never go back. Some can be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,13 +86,17 @@ impl Life {
     }
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail instead of ending the
-/// process. Call it within a runtime. It is effective until the process ends.
+/// Ignores signals that would end the process: SIGUSR1 and SIGUSR2, with which other programs reopen logs or print
+/// states, and SIGXFSZ, so that a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fails
+/// instead. Call it within a runtime. It is effective until the process ends.
 ///
 /// # Errors
 /// When the system refuses to deliver signals.
-pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
-    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
+pub fn ignore_signals() -> io::Result<()> {
+    for kind in [SignalKind::user_defined1(), SignalKind::user_defined2(), SignalKind::from_raw(libc::SIGXFSZ)] {
+        drop(signal(kind)?);
+    }
+    Ok(())
 }
 
 /// Sends the orders to stop or to reload a server. Dropping it orders a stop.
@@ -208,14 +217,15 @@ impl Stop {
 }
 
 impl Shutdown {
-    /// Stops on SIGTERM and SIGINT. Reloads or stops on SIGHUP. Must be called within a runtime, which receives the
-    /// signals.
+    /// Stops on SIGTERM, SIGINT and SIGQUIT. Reloads or stops on SIGHUP. Must be called within a runtime, which receives
+    /// the signals.
     ///
     /// # Errors
     /// When the system refuses to deliver signals.
     pub fn on_signals(on_hangup: OnHangup) -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut quit = signal(SignalKind::quit())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let (stop, shutdown) = shutdown();
         tokio::spawn(async move {
@@ -223,6 +233,7 @@ impl Shutdown {
                 tokio::select! {
                     _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "stop signal received"),
                     _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "stop signal received"),
+                    _ = quit.recv() => tracing::info!(signal = "SIGQUIT", "stop signal received"),
                     _ = hangup.recv() => match on_hangup {
                         OnHangup::Stop => tracing::info!(signal = "SIGHUP", "stop signal received"),
                         OnHangup::Reload => {
@@ -352,8 +363,18 @@ impl Supervisor {
     }
 
     pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
+        self.task_on(&Handle::current(), name, task)
+    }
+
+    /// Starts the task on this runtime.
+    pub fn task_on(
+        &self,
+        runtime: &Handle,
+        name: &str,
+        task: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) -> Done {
         let (exit, done) = self.exit_of(name);
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             let mut task = pin!(task);
             let ended =
                 std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {

@@ -1,37 +1,38 @@
-//! Takes hits ahead for a lease, and gives back the rest at the end of the lease.
+//! Charges hits ahead for a lease, and takes the rest back at the end of the lease.
 //!
 //! Each lease runs in its own task. If the caller disconnects, the task still finishes, so no hits are lost. leases.rs
 //! holds the hits and decides when to take them.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use weir_engine::observer::{LeaseHits, LeaseResult, Observer};
-use weir_engine::{Bounds, Charge, Hits, Lease, Limit, Mode, Operation, Outcome, Receipt, Role};
-use weir_store::{Store, StoreError, Undo};
+use weir_engine::observer::{Crossed, LeaseHits, LeaseResult, LimitOf};
+use weir_engine::{Charge, Hits, Lease, Limit, Mode, Operation, Outcome, Receipt, Rise};
+use weir_store::{Store, StoreError};
 
-use super::Options;
-use super::calendar;
-use super::deny_cache::DenyCache;
+use super::calendar::Windows;
 use super::leases::{Granted, Leases};
-use super::reserved::undo_all;
-use super::unanswered::Unanswered;
+use super::policies::InForce;
+use super::request::Request;
+use super::stores::Stores;
+use super::undo::Reversible;
 
 /// Hits to take ahead of one key.
-pub(super) struct Ahead {
+struct Ahead {
     taking: Taking,
+    stores: Arc<Stores>,
     store: Arc<dyn Store>,
     limit: Limit,
     lease: Lease,
     owner: u32,
-    bounds: Option<Bounds>,
+    /// The limit's position in its rule.
+    position: u8,
     hits: Hits,
-    observer: Arc<dyn Observer>,
-    deny_cache: Option<Arc<DenyCache>>,
-    unanswered: Arc<Unanswered>,
-    budget: Duration,
+    /// The policies that report crossings. None if the limit has no alerts, and after its call.
+    in_force: Option<Arc<InForce>>,
     /// True during shutdown.
     ends: watch::Receiver<bool>,
 }
@@ -58,62 +59,72 @@ impl Drop for Taking {
     }
 }
 
-impl Ahead {
-    /// Starts a task that takes hits ahead of the key of this charge. The caller does not wait for it.
-    pub(super) fn begin(
-        options: &Options,
-        observer: &Arc<dyn Observer>,
+/// How long an undo of the rest of a lease may take. No caller waits for it, and at the end of the process the
+/// drain bounds it.
+const UNDO_MAX: Duration = Duration::from_secs(5);
+
+impl Stores {
+    /// Starts a task that takes hits ahead of the key of this charge. The caller does not wait for it. [ls-2]
+    pub(super) fn take_ahead(
+        self: &Arc<Self>,
         store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
         charge: &Charge<'_>,
-        bounds: Option<Bounds>,
         hits: Hits,
     ) {
-        let taking = Taking { leases: options.leases.clone(), key: charge.key.to_owned(), is_over: false };
+        let leases = &self.options.leases;
+        let taking = Taking { leases: leases.clone(), key: charge.key.to_owned(), is_over: false };
         // Without a runtime there is no store to ask. During shutdown, weir takes no hits ahead.
         let Ok(runtime) = Handle::try_current() else { return };
-        let Some((lease, ends)) = charge.limit.lease.zip(options.leases.listen()) else { return };
-        let ahead = Self {
+        let Some((lease, ends)) = charge.limit.lease.zip(leases.listen()) else { return };
+        let ahead = Ahead {
             taking,
+            stores: self.clone(),
             store: store.clone(),
             limit: charge.limit.clone(),
             lease,
             owner: charge.owner,
-            bounds,
+            position: charge.origin.position,
             hits,
-            observer: observer.clone(),
-            deny_cache: options.deny_cache.clone(),
-            unanswered: options.unanswered.clone(),
-            budget: options.budget,
+            in_force: (!charge.limit.alert_at.is_empty()).then(|| request.in_force.clone()),
             ends,
         };
         runtime.spawn(ahead.run());
     }
+}
 
+impl Ahead {
     async fn run(mut self) {
         let sent = self.taking.leases.now();
+        let stores = self.stores.clone();
+        let observer = &stores.observer;
         let outcome = match self.charge().await {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.observer.lease_asked(LeaseResult::Failed);
+                observer.lease_asked(LeaseResult::Failed);
                 if let StoreError::Unknown(_) = error {
                     // The store may have charged these hits, but no lease admits requests with them.
-                    self.observer.lease_hits(LeaseHits::Leased, self.hits);
-                    self.observer.lease_hits(LeaseHits::Lost, self.hits);
+                    observer.lease_hits(LeaseHits::Leased, self.hits);
+                    observer.lease_hits(LeaseHits::Lost, self.hits);
+                    if self.in_force.is_some() {
+                        observer.alerts_lost(1);
+                    }
                 }
                 // No request begins another call before the store has answered one.
                 self.taking.end(Some(0), None);
                 return;
             }
         };
+        self.report_shares(&outcome);
         let (kind, now) = (self.limit.kind(), outcome.now);
         let remaining = Some(outcome.remaining);
         let Some((receipt, step_after)) = outcome.receipt.zip(kind.step_after(&outcome.state, now)) else {
-            self.observer.lease_asked(LeaseResult::Denied);
+            observer.lease_asked(LeaseResult::Denied);
             self.taking.end(remaining, None);
             return;
         };
-        self.observer.lease_asked(LeaseResult::Taken);
-        self.observer.lease_hits(LeaseHits::Leased, receipt.hits);
+        observer.lease_asked(LeaseResult::Taken);
+        observer.lease_hits(LeaseHits::Leased, receipt.hits);
         let (lasts, received) = (self.lease.lasts(step_after), self.taking.leases.now());
         let (requests, state, until) = (self.limit.requests(), outcome.state, sent + lasts);
         let granted = Granted { requests, receipt, state, now, received, until };
@@ -127,55 +138,53 @@ impl Ahead {
                 self.taking.leases.end(&self.taking.key, generation)
             }
         };
-        self.observer.lease_hits(LeaseHits::Used, receipt.hits - left);
+        observer.lease_hits(LeaseHits::Used, receipt.hits - left);
         if left > 0 {
             let ends_with_step = step_after <= self.lease.us() && !kind.is_summary();
-            let came_to = if ends_with_step { LeaseHits::Ended } else { self.give_back(&outcome, left).await };
-            self.observer.lease_hits(came_to, left);
+            let came_to = if ends_with_step { LeaseHits::Ended } else { self.undo(&outcome, left).await };
+            observer.lease_hits(came_to, left);
         }
     }
 
-    /// Charges all hits or none. If the store needs other calendar windows, weir retries once with the windows around
-    /// the store's clock. [cl-3]
-    async fn charge(&mut self) -> Result<Outcome, StoreError> {
-        match self.charge_once().await {
-            Err(StoreError::StaleBounds { now }) => {
-                self.bounds = calendar::computed_bounds(&self.limit, now);
-                self.charge_once().await
+    fn charged(&self) -> Charge<'_> {
+        let operation = Operation::Consume(self.hits);
+        Charge { owner: self.owner, ..Charge::alone(&self.taking.key, &self.limit, operation) }
+    }
+
+    /// Charges all hits or none.
+    async fn charge(&self) -> Result<Outcome, StoreError> {
+        let mut windows = Windows::default();
+        let decided = loop {
+            let charge = Charge { bounds: self.stores.bounds(&self.limit, windows), ..self.charged() };
+            let deadline = Instant::now() + self.stores.options.budget;
+            let decided = self.store.decide(slice::from_ref(&charge), Mode::Atomic, deadline).get().await;
+            if !windows.are_stale(&decided) {
+                break decided?;
             }
-            answer => answer,
+        };
+        Ok(decided.outcomes.into_iter().next().unwrap_or_else(|| unreachable!("one charge")))
+    }
+
+    /// Reports the shares that the charge crossed. [al-4]
+    fn report_shares(&mut self, outcome: &Outcome) {
+        let Some(in_force) = self.in_force.take() else { return };
+        let charge = self.charged();
+        let Some(rule) = in_force.policies.rules().get(self.owner as usize) else { return };
+        let Some(rise) = Rise::of_outcome(&charge, outcome) else { return };
+        let limit = LimitOf::Rule(rule, self.position.into());
+        for share in rise.shares(&charge) {
+            let crossed = Crossed { limit, charge: &charge, share, window: rise.window, at: outcome.now };
+            in_force.tally.crossed(&crossed);
         }
     }
 
-    async fn charge_once(&self) -> Result<Outcome, StoreError> {
-        let charge = Charge {
-            key: &self.taking.key,
-            limit: &self.limit,
-            operation: Operation::Consume(self.hits),
-            group: 0,
-            role: Role::Enforced,
-            owner: self.owner,
-            bounds: self.bounds,
-        };
-        let charges = [charge];
-        let decided = self.store.decide(&charges, Mode::Atomic, Instant::now() + self.budget).get().await;
-        decided.map(|decision| decision.outcomes.into_iter().next().unwrap_or_else(|| unreachable!("one charge")))
-    }
-
-    /// Gives back the remaining hits. weir does not retry: a failed call may have been executed. [ls-6]
-    async fn give_back(&self, outcome: &Outcome, left: Hits) -> LeaseHits {
+    /// Takes back the remaining hits. [ls-6]
+    async fn undo(self, outcome: &Outcome, left: Hits) -> LeaseHits {
         let Some(receipt) = outcome.receipt else { return LeaseHits::Lost };
         let receipt = Receipt { hits: left, ..receipt };
-        let undo = Undo { key: &self.taking.key, limit: &self.limit, receipt, bounds: self.bounds };
-        let is_undone = undo_all(&[(&self.store, undo)], Instant::now() + self.budget).await == [true];
-        // These hits may have caused the denials in the cache. Shares of the limit that were crossed meanwhile may be
-        // crossed again.
-        if let Some(cache) = &self.deny_cache {
-            cache.forget(&self.taking.key);
-        }
-        if !self.limit.alert_at.is_empty() {
-            self.unanswered.add(&self.taking.key);
-        }
+        let Self { taking, stores, store, limit, .. } = self;
+        let rest = Reversible { store, key: taking.key.clone(), limit, receipt };
+        let is_undone = stores.undo(slice::from_ref(&rest), Instant::now() + UNDO_MAX).await;
         if is_undone { LeaseHits::GivenBack } else { LeaseHits::Lost }
     }
 }

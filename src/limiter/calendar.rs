@@ -8,6 +8,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
 use parking_lot::Mutex;
 use weir_engine::{Bounds, CalendarUnit, Limit, Micros};
+use weir_store::{Clock, StoreError};
 
 /// The most cached boundaries: one for each unit and zone in use. Further ones are computed each time.
 const KEPT_MAX: usize = 256;
@@ -44,9 +45,31 @@ impl Calendar {
     }
 }
 
-/// The boundaries around `now` for a limit of a calendar, without the cache: for rare calls.
-pub(super) fn computed_bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
-    limit.calendar().map(|unit| bounds(unit, limit.zone(), now))
+/// The windows of a call: at first those around weir's clock. If the store's clock is in none of them, the store has changed
+/// nothing, and the call is sent once more with those around the store's clock. Once is enough, unless the store's clock jumps
+/// in between. [cl-3]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Windows {
+    /// The store's clock, once it is known.
+    around: Option<Micros>,
+}
+
+impl Windows {
+    /// Whether the call has to be sent once more.
+    pub(super) fn are_stale<T>(&mut self, answer: &Result<T, StoreError>) -> bool {
+        match answer {
+            Err(StoreError::StaleBounds { now }) if self.around.is_none() => {
+                self.around = Some(*now);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The time in the windows, if `ours` is weir's clock.
+    pub(super) fn now(self, ours: &dyn Clock) -> Micros {
+        self.around.unwrap_or_else(|| ours.now())
+    }
 }
 
 /// The starts of the previous, the current and the next window, and of the window after the next. [cl-1]

@@ -3,99 +3,77 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use smallvec::SmallVec;
 use weir_engine::Rise;
 use weir_engine::decision::key_indices;
 use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Observer, Trace};
 
-use super::matched::Decided;
+use super::plan::Plan;
 use super::policies::InForce;
-use super::stores::Request;
-use super::told::{Told, tell};
-use super::unanswered::Unanswered;
+use super::request::Request;
+use super::tapped::tap_request;
 use super::{Query, Undecided};
 
 pub(super) struct Counts {
     observer: Arc<dyn Observer>,
     /// The observer's lane.
     lane: usize,
-    unanswered: Arc<Unanswered>,
 }
 
 impl Counts {
-    pub(super) fn new(observer: Arc<dyn Observer>, unanswered: Arc<Unanswered>) -> Self {
+    pub(super) fn new(observer: Arc<dyn Observer>) -> Self {
         let lane = observer.lane();
-        Self { observer, lane, unanswered }
+        Self { observer, lane }
     }
 
-    /// Counts a decision, and reports it to the trace. `decided` is None if no store gave a decision.
-    pub(super) fn request(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
-        let Request { matched, in_force, .. } = request;
-        let result = match decided {
-            None => DecisionResult::StoreFailed,
-            Some(decided) => {
-                self.charges(request, query, decided);
-                if decided.decision.denied { DecisionResult::OverLimit } else { DecisionResult::Ok }
-            }
+    /// Counts a request, and reports it to the trace. If its plan is not decided, no store gave an answer.
+    pub(super) fn request(&self, request: &Request<'_, '_>, plan: &Plan<'_, '_>, is_decided: bool) {
+        if is_decided {
+            self.charges(request, plan);
+        }
+        let result = match plan.decision.denied {
+            _ if !is_decided => DecisionResult::StoreFailed,
+            true => DecisionResult::OverLimit,
+            false => DecisionResult::Ok,
         };
-        in_force.tally.decided(matched.domain, self.lane, result, matched.unmatched);
+        request.in_force.tally.decided(request.domain, self.lane, result, plan.matched.unmatched);
         self.decided(result, request.started, request.trace);
         if let Some(tap) = self.observer.tap() {
-            tell(tap, &Told::new(query, result, Some(matched), decided, request.given_back));
+            tap_request(tap, request.query, result, Some(plan));
         }
     }
 
-    fn charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
-        let Request { matched, mode, trace, .. } = *request;
+    fn charges(&self, request: &Request<'_, '_>, plan: &Plan<'_, '_>) {
+        let Request { query, mode, trace, .. } = *request;
         if let Some(trace) = trace {
-            matched.tell(trace, query);
+            plan.matched.trace(trace, query);
         }
-        if matched.is_shadowed(decided) {
+        if plan.is_shadowed() {
             self.observer.shadowed();
         }
-        let mut alerts_at = SmallVec::<[usize; 4]>::new();
-        for (at, (charge, origin, outcome)) in decided.iter().enumerate() {
-            let entries = query.descriptors[usize::from(charge.group)].entries;
-            let by = match decided.known.contains(&charge.key) {
-                _ if decided.is_leased => AnsweredBy::Lease,
+        let mut has_alerts = false;
+        for (charge, outcome) in plan.decided() {
+            let group = usize::from(charge.origin.group);
+            let entries = query.descriptors[group].entries;
+            let by = match charge.origin.is_known {
+                _ if plan.is_leased => AnsweredBy::Lease,
                 true => AnsweredBy::Cache,
                 false => AnsweredBy::Store,
             };
-            let row = matched.row_content(usize::from(charge.group));
-            let charged = Charged { limit: matched.charged(origin), entries, row, mode, charge, outcome, by };
+            let row = plan.matched.row_content(group);
+            let charged =
+                Charged { limit: plan.matched.charged(charge.origin), entries, row, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);
-            let settles = || query.settle.as_ref().is_some_and(|settle| settle.has(usize::from(charge.group)));
-            if outcome.verdict.is_over() && !settles() {
+            if outcome.verdict.is_over() && !query.settles(group) {
                 self.observer.over(&charged);
             }
             if let Some(trace) = trace {
                 trace.charged(&charged);
             }
-            if !charge.limit.alert_at.is_empty() {
-                alerts_at.push(at);
-            }
+            // The call that took the hits of a lease ahead has reported its crossings. [al-4]
+            has_alerts |= !charge.limit.alert_at.is_empty() && !plan.is_leased;
         }
-        if !alerts_at.is_empty() {
-            self.report_shares(request, decided, &alerts_at);
-        }
-    }
-
-    /// Reports the shares that the decision crossed, for the limits of these charges. [al-1]
-    #[cold]
-    fn report_shares(&self, request: &Request<'_, '_>, decided: &Decided<'_>, alerts_at: &[usize]) {
-        let Decided { charges, origins, decision, .. } = decided;
-        let (places, _) = key_indices(charges);
-        for &i in alerts_at {
-            let charge = &charges[i];
-            let Some(mut rise) = Rise::of_key(charges, &places, decision, request.mode, i) else { continue };
-            if !decided.is_taken_back && self.unanswered.take(charge.key, request.started) {
-                // It is unknown which of these shares were reported, so all are. [al-4]
-                rise.from = 0;
-            }
-            let (limit, at) = (request.matched.charged(&origins[i]), decision.outcomes[i].now);
-            for share in rise.shares(charge) {
-                request.in_force.tally.crossed(&Crossed { limit, charge, share, window: rise.window, at });
-            }
+        if has_alerts {
+            report_shares(request, plan);
         }
     }
 
@@ -114,7 +92,7 @@ impl Counts {
         }
         self.decided(result, started, trace);
         if let Some(tap) = self.observer.tap() {
-            tell(tap, &Told::new(query, result, None, None, &[]));
+            tap_request(tap, query, result, None);
         }
         if in_force.is_loaded { Ok(()) } else { Err(Undecided::NoPolicies) }
     }
@@ -135,9 +113,28 @@ impl Counts {
         self.observer.decided(DecisionResult::Invalid, &|| started.elapsed());
     }
 
+    #[cold]
+    pub(super) fn unknown_limit_field(&self, number: u32) {
+        self.observer.unknown_limit_field(number);
+    }
+
     /// Counts a request that cannot be read. It began at `started`.
     pub(super) fn unreadable(&self, started: Instant) {
         self.observer.unreadable();
         self.refused(started);
+    }
+}
+
+/// Reports the shares that the decision crossed. [al-1]
+#[cold]
+fn report_shares(request: &Request<'_, '_>, plan: &Plan<'_, '_>) {
+    let Plan { charges, decision, .. } = plan;
+    let (places, _) = key_indices(charges);
+    for (i, rise) in Rise::of_keys(charges, &places, decision, request.mode) {
+        let (charge, at) = (&charges[i], decision.outcomes[i].now);
+        let limit = plan.matched.charged(charge.origin);
+        for share in rise.shares(charge) {
+            request.in_force.tally.crossed(&Crossed { limit, charge, share, window: rise.window, at });
+        }
     }
 }

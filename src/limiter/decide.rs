@@ -1,26 +1,27 @@
-//! The path of a request: match, use known denials, call the store, handle failures, count, answer.
+//! The path of a request: match, plan, filters, execute, answer.
 //!
-//! All stores use this path. Only the call itself distinguishes stores that answer at once from others (stores.rs).
+//! A filter answers a plan, so that no store is called, or leaves it undecided. All stores use this path. Only the call itself
+//! distinguishes stores that answer at once from others (call.rs).
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use smallvec::SmallVec;
 use tokio::sync::watch;
 use weir_engine::observer::{RowEvent, Trace};
-use weir_engine::policy::Domain;
-use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
-use weir_engine::words::counted;
-use weir_engine::{Charge, Mode};
-use weir_store::{Before, Failure, RowVersion, Store, StoreError};
+use weir_engine::{Decision, Mode};
+use weir_lifecycle::Turns;
+use weir_store::StoreError;
 
 use super::deny_cache::Known;
-use super::leases::{CountedKeys, Found, ToTake};
-use super::matched::{Decided, Matched, Selected};
+use super::execute::as_unknown;
+use super::holds::former_limits;
+use super::leases::{CountedCharge, Found, ToTake};
+use super::long;
+use super::matched::Matched;
+use super::plan::Plan;
 use super::policies::InForce;
-use super::rows::known::RowSource;
-use super::split::{as_unknown, decide_split};
-use super::stores::Request;
+use super::request::{Reading, Request};
+use super::rows::known::KnownRows;
 use super::{Answer, Limiter, Query, Status, Undecided};
 
 /// The most times that the stores decide one request. They decide again if they find that one of its rows has changed.
@@ -33,53 +34,66 @@ const WAIT_SHARE: u32 = 3;
 impl Limiter {
     pub(super) async fn decide_under(
         &self,
-        in_force: &InForce,
+        in_force: &Arc<InForce>,
         query: &Query<'_>,
         started: Instant,
         deadline: Option<Instant>,
         trace: Option<&dyn Trace>,
+        turns: Option<&Turns>,
     ) -> Result<Answer, Undecided> {
         let Some(domain) = in_force.policies.domain(query.domain) else {
             self.counts.unmatched(in_force, query, started, trace)?;
             return Ok(unmatched(query));
         };
-        let mode = domain.mode.unwrap_or(self.stores.options.mode);
-        let ours = started + self.stores.options.budget;
-        let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
-        let request = Asked { in_force, domain, query, mode, started, deadline, trace };
+        let found = match turns {
+            // The futures of other requests have no room for waiting.
+            Some(turns) if query.is_long() => Box::pin(long::find(turns, &in_force.policies, domain, query)).await,
+            _ => Vec::new(),
+        };
+        let options = &self.stores.options;
+        let reading = Reading::of(&*options.clock);
+        let ours = started + options.budget;
+        let request = Request {
+            in_force,
+            domain,
+            query,
+            found: &found,
+            reading: &reading,
+            mode: domain.mode.unwrap_or(options.mode),
+            started,
+            deadline: deadline.map_or(ours, |theirs| ours.min(theirs)),
+            trace,
+            is_repeated: false,
+            can_repeat: false,
+        };
         if domain.has_rows {
-            // A box, so that other requests do not reserve the memory for this.
-            return Box::pin(self.decide_under_rows(&request)).await;
+            // The futures of other requests have no room for reading rows.
+            return Box::pin(self.decide_under_rows(request)).await;
         }
         let matched = self.matched(&request, None);
-        self.decide_matched(&request.with(&matched), query).await
+        self.decide_matched(&request, &matched, None).await
     }
 
-    fn matched<'a>(&self, asked: &Asked<'a, '_>, rows: Option<&RowSource<'_>>) -> Matched<'a> {
-        let options = &self.stores.options;
-        Matched::of(asked.in_force, asked.domain, options.modes, asked.query, &*options.clock, rows)
+    fn matched<'a>(&self, request: &Request<'a, '_>, rows: Option<&KnownRows>) -> Matched<'a> {
+        Matched::of(request, self.stores.options.modes, rows)
     }
 
     /// Decides a request that can meet rules with rows. Reads the rows that are unknown, and decides again if the store
     /// has a different row. [rw-2]
-    async fn decide_under_rows(&self, asked: &Asked<'_, '_>) -> Result<Answer, Undecided> {
-        let rows = self.stores.row_source();
+    async fn decide_under_rows(&self, mut request: Request<'_, '_>) -> Result<Answer, Undecided> {
+        let rows = &self.stores.options.rows;
         for decision in 1.. {
-            let mut matched = self.matched(asked, Some(&rows));
+            let mut matched = self.matched(&request, Some(rows));
             let mut unread = None;
             if matched.unknown_rows().next().is_some() {
-                unread = self.stores.read_rows(&matched, asked.deadline).await.err();
-                // A row that others have changed meanwhile is unknown again. Its descriptor then has the default plan,
-                // which the store compares too.
-                matched = self.matched(asked, Some(&rows));
+                unread = self.stores.read_rows(&matched, request.deadline).await.err();
+                // A row is still unknown if it was not read, or if it has left the cache in the meantime. The decision then assumes
+                // that there is none, and the store compares that.
+                matched = self.matched(&request, Some(rows));
             }
-            let request = Request {
-                can_ask_again: decision < DECISIONS_MAX && Instant::now() < asked.deadline,
-                is_again: decision > 1,
-                unread: unread.as_ref(),
-                ..asked.with(&matched)
-            };
-            match self.decide_matched(&request, asked.query).await {
+            request.is_repeated = decision > 1;
+            request.can_repeat = decision < DECISIONS_MAX && Instant::now() < request.deadline;
+            match self.decide_matched(&request, &matched, unread).await {
                 Err(Undecided::Store(StoreError::StaleRow { .. })) => {
                     self.stores.observer.rows(RowEvent::AskedAgain, 1);
                 }
@@ -95,257 +109,153 @@ impl Limiter {
         unreachable!("the last decision has an answer")
     }
 
-    /// Decides a request whose limits are known.
-    async fn decide_matched(&self, request: &Request<'_, '_>, query: &Query<'_>) -> Result<Answer, Undecided> {
-        let matched = request.matched;
-        let mut charges = matched.charges(query);
-        let settling = match &query.settle {
-            None => None,
-            Some(settle) => Some(self.stores.begin_settle(request, query, settle, &mut charges).await),
-        };
-        let given_back = settling.as_ref().map_or(&[][..], |settling| &settling.given_back);
-        // The limits of a settle need the store anyway, for the settle itself.
-        let can_lease = matched.has_leases && matched.rows.is_empty() && query.settle.is_none();
-        let keys = if can_lease { self.count_for_leases(request, &charges) } else { CountedKeys::new() };
-        let is_hot = keys.iter().any(|key| key.is_hot());
-        let request = &Request { is_hot, given_back, ..*request };
-        let mut decided = Decided::default();
-        let has_none = charges.is_empty() && matched.rows.is_empty();
-        let result = if has_none
-            || (is_hot && self.is_leased(request, &charges, &keys, &mut decided).await)
-            || self.is_known(request, &charges, &mut decided)
+    /// Decides a request whose limits are known: plan, filters, execute, answer. `unread` is why rows are unknown.
+    async fn decide_matched(
+        &self,
+        request: &Request<'_, '_>,
+        matched: &Matched<'_>,
+        unread: Option<StoreError>,
+    ) -> Result<Answer, Undecided> {
+        let query = request.query;
+        let former;
+        let mut plan = Plan::of(matched, query);
+        let mut settling = None;
+        if let Some(settle) = &query.settle {
+            former = former_limits(settle, &plan);
+            settling = Some(self.stores.begin_settle(request, settle, &former, &mut plan).await);
+        }
+        let result = if plan.is_empty()
+            || (matched.has_leases && self.answer_by_leases(request, &mut plan).await)
+            || self.answer_by_denials(request, &mut plan)
         {
             Ok(())
         } else {
-            self.decide_by_stores(request, &mut charges, &mut decided).await
+            self.stores.execute(request, &mut plan, unread).await
         };
         if let Err(stale @ StoreError::StaleRow { .. }) = result {
-            // Counts nothing before the last answer.
+            // Only the last decision of a request is counted.
             return Err(Undecided::Store(stale));
         }
-        matched.leave_out_absent(&mut decided);
+        plan.end_waits();
         let mut holds = Vec::new();
-        if matched.domain.has_holds && result.is_ok() && !decided.decision.denied {
-            holds = self.stores.opened(&decided, request.trace);
+        if request.domain.has_holds && result.is_ok() && !plan.decision.denied {
+            holds = self.stores.opened(request, &plan);
         }
         if let Some(settling) = &settling {
-            self.stores.end_settle(settling, result.is_ok().then_some(&decided), request.trace);
+            self.stores.end_settle(request, settling, &plan);
         }
-        self.counts.request(request, query, result.is_ok().then_some(&decided));
-        match &query.settle {
-            // The settle may have given hits back, so the request must not be sent again. [hd-6]
-            Some(settle) if !settle.holds.is_empty() => result.map_err(as_unknown)?,
-            _ => result?,
-        }
-        let mut answer = matched.answer(query, &decided);
+        self.counts.request(request, &plan, result.is_ok());
+        // The settle may have given hits back. [hd-6]
+        let is_settle = query.settle.as_ref().is_some_and(|settle| !settle.holds.is_empty());
+        result.map_err(|error| if is_settle { as_unknown(error, "a settle is sent once") } else { error })?;
+        let mut answer = plan.answer(query);
         answer.holds = holds;
         Ok(answer)
     }
 
     /// Settles holds. Charges and counts nothing else.
-    pub(super) async fn settle_alone(&self, in_force: &InForce, query: &Query<'_>) {
+    pub(super) async fn settle_alone(&self, in_force: &Arc<InForce>, query: &Query<'_>) {
         let (Some(domain), Some(settle)) = (in_force.policies.domain(query.domain), &query.settle) else { return };
         let options = &self.stores.options;
+        let reading = Reading::of(&*options.clock);
         let started = Instant::now();
-        let deadline = started + options.budget;
-        let asked = Asked { in_force, domain, query, mode: Mode::Atomic, started, deadline, trace: None };
-        let matched = self.matched(&asked, None);
-        self.stores.settle_alone(&asked.with(&matched), query, settle, &mut matched.charges(query)).await;
+        let request = Request {
+            in_force,
+            domain,
+            query,
+            found: &[],
+            reading: &reading,
+            mode: Mode::Atomic,
+            started,
+            deadline: started + options.budget,
+            trace: None,
+            is_repeated: false,
+            can_repeat: false,
+        };
+        self.stores.settle_alone(&request, settle, &self.matched(&request, None)).await;
     }
 
-    /// Counts a request for its keys if leases can admit it: each of its limits has a lease, and its store is not in this
-    /// process. [ls-1]
-    #[cold]
-    fn count_for_leases(&self, request: &Request<'_, '_>, charges: &[Charge<'_>]) -> CountedKeys {
+    /// The filter of leases: admits the request if they can. Returns whether they did. They can if each of its limits has a lease, and its store is not in
+    /// this process. The limits of a settle need the store anyway, for the settle itself. [ls-1] [ls-4]
+    async fn answer_by_leases(&self, request: &Request<'_, '_>, plan: &mut Plan<'_, '_>) -> bool {
         let options = &self.stores.options;
-        if request.mode != Mode::Atomic || options.store.is_immediate() {
-            return CountedKeys::new();
-        }
-        options.leases.count(charges, request.started)
-    }
-
-    /// Whether leases admit the request. If so, `decided` gets its outcomes. [ls-4]
-    async fn is_leased<'a>(
-        &self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        keys: &CountedKeys,
-        decided: &mut Decided<'a>,
-    ) -> bool {
-        if !keys.iter().all(|key| key.is_hot()) {
+        if request.mode != Mode::Atomic
+            || options.store.is_immediate()
+            || !plan.matched.rows.is_empty()
+            || request.query.settle.is_some()
+        {
             return false;
         }
-        match self.admit_by_leases(request, charges, keys, decided) {
-            Found::Enough(()) => true,
-            Found::TooFew => false,
-            // A box, because few requests wait.
-            Found::Coming(end) => Box::pin(self.wait_for_hits(request, charges, keys, end, decided)).await,
+        let counted = options.leases.count(&plan.charges, request.started);
+        plan.is_hot = counted.iter().any(CountedCharge::is_hot);
+        if counted.is_empty() || !counted.iter().all(CountedCharge::is_hot) {
+            return false;
         }
+        let decision = match self.admit_by_leases(request, &counted) {
+            Found::Enough(decision) => Some(decision),
+            Found::TooFew => None,
+            // Few requests wait, so the futures of others have no room for it.
+            Found::Coming(end) => Box::pin(self.wait_for_hits(request, &counted, end)).await,
+        };
+        drop(counted);
+        let Some(decision) = decision else { return false };
+        plan.decision = decision;
+        plan.is_leased = true;
+        true
     }
 
     /// Waits until a call has charged hits ahead, once for each limit, and admits the request from them. So a burst of requests
     /// that finds a lease used up makes one call to the store. Waits for a part of the time only: after a call that is late, a
     /// request must have the time for a call of its own.
-    async fn wait_for_hits<'a>(
+    async fn wait_for_hits(
         &self,
         request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        keys: &CountedKeys,
+        counted: &[CountedCharge<'_>],
         mut end: watch::Receiver<()>,
-        decided: &mut Decided<'a>,
-    ) -> bool {
+    ) -> Option<Decision> {
         let until = request.started + request.deadline.saturating_duration_since(request.started) / WAIT_SHARE;
-        for _ in charges {
+        for _ in counted {
             // Nothing is sent on the channel: it closes.
-            if tokio::time::timeout_at(until.into(), end.changed()).await.is_err() {
-                return false;
-            }
-            match self.admit_by_leases(request, charges, keys, decided) {
-                Found::Enough(()) => return true,
-                Found::TooFew => return false,
+            tokio::time::timeout_at(until.into(), end.changed()).await.ok()?.ok();
+            match self.admit_by_leases(request, counted) {
+                Found::Enough(decision) => return Some(decision),
+                Found::TooFew => return None,
                 Found::Coming(next) => end = next,
             }
         }
-        false
+        None
     }
 
     /// Asks the leases once, and begins to charge the hits ahead that hot keys lack.
     #[cold]
-    fn admit_by_leases<'a>(
-        &self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        keys: &CountedKeys,
-        decided: &mut Decided<'a>,
-    ) -> Found<()> {
-        let origins = &request.matched.origins;
+    fn admit_by_leases(&self, request: &Request<'_, '_>, counted: &[CountedCharge<'_>]) -> Found {
         let mut to_take = ToTake::new();
-        let found = self.stores.options.leases.admit(charges, keys, &mut to_take);
-        for (place, hits) in to_take {
-            let charge = &charges[place];
-            self.stores.begin_ahead(self.stores.store_of(charge.limit, origins[place].is_single), charge, hits);
+        let found = self.stores.options.leases.admit(counted, &mut to_take);
+        for (charge, hits) in to_take {
+            self.stores.take_ahead(self.stores.store_of_charge(charge), request, charge, hits);
         }
-        found.map(|decision| {
-            let outcomes = decision.outcomes.into_iter().map(Some);
-            *decided = Decided { is_leased: true, ..Decided::of_some(charges, origins, outcomes) };
-        })
+        found
     }
 
-    /// Whether known denials are enough for an answer. `decided` gets all that are known. [dn-1]
-    fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
-        // Only the store decides about limits that depend on a row, or of a settle that gives hits back. [rw-2] [hd-5]
-        let can_be_known = request.matched.rows.is_empty() && request.given_back.is_empty();
-        let Some(cache) = self.stores.options.deny_cache.as_ref().filter(|_| can_be_known) else { return false };
-        let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
-            Known::Nothing => return false,
-            Known::Part(denials) => (denials, false),
-            Known::Enough(denials) => (denials, true),
-        };
-        *decided = Decided::of_some(charges, &request.matched.origins, denials);
-        decided.decision.denied = true;
-        decided.known = decided.charges.iter().map(|charge| charge.key).collect();
-        is_enough
-    }
-
-    /// Calls the store if one call can decide all charges. Otherwise, or if the call fails, splits the request.
-    async fn decide_by_stores<'c>(
-        &self,
-        request: &Request<'c, '_>,
-        charges: &'c mut [Charge<'_>],
-        decided: &mut Decided<'c>,
-    ) -> Result<(), StoreError> {
-        // A box, because partial knowledge is rare.
-        let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
-        let one_call = match request.unread {
-            None => self.one_call(request.matched, charges),
-            Some(error) => Err(error.clone()),
-        };
-        let failed = match one_call {
-            Ok(Some(store)) => {
-                let matched = request.matched;
-                let row_versions: SmallVec<[RowVersion<'_>; 1]> =
-                    matched.rows.iter().map(|row| matched.row_version(row)).collect();
-                let before = Before { row_versions: &row_versions, given_back: request.given_back };
-                match self.stores.ask(store, request, before, charges, &mut decided.decision).await {
-                    Ok(()) => {
-                        decided.charges = Selected::All(charges);
-                        decided.origins = Selected::All(&request.matched.origins);
-                        decided.known = known.map_or_else(SmallVec::new, |known| known.known);
-                        return Ok(());
-                    }
-                    Err(error @ StoreError::StaleRow { .. }) => return Err(error),
-                    Err(error) => Some(error),
-                }
+    /// The filter of known denials: denies the request if they are enough for an answer. Returns whether they were. If not, the plan keeps those that are known. Only the
+    /// store decides about limits that depend on a row, or of a settle that gives hits back. [dn-1] [rw-2] [hd-5]
+    fn answer_by_denials(&self, request: &Request<'_, '_>, plan: &mut Plan<'_, '_>) -> bool {
+        let Some(cache) = &self.stores.options.deny_cache else { return false };
+        if !plan.matched.rows.is_empty() || !plan.undos.is_empty() {
+            return false;
+        }
+        match cache.answers(&plan.charges, request.mode, request.started) {
+            Known::Nothing => false,
+            Known::Part(denials) => {
+                plan.mark_known(&denials);
+                plan.known = Some(Box::new(denials));
+                false
             }
-            Ok(None) => None,
-            Err(not_asked) => {
-                self.stores.gave_back(request, request.given_back, charges, false);
-                Some(not_asked)
+            Known::Enough(denials) => {
+                plan.mark_known(&denials);
+                plan.deny(denials);
+                true
             }
-        };
-        // A box, so that a request with a single call does not reserve the memory for this.
-        *decided = match (Box::pin(decide_split(&self.stores, request, charges, failed)).await, known) {
-            // A known denial denies the request, although its other limits could not be checked.
-            (Err(_), Some(known)) if request.mode == Mode::Atomic => *known,
-            (Ok(decided), Some(known)) => Decided { known: known.known, ..decided },
-            (decided, _) => decided?,
-        };
-        Ok(())
-    }
-
-    /// The store that can decide all of these charges in one call. None if no store can.
-    /// Fails when the decision would take Redis too long. No other store decides it then. [dc-11]
-    fn one_call(&self, matched: &Matched<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
-        if let ([charge], []) = (charges, &*matched.rows) {
-            return Ok(Some(self.stores.store_of(charge.limit, matched.origins[0].is_single)));
-        }
-        let weight = weight::of_charges(charges);
-        if weight > WEIGHT_MAX {
-            self.stores.observer.store_called(Some(TOO_HEAVY), None);
-            let message = format!(
-                "{} of one request: a weight of {weight}, more than {WEIGHT_MAX}",
-                counted(charges.len(), "charge")
-            );
-            return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
-        }
-        let of_charges =
-            charges.iter().zip(&matched.origins).map(|(charge, origin)| self.stores.slot_of(charge, origin));
-        let of_rows = matched.rows.iter().map(|row| {
-            let store = self.stores.store_of_row(matched, row);
-            (store, store.slot_of(matched.row_version(row).key))
-        });
-        let mut parts = of_charges.chain(of_rows);
-        let Some((first, slot)) = parts.next() else { return Ok(None) };
-        Ok(parts.all(|(store, other)| Arc::ptr_eq(store, first) && other == slot).then_some(first))
-    }
-}
-
-/// A request before its limits are known.
-struct Asked<'a, 'q> {
-    in_force: &'a InForce,
-    domain: &'a Domain,
-    query: &'a Query<'q>,
-    mode: Mode,
-    started: Instant,
-    deadline: Instant,
-    trace: Option<&'a dyn Trace>,
-}
-
-impl<'a> Asked<'a, '_> {
-    fn with<'p>(&self, matched: &'a Matched<'p>) -> Request<'a, 'p> {
-        let Self { in_force, mode, started, deadline, trace, .. } = *self;
-        Request {
-            in_force,
-            matched,
-            mode,
-            started,
-            deadline,
-            is_hot: false,
-            can_ask_again: false,
-            is_again: false,
-            given_back: &[],
-            unread: None,
-            trace,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! A local cache of denials: weir repeats a recent denial of a store without calling it. [dn-1]
 //!
 //! The cache keeps the state that the store returned, not the verdict: a denial of five hits does not mean a denial of
-//! one hit. It denies nothing that the store would admit, except hits that another replica has given back since. [dn-5]
+//! one hit. It denies nothing that the store would admit, except hits that another replica has given back since, for at most the
+//! maximum age. [dn-5]
 //! One cache serves all runtimes of a process. Keys are spread over small sets with one mutex each. An eviction
 //! compares the keys of one set. A plain mutex is right: nothing is awaited while it is held.
 //!
-//! Not here: which stores get a cache (stores.rs), and the answer to a request (matched.rs).
+//! Not here: which stores get a cache (call.rs), and the answer to a request (answer.rs).
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Operat
 /// The most keys of one set. [dn-6]
 const SET_KEYS_MAX: usize = 8;
 
-/// The longest time that a denial of a limit with `hold` is kept. [dn-7]
+/// The longest time that a denial of a limit with `hold` is kept. [dn-3]
 const HOLD_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The known denials of one decision's charges, in their order. None for a charge without a known denial.
@@ -29,7 +30,7 @@ pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     Nothing,
-    /// Some charges are denied. The store must decide the others.
+    /// Some limits deny, but more are needed. The store must decide. [dn-7]
     Part(Denials),
     /// The decision, without the store.
     Enough(Denials),
@@ -44,14 +45,13 @@ impl Known {
     }
 }
 
-/// How long a denial is kept. It is never kept longer than it denies anything.
-#[derive(Clone, Copy, Debug)]
-enum Age {
-    /// At most this time.
-    AtMost(Duration),
-    /// Until the window of its limit ends. Then a denied request checks all of its limits, so that each status of the
-    /// answer is complete. [dn-7]
-    Window,
+/// Which denials are enough to answer a request without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Enough {
+    /// One, if the mode allows that. [dn-4]
+    One,
+    /// Those of all limits that the answer lists, so that each status of the answer is complete. [dn-7]
+    All,
 }
 
 /// The number of counters over which the lookups of all threads are spread.
@@ -77,7 +77,7 @@ thread_local! {
 /// The counts of a cache since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Charges that were looked up; 0 if denials are not kept until their window ends.
+    /// Charges that were looked up; 0 if one denial is enough for an answer.
     pub lookups: u64,
     /// The charges that were found denied.
     pub found: u64,
@@ -93,9 +93,11 @@ pub struct Usage {
 pub struct DenyCache {
     sets: Box<[Mutex<Set>]>,
     set_keys_max: usize,
-    /// A random seed, as in the memory store, so that no caller can target a set.
+    /// With a random seed: callers cannot compute which keys share a set. foldhash does not protect it from callers that
+    /// measure many answers.
     hasher: DefaultHashBuilder,
-    age: Age,
+    max_age: Duration,
+    enough: Enough,
     /// The number of keys. A lookup reads it first, and nothing else if it is 0.
     count: AtomicUsize,
     /// How many times a key was forgotten.
@@ -116,22 +118,24 @@ impl DenyCache {
     /// A cache of at most `max_keys` keys (at least 1). A denial of age `max_age` or more is not used. A key takes
     /// about 160 bytes and its text.
     pub fn new(max_age: Duration, max_keys: usize) -> Self {
-        Self::with_age(Age::AtMost(max_age), max_keys)
+        Self::with(max_age, max_keys, Enough::One)
     }
 
-    /// A cache that keeps each denial until the window of its limit ends. [dn-7]
-    pub fn until_window_end(max_keys: usize) -> Self {
-        Self::with_age(Age::Window, max_keys)
+    /// As the local cache of envoyproxy/ratelimit: it answers only requests of which it denies all limits, and counts its
+    /// lookups. [dn-7]
+    pub fn of_complete_answers(max_age: Duration, max_keys: usize) -> Self {
+        Self::with(max_age, max_keys, Enough::All)
     }
 
-    fn with_age(age: Age, max_keys: usize) -> Self {
+    fn with(max_age: Duration, max_keys: usize, enough: Enough) -> Self {
         let set_keys_max = max_keys.clamp(1, SET_KEYS_MAX);
         let count = (max_keys / set_keys_max).max(1);
         Self {
             sets: (0..count).map(|_| Mutex::default()).collect(),
             set_keys_max,
             hasher: DefaultHashBuilder::default(),
-            age,
+            max_age,
+            enough,
             count: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
             hits: OwnLine::default(),
@@ -146,37 +150,10 @@ impl DenyCache {
     ///
     /// `now` is any instant between the arrival of the request and its answer.
     pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
-        match self.age {
-            Age::AtMost(_) => self.answers_alone(charges, mode, now),
-            Age::Window => self.answers_for_each(charges, mode, now),
-        }
-    }
-
-    /// One limit that denies is enough, if the mode allows that.
-    fn answers_alone(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
-        if self.is_empty() || charges.iter().any(writes_when_denied) {
-            return Known::Nothing;
-        }
-        let mut denials = Denials::new();
-        for charge in charges {
-            let denial = self.denies(charge, now);
-            if denial.is_none() && mode == Mode::Independent {
-                // This limit would be charged even if another one denies.
-                return Known::Nothing;
-            }
-            denials.push(denial);
-        }
-        if denials.iter().all(Option::is_none) {
-            return Known::Nothing;
-        }
-        self.hits.0.fetch_add(1, Ordering::Relaxed);
-        Known::Enough(denials)
-    }
-
-    /// All limits must be known that the answer lists, or that are charged in any case. [dn-7]
-    fn answers_for_each(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         let lookups = &self.lookups[COUNTER.with(|counter| *counter)].0;
-        lookups.all.fetch_add(charges.len() as u64, Ordering::Relaxed);
+        if self.enough == Enough::All {
+            lookups.all.fetch_add(charges.len() as u64, Ordering::Relaxed);
+        }
         if self.is_empty() || charges.iter().any(writes_when_denied) {
             return Known::Nothing;
         }
@@ -185,13 +162,23 @@ impl DenyCache {
         if found == 0 {
             return Known::Nothing;
         }
-        lookups.found.fetch_add(found as u64, Ordering::Relaxed);
-        let is_needed = |charge: &&Charge<'_>| mode == Mode::Independent || !charge.limit.shadow;
-        if found < charges.iter().filter(is_needed).count() {
-            return Known::Part(denials);
+        let needed = match (mode, self.enough) {
+            // Each other limit would be charged.
+            (Mode::Independent, _) => charges.len(),
+            (Mode::Atomic, Enough::One) => 1,
+            (Mode::Atomic, Enough::All) => charges.iter().filter(|charge| !charge.limit.shadow).count(),
+        };
+        if self.enough == Enough::All {
+            lookups.found.fetch_add(found as u64, Ordering::Relaxed);
         }
-        self.hits.0.fetch_add(1, Ordering::Relaxed);
-        Known::Enough(denials)
+        if found >= needed {
+            self.hits.0.fetch_add(1, Ordering::Relaxed);
+            return Known::Enough(denials);
+        }
+        match self.enough {
+            Enough::One => Known::Nothing,
+            Enough::All => Known::Part(denials),
+        }
     }
 
     /// The outcome of this charge, if the known state certainly denies it. [dn-2]
@@ -218,22 +205,22 @@ impl DenyCache {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Stores the outcome of a charge if it is a denial. Called for every charge of a decision.
+    /// Stores the outcome of a charge if it is a denial. If it is none, drops an earlier denial that it contradicts. Called
+    /// for every charge of a decision.
     ///
     /// `sent` is an instant before the decision was sent, `received` one after its answer, and `generation` was read
     /// before the decision was sent. If the key was forgotten since, the store's answer may be outdated.
     pub fn insert(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant, generation: u64) {
         debug_assert!(sent <= received, "an answer comes after its question");
-        let Some(denial) = CachedDenial::of(charge, outcome, sent, received) else { return };
-        let max_age = match self.age {
-            Age::AtMost(max_age) => max_age,
-            Age::Window => Duration::from_micros(charge.limit.window().us()),
+        let Some(denial) = CachedDenial::of(charge, outcome, sent, received) else {
+            self.end(charge, outcome, sent);
+            return;
         };
         // Hits that a replica has charged ahead and does not use are given back within a lease. [ls-5]
         let lease = charge.limit.lease.map_or(Duration::MAX, |lease| Duration::from_micros(lease.us()));
-        // A settle on another replica gives hits back. [dn-7]
+        // A settle on another replica gives hits back. [dn-3]
         let hold = if charge.limit.hold { HOLD_AGE_MAX } else { Duration::MAX };
-        let max_age = max_age.min(lease).min(hold);
+        let max_age = self.max_age.min(lease).min(hold);
         let ends_at = sent + denial.lasts(charge.limit).min(max_age);
         if ends_at <= received {
             return;
@@ -259,6 +246,21 @@ impl DenyCache {
         }
         set.entries.push(Entry { key: charge.key.into(), hash, ends_at, denial });
         self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Drops the denial of a key if the store has found room for its hits in a call that was sent later. [dn-5]
+    fn end(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant) {
+        if self.is_empty() {
+            return;
+        }
+        let hash = self.hasher.hash_one(charge.key);
+        let mut set = self.lock(hash);
+        let Some(at) = set.find(charge.key, hash) else { return };
+        let denial = set.entries[at].denial;
+        let is_same_limit = denial.owner == charge.owner && denial.has_numbers_of(charge.limit);
+        if is_same_limit && denial.sent < sent && outcome.remaining_before >= denial.hits {
+            self.remove(&mut set, at);
+        }
     }
 
     /// Forgets a key, including denials of it that are still in flight. Called after hits were given back or taken
@@ -359,8 +361,8 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
 /// [dn-2]
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.operation {
-        // Reported usage is never denied, and a post-paid limit has other bounds on its state. A limit with a term ends
-        // by the store's clock. A permit can be released at any time.
+        // Reported usage is never denied, and a post-paid limit has other bounds on its state. A permit can be released at
+        // any time.
         Operation::Consume(_)
             if charge.limit.drain
                 || charge.limit.post_paid()
@@ -449,6 +451,10 @@ impl CachedDenial {
         explained.then_some(Self { requests, window, algorithm, owner, hits, seen, at, sent, received })
     }
 
+    fn has_numbers_of(&self, limit: &Limit) -> bool {
+        (self.requests, self.window, self.algorithm) == (limit.requests(), limit.window(), limit.algorithm())
+    }
+
     /// How long it denies anything, from its time on: hits that can ever fit wait at most until the reset. An empty
     /// state denies hits that can never fit, for as long as it stays empty.
     fn lasts(&self, limit: &Limit) -> Duration {
@@ -461,7 +467,7 @@ impl CachedDenial {
     /// The outcome of a charge of `hits`, if the state denies it at its largest possible age. Waits are those of its
     /// smallest possible age, so they are never too short. [dn-3]
     fn denies(&self, limit: &Limit, hits: Hits, now: Instant) -> Option<Outcome> {
-        if (self.requests, self.window, self.algorithm) != (limit.requests(), limit.window(), limit.algorithm()) {
+        if !self.has_numbers_of(limit) {
             return None;
         }
         let oldest = micros_up(now.saturating_duration_since(self.sent));

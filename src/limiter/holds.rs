@@ -1,21 +1,34 @@
 //! Holds: the charges that a request opens, and the hits that a settle gives back or charges in addition. [hd-4] [hd-5]
 //!
-//! weir stores no holds: the caller keeps the receipt. The text of a receipt is in rls.
+//! weir stores no holds: the caller keeps the receipt. `opened` makes it from a decided plan. `begin_settle` plans a settle
+//! before the decision, and `end_settle` counts it afterwards. If a part of the plan gets no answer (execute.rs):
+//!
+//! - An opening: `on_error` decides. If the request passes, the receipt has the charges of the other parts. If it does not, they
+//!   are taken back. If the call may have been made, its charge can stand without a receipt, until the reset.
+//! - A settle: each part takes back its own holds. Those of the part without an answer are lost. If `on_error` is `error`, the
+//!   failure is unknown, so that no client sends the settle again. [hd-6]
+//!
+//! The text of a receipt is in rls.
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
-use weir_engine::observer::{HoldHits, HoldResult, Trace};
-use weir_engine::{Charge, Hits, Operation, Receipt, key};
-use weir_store::{GivenBack, Store, Undo};
+use weir_engine::observer::{HoldHits, HoldResult};
+use weir_engine::{Charge, Decision, Hits, Limit, Operation, Receipt, Window, key, overrides};
+use weir_store::{Store, Undo};
 
 use super::Query;
-use super::matched::Decided;
-use super::reserved::undo_all;
-use super::stores::{Request, Stores};
+use super::call::Sent;
+use super::matched::Matched;
+use super::plan::Plan;
+use super::request::Request;
+use super::stores::Stores;
 
 /// The most charges of one receipt. [hd-4]
 pub const HOLDS_MAX: usize = 64;
+/// The most limits of overrides in one receipt whose keys a settle tries. Charges of others are lost. [ov-4]
+const OVERRIDDEN_MAX: usize = 8;
 
 /// A charge of an admitted request that its caller settles later. [hd-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +37,16 @@ pub struct HeldCharge {
     pub key: u64,
     pub store: HeldIn,
     pub receipt: Receipt,
+    /// If an override gave the limit another window than its rule has. [ov-4]
+    pub overridden: Option<OverriddenLimit>,
+}
+
+/// A limit in the window of an override. The window is part of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverriddenLimit {
+    /// Its position in its rule.
+    pub position: u8,
+    pub window: Window,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,44 +76,115 @@ impl Settle {
     }
 }
 
-/// The parts of a settle, once its charges are known.
+/// What a settle has, except the charges and the undos in its plan.
 #[derive(Default)]
-pub(super) struct Settling {
-    /// The hits to give back in the call of the decision.
-    pub(super) given_back: SmallVec<[GivenBack; 1]>,
-    /// The hits to give back in the memory of this process. They were charged there while the store gave no answer.
-    from_local: SmallVec<[GivenBack; 1]>,
+pub(super) struct Settling<'s, 'a> {
+    /// The holds to take back by calls before the decision: of limits that are no longer in force or do not apply now, and in
+    /// the memory of this process while the store gave no answer.
+    before: Vec<UndoBefore<'s, 'a>>,
     /// Holds whose hits were all used.
-    settled: u64,
+    used_up: Vec<Undo<'a>>,
     /// Holds whose requests used more than was held. The decision charges the excess, once for each key.
-    excesses: u64,
+    excesses: Vec<Excess<'a>>,
     /// Holds whose key is not in the request or not certain, or whose state is in another process.
     lost: u64,
+}
+
+struct UndoBefore<'s, 'a> {
+    store: &'s Arc<dyn Store>,
+    /// The descriptor. Its keys share a slot.
+    group: u16,
+    undo: Undo<'a>,
+}
+
+struct Excess<'a> {
+    held: Undo<'a>,
+    /// The key to which the excess is charged.
+    key: &'a str,
+}
+
+/// Which calls take holds back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SettledBy {
+    /// The call of the decision, as far as possible.
+    Decision,
+    /// Calls of their own: there is no decision.
+    OwnCalls,
+}
+
+/// A hold of a receipt, and the limit of its key if that is not in force.
+type NamedHold<'h, 'a> = (&'h HeldCharge, Option<&'a FormerLimit>);
+
+/// A limit that a charge had before an override began or ended. [ov-4]
+pub(super) struct FormerLimit {
+    /// The number of the key in force.
+    in_force: u64,
+    /// The number of its own key.
+    number: u64,
+    overridden: Option<OverriddenLimit>,
+    key: String,
+    limit: Limit,
+}
+
+/// The former limits that a receipt can name: the rule's own, and those of the overrides in it.
+pub(super) fn former_limits(settle: &Settle, plan: &Plan<'_, '_>) -> Vec<FormerLimit> {
+    let mut former: Vec<FormerLimit> = Vec::new();
+    let mut of_overrides: SmallVec<[OverriddenLimit; 1]> = SmallVec::new();
+    for one in settle.holds.iter().filter_map(|hold| hold.overridden) {
+        if of_overrides.len() < OVERRIDDEN_MAX && !of_overrides.contains(&one) {
+            of_overrides.push(one);
+        }
+    }
+    for charge in plan.charges.iter().filter(|charge| settle.settles(charge)) {
+        let Charge { key, limit: now, .. } = *charge;
+        let Some(own) = plan.matched.limit_of_rule(charge.origin) else { continue };
+        if of_overrides.is_empty() && own.id() == now.id() {
+            continue;
+        }
+        let tag = key.strip_suffix(now.id()).unwrap_or(key);
+        let of_position = of_overrides.iter().filter(|one| one.position == charge.origin.position);
+        let in_windows = of_position.filter_map(|one| Some((Some(*one), overrides::in_window(own, one.window)?)));
+        for (overridden, limit) in std::iter::once((None, own.clone())).chain(in_windows) {
+            if limit.id() != now.id() {
+                let (in_force, key) = (key::number(key), format!("{tag}{}", limit.id()));
+                former.push(FormerLimit { in_force, number: key::number(&key), overridden, key, limit });
+            }
+        }
+    }
+    former
+}
+
+impl Settle {
+    /// Whether this charge is of a hold that the request settles.
+    fn settles(&self, charge: &Charge<'_>) -> bool {
+        charge.limit.hold && self.has(charge.origin.group.into())
+    }
 }
 
 impl Stores {
     /// Returns the charges that the caller of an admitted request settles later. Charges past the bound, and those of
     /// different keys with one number, stay charged. [hd-4]
-    pub(super) fn opened(&self, decided: &Decided<'_>, trace: Option<&dyn Trace>) -> Vec<HeldCharge> {
+    pub(super) fn opened(&self, request: &Request<'_, '_>, plan: &Plan<'_, '_>) -> Vec<HeldCharge> {
         let mut holds: Vec<HeldCharge> = Vec::new();
         let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
         let mut ambiguous = Vec::new();
         let (mut opened, mut held) = (0, 0);
-        for (charge, origin, outcome) in decided.iter() {
+        for (charge, outcome) in plan.decided() {
             let (true, Operation::Consume(_), Some(receipt)) = (charge.limit.hold, charge.operation, outcome.receipt)
             else {
                 continue;
             };
-            (opened, held) = (opened + 1, held + u64::from(receipt.hits));
+            opened += 1;
+            held += u64::from(receipt.hits);
             if holds.is_empty() {
                 // Most requests open one hold.
                 holds.reserve_exact(1);
             }
             if holds.len() < HOLDS_MAX {
-                let store = if origin.is_local {
+                let store = if charge.origin.is_local {
                     HeldIn::Process(self.options.process)
                 } else {
-                    self.held_in(self.store_of(charge.limit, origin.is_single))
+                    self.held_in(self.store_of_charge(charge))
                 };
                 let number = key::number(charge.key);
                 let mut others = holds.iter().zip(&keys);
@@ -98,16 +192,16 @@ impl Stores {
                     ambiguous.push(number);
                 }
                 keys.push(charge.key);
-                holds.push(HeldCharge { key: number, store, receipt });
+                holds.push(HeldCharge { key: number, store, receipt, overridden: overridden(plan.matched, charge) });
             }
         }
         if !ambiguous.is_empty() {
             holds.retain(|hold| !ambiguous.contains(&hold.key));
         }
         if opened > 0 {
-            self.count_holds(trace, HoldResult::Opened, opened);
-            self.count_holds(trace, HoldResult::Lost, opened - holds.len() as u64);
-            self.count_hold_hits(trace, HoldHits::Held, held);
+            request.report_holds(HoldResult::Opened, opened);
+            request.report_holds(HoldResult::Lost, opened - holds.len() as u64);
+            request.report_hold_hits(HoldHits::Held, held);
         }
         holds
     }
@@ -124,189 +218,206 @@ impl Stores {
     /// any other store.
     fn holding<'s>(&'s self, hold: HeldIn, now: &'s Arc<dyn Store>) -> Option<&'s Arc<dyn Store>> {
         if self.held_in(now) == hold {
-            return Some(now);
+            Some(now)
+        } else if hold == HeldIn::Process(self.options.process) {
+            self.options.local.as_ref()
+        } else {
+            None
         }
-        let is_ours = hold == HeldIn::Process(self.options.process);
-        self.options.local.as_ref().filter(|_| is_ours)
     }
 
-    /// Replaces the charges of a settle by the hits that it still has to charge: the excess of a hold, once for each
-    /// key. Returns the hits to give back. [hd-5]
-    fn settling(
-        &self,
-        request: &Request<'_, '_>,
+    /// Plans a settle. The plan gets the hits that are still to charge, the excess of a hold, once for each key; and what the
+    /// call of its decision takes back. [hd-5]
+    fn plan_settle<'s, 'a>(
+        &'s self,
         query: &Query<'_>,
         settle: &Settle,
-        charges: &mut [Charge<'_>],
-    ) -> Settling {
-        let mut settling = Settling::default();
-        let mut keyed: SmallVec<[(u64, usize); 4]> = charges
-            .iter()
-            .enumerate()
-            .filter(|(_, charge)| charge.limit.hold && settle.has(usize::from(charge.group)))
-            .map(|(at, charge)| (key::number(charge.key), at))
-            .collect();
+        former: &'a [FormerLimit],
+        plan: &mut Plan<'a, '_>,
+        by: SettledBy,
+    ) -> Settling<'s, 'a> {
+        let mut settling = Settling { lost: settle.holds.len() as u64, ..Settling::default() };
+        let mut keyed: SmallVec<[(u64, usize); 4]> = SmallVec::new();
+        for (at, charge) in plan.charges.iter().enumerate() {
+            if settle.settles(charge) {
+                keyed.push((key::number(charge.key), at));
+            }
+        }
         keyed.sort_unstable();
-        let mut named = 0;
+        let mut holds: SmallVec<[NamedHold<'_, 'a>; 1]> = SmallVec::new();
+        for hold in &settle.holds {
+            let is_it = |one: &&FormerLimit| one.number == hold.key && one.overridden == hold.overridden;
+            holds.push((hold, former.iter().find(is_it)));
+        }
         for of_key in keyed.chunk_by(|(one, _), (other, _)| one == other) {
             let (number, first) = of_key[0];
-            if of_key.iter().any(|&(_, at)| charges[at].key != charges[first].key) {
+            let charge = plan.charges[first].clone();
+            if of_key.iter().any(|&(_, at)| plan.charges[at].key != charge.key) {
                 // The receipt does not say which of these keys it charged.
                 continue;
             }
-            let used = of_key.iter().map(|&(_, at)| hits_of(query, &charges[at]));
-            let mut left = used.fold(0, Hits::saturating_add);
-            let now = self.store_of(charges[first].limit, request.matched.origins[first].is_single);
-            let mut is_held = false;
-            for hold in settle.holds.iter().filter(|hold| hold.key == number) {
-                named += 1;
-                let from = match self.holding(hold.store, now) {
-                    None => {
-                        settling.lost += 1;
-                        continue;
-                    }
-                    Some(store) if Arc::ptr_eq(store, now) => &mut settling.given_back,
-                    Some(_) => &mut settling.from_local,
-                };
-                let kept = left.min(hold.receipt.hits);
-                left -= kept;
-                is_held = true;
-                match hold.receipt.hits - kept {
-                    0 => settling.settled += 1,
-                    hits => from.push(GivenBack {
-                        charge: u16::try_from(first).expect("a request has a few hundred charges"),
-                        receipt: Receipt { hits, ..hold.receipt },
-                    }),
-                }
-            }
-            if is_held && left > 0 {
-                // One of the fully used holds is settled by this charge.
-                (settling.settled, settling.excesses) = (settling.settled - 1, settling.excesses + 1);
-                charges[first].operation = Operation::Report(left);
+            let used = of_key.iter().map(|&(_, at)| hits_of(query, &plan.charges[at]));
+            let used = used.fold(0, Hits::saturating_add);
+            // Another limit can have the key of a hold now.
+            let in_force = |(hold, former): &NamedHold<'_, 'a>| former.map_or(hold.key, |former| former.in_force);
+            let holds = holds.iter().copied().filter(|named| in_force(named) == number);
+            let excess = self.plan_settle_of_key(&charge, used, holds, by, &mut settling, &mut plan.undos);
+            if excess > 0 {
+                plan.charges[first].operation = Operation::Report(excess);
             }
         }
-        settling.lost += settle.holds.len() as u64 - named;
         settling
     }
 
-    /// Same as `settling`. Also gives back the hits that are not in the store of the decision.
-    pub(super) async fn begin_settle(
-        &self,
+    /// Plans the settle of the holds on the key of this charge, of which `left` hits were used. Returns the excess. Without a
+    /// hold there is none.
+    fn plan_settle_of_key<'h, 's, 'a: 'h>(
+        &'s self,
+        charge: &Charge<'a>,
+        mut left: Hits,
+        holds: impl Iterator<Item = NamedHold<'h, 'a>>,
+        by: SettledBy,
+        settling: &mut Settling<'s, 'a>,
+        undos: &mut Vec<Undo<'a>>,
+    ) -> Hits {
+        let mut last = None;
+        for (hold, former) in holds {
+            let (key, limit) = former.map_or((charge.key, charge.limit), |former| (&former.key, &former.limit));
+            let now = self.store_of(limit, charge.origin.is_single);
+            let Some(store) = self.holding(hold.store, now) else { continue };
+            settling.lost -= 1;
+            let kept = left.min(hold.receipt.hits);
+            left -= kept;
+            let held = Undo { key, limit, receipt: hold.receipt, bounds: None };
+            last = Some(held);
+            if hold.receipt.hits == kept {
+                settling.used_up.push(held);
+                continue;
+            }
+            let undo = Undo { receipt: Receipt { hits: hold.receipt.hits - kept, ..hold.receipt }, ..held };
+            let is_in_force = former.is_none() && !charge.origin.is_outside_term && Arc::ptr_eq(store, now);
+            if is_in_force && by == SettledBy::Decision {
+                undos.push(undo);
+            } else {
+                settling.before.push(UndoBefore { store, group: charge.origin.group, undo });
+            }
+        }
+        let Some(held) = last.filter(|_| left > 0) else { return 0 };
+        // All of its holds are used up. The charge of the excess settles the last of them.
+        settling.used_up.pop();
+        settling.excesses.push(Excess { held, key: charge.key });
+        left
+    }
+
+    /// Plans a settle, and takes back what the call of its decision does not.
+    pub(super) async fn begin_settle<'s, 'a>(
+        &'s self,
         request: &Request<'_, '_>,
-        query: &Query<'_>,
         settle: &Settle,
-        charges: &mut [Charge<'_>],
-    ) -> Box<Settling> {
-        let settling = Box::new(self.settling(request, query, settle, charges));
-        if !request.is_again {
+        former: &'a [FormerLimit],
+        plan: &mut Plan<'a, '_>,
+    ) -> Settling<'s, 'a> {
+        let mut settling = self.plan_settle(request.query, settle, former, plan, SettledBy::Decision);
+        plan.charges.retain(|charge| !charge.origin.is_outside_term);
+        let before = std::mem::take(&mut settling.before);
+        if !request.is_repeated {
             if settle.holds.is_empty() {
-                self.count_holds(request.trace, HoldResult::Reported, 1);
+                request.report_holds(HoldResult::Reported, 1);
             }
-            if !settling.from_local.is_empty() {
-                // A box, because few settles wait for this.
-                Box::pin(self.give_back_local(request, &settling, charges)).await;
-            }
+            self.undo_before(request, before).await;
         }
         settling
     }
 
-    /// Counts the holds of a settle that give nothing back: settled holds, charged excesses, and lost holds. [hd-6]
-    pub(super) fn end_settle(&self, settling: &Settling, decided: Option<&Decided<'_>>, trace: Option<&dyn Trace>) {
-        let (mut charged, mut hits) = (0, 0);
-        for (charge, ..) in decided.into_iter().flat_map(Decided::iter).take_while(|_| settling.excesses > 0) {
-            if let (true, Operation::Report(excess)) = (charge.limit.hold, charge.operation) {
-                (charged, hits) = (charged + 1, hits + u64::from(excess));
+    /// Counts the holds of a settle that give nothing back: fully used holds, charged excesses, and lost holds. [hd-6]
+    pub(super) fn end_settle(&self, request: &Request<'_, '_>, settling: &Settling<'_, '_>, plan: &Plan<'_, '_>) {
+        let now = plan.decided().next().map_or_else(|| self.options.clock.now(), |(_, outcome)| outcome.now);
+        let result = |held: &Undo<'_>| {
+            let bounds = self.calendar.bounds(held.limit, now);
+            let has_ended = held.limit.kind().within(bounds).has_ended(held.receipt, now);
+            if has_ended { HoldResult::Late } else { HoldResult::Settled }
+        };
+        for held in &settling.used_up {
+            request.report_holds(result(held), 1);
+        }
+        let mut lost = settling.lost;
+        let mut charged = 0;
+        for Excess { held, key } in &settling.excesses {
+            let excess = plan.decided().find_map(|(charge, _)| match charge.operation {
+                Operation::Report(hits) if charge.limit.hold && charge.key == *key => Some(hits),
+                _ => None,
+            });
+            match excess {
+                Some(hits) => {
+                    request.report_holds(result(held), 1);
+                    charged += u64::from(hits);
+                }
+                None => lost += 1,
             }
         }
-        self.count_holds(trace, HoldResult::Settled, settling.settled + charged);
-        self.count_holds(trace, HoldResult::Lost, settling.lost + settling.excesses.saturating_sub(charged));
-        self.count_hold_hits(trace, HoldHits::Excess, hits);
+        request.report_holds(HoldResult::Lost, lost);
+        request.report_hold_hits(HoldHits::Excess, charged);
     }
 
     /// Settles holds without a decision.
-    pub(super) async fn settle_alone(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        settle: &Settle,
-        charges: &mut [Charge<'_>],
-    ) {
-        let settling = self.settling(request, query, settle, charges);
-        let origins = &request.matched.origins;
-        let store_of = |at: usize| Some(self.store_of(charges[at].limit, origins[at].is_single));
-        self.give_back_alone(request, &settling.given_back, charges, store_of).await;
-        self.give_back_local(request, &settling, charges).await;
-        self.end_settle(&settling, None, None);
+    pub(super) async fn settle_alone(&self, request: &Request<'_, '_>, settle: &Settle, matched: &Matched<'_>) {
+        let former = former_limits(settle, &Plan::of(matched, request.query));
+        let mut plan = Plan::of(matched, request.query);
+        let mut settling = self.plan_settle(request.query, settle, &former, &mut plan, SettledBy::OwnCalls);
+        self.undo_before(request, std::mem::take(&mut settling.before)).await;
+        self.end_settle(request, &settling, &plan);
     }
 
-    async fn give_back_local(&self, request: &Request<'_, '_>, settling: &Settling, charges: &[Charge<'_>]) {
-        let local = |_| self.options.local.as_ref();
-        self.give_back_alone(request, &settling.from_local, charges, local).await;
-    }
-
-    /// Gives hits back without a decision. weir does not retry a failed call. [hd-6]
-    async fn give_back_alone<'s>(
-        &'s self,
-        request: &Request<'_, '_>,
-        given_back: &[GivenBack],
-        charges: &[Charge<'_>],
-        store_of: impl Fn(usize) -> Option<&'s Arc<dyn Store>>,
-    ) {
-        let undo = |back: &GivenBack| {
-            let &Charge { key, limit, .. } = &charges[usize::from(back.charge)];
-            let bounds = self.calendar.bounds(limit, self.options.clock.now());
-            Some((store_of(usize::from(back.charge))?, Undo { key, limit, receipt: back.receipt, bounds }))
-        };
-        let undos: Vec<_> = given_back.iter().filter_map(undo).collect();
-        let confirmed = undo_all(&undos, request.deadline).await;
-        for (back, is_confirmed) in given_back.iter().zip(confirmed) {
-            self.gave_back(request, std::slice::from_ref(back), charges, is_confirmed);
-        }
-    }
-
-    /// Counts the holds of a call that gave hits back.
-    pub(super) fn gave_back(
-        &self,
-        request: &Request<'_, '_>,
-        given_back: &[GivenBack],
-        charges: &[Charge<'_>],
-        is_confirmed: bool,
-    ) {
-        let result = if is_confirmed { HoldResult::Settled } else { HoldResult::Lost };
-        self.count_holds(request.trace, result, given_back.len() as u64);
-        for back in given_back {
-            if is_confirmed {
-                self.count_hold_hits(request.trace, HoldHits::GivenBack, u64::from(back.receipt.hits));
+    /// Takes holds back by one call for each descriptor and store. The holds of a call that fails are lost. A settle makes at
+    /// most [`HOLDS_MAX`] of them, because each has a hold. [hd-6]
+    async fn undo_before<'s>(&'s self, request: &Request<'_, '_>, before: Vec<UndoBefore<'s, '_>>) {
+        let request = &Request { can_repeat: false, ..*request };
+        let mut calls: Vec<(&Arc<dyn Store>, u16, Vec<Undo<'_>>)> = Vec::new();
+        for UndoBefore { store, group, undo } in before {
+            match calls.iter_mut().find(|(of, of_group, _)| Arc::ptr_eq(of, store) && *of_group == group) {
+                Some((.., undos)) => undos.push(undo),
+                None => calls.push((store, group, vec![undo])),
             }
+        }
+        let undo = async |store, undos: &mut Vec<Undo<'_>>| {
+            let sent = Sent { rows: &[], undos, charges: &mut [] };
+            // The call counts what it takes back.
+            drop(self.call(store, request, sent, &mut Decision::default()).await);
+        };
+        join_all(calls.iter_mut().map(|(store, _, undos)| undo(store, undos))).await;
+    }
+
+    /// Counts the holds that a call has taken back before its decision. Without a decision they are lost. [hd-8]
+    pub(super) fn count_settled(&self, request: &Request<'_, '_>, undos: &[Undo<'_>], decision: Option<&Decision>) {
+        for (at, undo) in undos.iter().enumerate() {
+            let hits = decision.and_then(|decision| decision.given_back.get(at)).map_or(0, |hits| *hits);
+            let result = match decision {
+                None => HoldResult::Lost,
+                Some(_) if hits >= undo.receipt.hits => HoldResult::Settled,
+                Some(decision) if undo.limit.kind().within(undo.bounds).has_ended(undo.receipt, decision.now) => {
+                    HoldResult::Late
+                }
+                Some(_) => HoldResult::Again,
+            };
+            request.report_holds(result, 1);
+            request.report_hold_hits(HoldHits::GivenBack, hits.into());
             // These hits may have caused the denials in the cache.
             if let Some(cache) = &self.options.deny_cache {
-                cache.forget(charges[usize::from(back.charge)].key);
-            }
-        }
-    }
-
-    fn count_holds(&self, trace: Option<&dyn Trace>, result: HoldResult, count: u64) {
-        if count > 0 {
-            self.observer.holds(result, count);
-            if let Some(trace) = trace {
-                trace.holds(result, count);
-            }
-        }
-    }
-
-    fn count_hold_hits(&self, trace: Option<&dyn Trace>, kind: HoldHits, hits: u64) {
-        if hits > 0 {
-            self.observer.hold_hits(kind, hits);
-            if let Some(trace) = trace {
-                trace.hold_hits(kind, hits);
+                cache.forget(undo.key);
             }
         }
     }
 }
 
+fn overridden(matched: &Matched<'_>, charge: &Charge<'_>) -> Option<OverriddenLimit> {
+    let window = charge.limit.window();
+    let own = matched.limit_of_rule(charge.origin)?;
+    (own.window() != window).then_some(OverriddenLimit { position: charge.origin.position, window })
+}
+
 /// The used hits of the descriptor of this charge, according to the caller. Always 0 for a permit. [cc-5]
 fn hits_of(query: &Query<'_>, charge: &Charge<'_>) -> Hits {
-    match query.descriptors[usize::from(charge.group)].operation {
+    match query.descriptors[usize::from(charge.origin.group)].operation {
         Operation::Consume(_) if charge.limit.algorithm().counts_permits() => 0,
         Operation::Consume(hits) => hits,
         // A settle itself refunds and reports nothing.

@@ -55,7 +55,7 @@ impl Limiter {
         let read = store.read_states(&asked, Instant::now() + self.stores.options.budget).get().await?;
         let shown = keyed.iter().zip(read.states).map(|((key, DescriptorLimit { limit, is_unlimited }), state)| {
             let bounds = self.stores.calendar.bounds(limit, read.now);
-            let observed = limit.kind().observe(state.as_ref(), 0, bounds, read.now);
+            let observed = limit.kind().within(bounds).observe(state.as_ref(), 0, read.now);
             ShownState {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
@@ -77,7 +77,12 @@ impl Limiter {
     /// When the store does not answer. Then they may or may not be deleted.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<ResetStates, StoreError> {
         let in_force = self.policies.snapshot();
-        let Some((store, keyed)) = self.keys_of(&in_force, domain, entries).await? else {
+        // A read of the row resets nothing, even without an answer.
+        let found = self.keys_of(&in_force, domain, entries).await.map_err(|error| match error {
+            StoreError::Unknown(failure) => StoreError::NotSent(failure),
+            error => error,
+        })?;
+        let Some((store, keyed)) = found else {
             return Ok(ResetStates::default());
         };
         let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
@@ -110,8 +115,7 @@ impl Limiter {
         key::write_tag(&mut tag, &domain.name, entries.iter().copied(), &met.shared);
         let limits = self.stores.limits_of(in_force, rule, &[&tag]).await?.into_iter().flatten();
         let keyed: Vec<KeyedLimit<'p>> = limits.map(|of| (format!("{tag}{}", of.limit.id()), of)).collect();
-        // What counts is how many limits the rule has, even if the descriptor's plan has a different number.
-        let store = keyed.first().map(|(_, first)| self.stores.store_of(&first.limit, rule.limits.len() == 1));
+        let store = keyed.first().map(|(_, first)| self.stores.store_of(&first.limit, rule.is_single()));
         Ok(store.map(|store| (store, keyed)))
     }
 }

@@ -1,34 +1,43 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! The path of a request from its policies to its answer is in decide.rs. Below it, each file uses only those after it:
-//! several calls, or a store without an answer (split.rs); holds and their settles (holds.rs); the stores, and one call
-//! to one store (stores.rs); charging hits ahead (ahead.rs), and taking charges back (reserved.rs); leases (leases.rs)
-//! and known denials (deny_cache.rs); the charges of a request (matched.rs). Beside the stores: counting (count.rs) and
-//! taps (told.rs). Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs),
-//! calendar windows (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs,
-//! states.rs). Not here: the wire (rls), and what a decision is (engine).
+//! decide.rs is the path of a request: match, plan, filters, execute, answer. Each file uses only those after it:
+//!
+//! - what reads a decided plan: counting (count.rs), taps (tapped.rs), and the answer (answer.rs);
+//! - execute.rs: decides a plan by its stores, in parts if it has several, and by `on_error` if a store gives no answer;
+//! - holds.rs: opening and settling holds; ahead.rs: charging hits ahead for leases;
+//! - call.rs: one call to one store; undo.rs: taking charges back; stores.rs: the stores;
+//! - the filters, which answer a plan without a store: leases (leases.rs), known denials (deny_cache.rs);
+//! - plan.rs: the charges of a request on their way; matched.rs: the rules and rows that it matches; request.rs.
+//!
+//! Beside the path: the policies in force (policies.rs), overrides (overrides.rs), rows (rows.rs), calendar windows
+//! (calendar.rs), callers that have gone (finishing.rs), reading and resetting states (inspect.rs, states.rs). Not here: the
+//! wire (rls), and what a decision is (engine).
 
 mod ahead;
+mod answer;
 mod calendar;
+mod call;
 mod count;
 mod decide;
 pub mod deny_cache;
+mod execute;
 pub mod finishing;
 mod holds;
 mod inspect;
 pub mod leases;
 mod limits_in_force;
+mod long;
 mod matched;
 mod messages;
 pub mod overrides;
+mod plan;
 mod policies;
-mod reserved;
+mod request;
 pub mod rows;
-mod split;
 pub mod states;
 mod stores;
-mod told;
-pub mod unanswered;
+mod tapped;
+mod undo;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
@@ -38,18 +47,18 @@ use std::time::{Duration, Instant};
 
 use weir_engine::observer::{Observer, Trace};
 use weir_engine::{Mode, OnError, Operation};
+use weir_lifecycle::Turns;
 use weir_store::{Clock, Store, StoreError, SystemClock};
 
 use self::count::Counts;
 use self::deny_cache::DenyCache;
-pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
+pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 pub use self::inspect::{ResetStates, ShownState};
 use self::leases::{LeaseTotals, Leases};
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;
 use self::stores::Stores;
-use self::unanswered::Unanswered;
 
 /// The default time limit of a store for one decision.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -92,8 +101,6 @@ pub struct Options {
     pub deny_cache: Option<Arc<DenyCache>>,
     /// Hits of hot keys that were charged ahead, shared by all limiters of the process. [ls-1]
     pub leases: Arc<Leases>,
-    /// Keys with alerts whose last charge has an unknown outcome, shared by all limiters of the process.
-    pub unanswered: Arc<Unanswered>,
     /// The known rows of the store, shared by all limiters of the process. [rw-2]
     pub rows: Arc<KnownRows>,
     /// How requests are charged if their domain does not set it.
@@ -105,7 +112,8 @@ pub struct Options {
     pub budget: Duration,
     /// The number of this process in receipts of holds in its memory. Random, so that no other process has it. [hd-4]
     pub process: u64,
-    /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
+    /// weir's clock. The ends of terms and overrides count by it. [tm-1] Calendar windows are computed by it at first; a store
+    /// whose clock lies in another window has the last word. [cl-3]
     pub clock: Arc<dyn Clock>,
 }
 
@@ -118,7 +126,6 @@ impl Options {
             local: None,
             deny_cache: None,
             leases: Arc::default(),
-            unanswered: Arc::default(),
             rows: Arc::new(KnownRows::of(&*store)),
             mode: Mode::Atomic,
             on_error: OnError::Error,
@@ -134,19 +141,21 @@ impl Options {
 /// Makes decisions for the requests of one runtime.
 pub struct Limiter {
     policies: Arc<Policies>,
-    stores: Stores,
+    stores: Arc<Stores>,
     counts: Counts,
+    /// Of long requests.
+    turns: Turns,
 }
 
 impl Limiter {
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
-        let counts = Counts::new(observer.clone(), options.unanswered.clone());
-        Self { policies, stores: Stores::new(options, observer), counts }
+        let counts = Counts::new(observer.clone());
+        Self { policies, stores: Arc::new(Stores::new(options, observer)), counts, turns: Turns::default() }
     }
 
     /// Decides one request that began at `started`. `deadline` is the caller's, if it set one. `trace` receives the
-    /// events of the decision.
+    /// events of the decision. A long request takes turns with others.
     ///
     /// # Errors
     /// When no policies were loaded yet, or when a store gave no decision in time and the policies set
@@ -159,7 +168,7 @@ impl Limiter {
         trace: Option<&dyn Trace>,
     ) -> Result<Answer, Undecided> {
         let in_force = self.policies.current.load_full();
-        self.decide_under(&in_force, query, started, deadline, trace).await
+        self.decide_under(&in_force, query, started, deadline, trace, Some(&self.turns)).await
     }
 
     /// Whether [`Limiter::decide_now`] may be called: no decision waits for a store.
@@ -183,7 +192,7 @@ impl Limiter {
     ) -> Result<Answer, Undecided> {
         // A guard, not a counted reference that all cores would share: it does not outlive this call.
         let in_force = self.policies.current.load();
-        let decision = pin!(self.decide_under(&in_force, query, started, None, trace));
+        let decision = pin!(self.decide_under(&in_force, query, started, None, trace, None));
         match decision.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decided) => decided,
             Poll::Pending => unreachable!("the store {} is not immediate", self.stores.options.store.name()),
@@ -198,6 +207,11 @@ impl Limiter {
     /// Counts a request that cannot be read. It began at `started`.
     pub fn unreadable(&self, started: Instant) {
         self.counts.unreadable(started);
+    }
+
+    /// Reports a field of a request's limit that weir does not know, by its number.
+    pub fn unknown_limit_field(&self, number: u32) {
+        self.counts.unknown_limit_field(number);
     }
 
     /// Settles, with no hits used, the holds of a request whose caller is gone. [hd-9]
@@ -230,12 +244,10 @@ impl Limiter {
         self.stores.options.leases.totals()
     }
 
-    /// Gives back the unused hits of the process's leases, before the process ends. Takes no longer than a decision
-    /// may.
+    /// Takes back the unused hits of the process's leases, before the process ends. The caller bounds the time: hits that
+    /// are not taken back by then count until the reset. [ls-6]
     pub async fn leave(&self) {
-        let options = &self.stores.options;
-        // Hits that are not given back by then count until the reset.
-        let _ = tokio::time::timeout(options.budget, options.leases.end_all()).await;
+        self.stores.options.leases.end_all().await;
     }
 
     /// Returns the reason when a store can give no more answers.

@@ -5,13 +5,14 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use weir_engine::plans::{PlanLimits, Plans};
+use weir_engine::overrides::FittedOverride;
+use weir_engine::plans::Plans;
 use weir_engine::rows::ROW_ID;
 use weir_engine::{Limit, Micros, Rule};
 use weir_store::StoreError;
 
 use super::policies::InForce;
-use super::rows::known::KnownRows;
+use super::rows::known::RowLimits;
 use super::rows::row::KnownRow;
 use super::stores::Stores;
 
@@ -36,32 +37,32 @@ impl Stores {
     ) -> Result<Vec<Vec<DescriptorLimit<'p>>>, StoreError> {
         let now = self.options.clock.now();
         let overrides = in_force.overrides.as_ref();
-        let set: Vec<Option<&[Limit]>> =
+        let set: Vec<Option<&FittedOverride>> =
             tags.iter().map(|tag| overrides.and_then(|overrides| overrides.limits(tag, || now))).collect();
         let Some(plans) = rule.rows.as_deref() else {
-            return Ok(set.into_iter().map(|set| as_they_are(set.unwrap_or(&rule.limits))).collect());
+            return Ok(set.into_iter().map(|set| as_they_are(set.map_or(&rule.limits, |set| set.limits()))).collect());
         };
-        // An override has priority over a row. [rw-3]
-        let without = tags.iter().zip(&set).filter(|(_, set)| set.is_none());
-        let row_keys: Vec<String> = without.map(|(tag, _)| format!("{tag}{ROW_ID}")).collect();
-        let mut rows = self.rows_in_force(rule, &row_keys, now).await?.into_iter();
-        let source = self.row_source();
+        // An override of all limits leaves nothing to the row. [rw-3]
+        let names_all = |set: &Option<&FittedOverride>| set.is_some_and(FittedOverride::names_all);
+        let with_row = tags.iter().zip(&set).filter(|(_, set)| !names_all(set));
+        let row_keys: Vec<String> = with_row.map(|(tag, _)| format!("{tag}{ROW_ID}")).collect();
+        let mut rows = self.rows_in_force(&row_keys, now).await?.into_iter();
         let limits = set.into_iter().map(|set| match set {
-            Some(limits) => as_they_are(limits),
-            None => under_row(plans, source.limits(rule, &rows.next().unwrap_or_default()).0),
+            Some(set) if set.names_all() => as_they_are(set.limits()),
+            set => under_row(plans, self.options.rows.limits(rule, &rows.next().unwrap_or_default(), set).0),
         });
         Ok(limits.collect())
     }
 
-    /// The rows at these keys of a rule. An ended row is absent. Leaves the cache as it is, because these rows are not
+    /// The rows at these keys. An ended row is absent. Leaves the cache as it is, because these rows are not
     /// those of requests.
-    async fn rows_in_force(&self, rule: &Rule, keys: &[String], now: Micros) -> Result<Vec<KnownRow>, StoreError> {
-        if let KnownRows::OfProcess(rows) = &*self.options.rows {
-            return Ok(keys.iter().map(|key| rows.find(key, || now)).collect());
-        }
+    async fn rows_in_force(&self, keys: &[String], now: Micros) -> Result<Vec<KnownRow>, StoreError> {
+        let Some(texts) = self.options.store.texts() else {
+            return Ok(keys.iter().map(|key| self.options.rows.find(key, || now).unwrap_or_default()).collect());
+        };
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let deadline = Instant::now() + self.options.budget;
-        let read = self.store_of_rule(rule).read_rows(&keys, deadline).get().await?;
+        let read = texts.read_rows(&keys, deadline).get().await?;
         Ok(keys.iter().zip(&read).map(|(key, read)| KnownRow::of(key, read).0.at(|| now)).collect())
     }
 }
@@ -71,11 +72,11 @@ fn as_they_are(limits: &[Limit]) -> Vec<DescriptorLimit<'_>> {
 }
 
 /// The limits of a row, then those that it makes unlimited, once for each shape that a plan gives them.
-fn under_row<'p>(plans: &'p Plans, of_row: Cow<'p, PlanLimits>) -> Vec<DescriptorLimit<'p>> {
+fn under_row<'p>(plans: &'p Plans, of_row: RowLimits<'p>) -> Vec<DescriptorLimit<'p>> {
     let unlimited: Vec<usize> = (0..of_row.len()).filter(|at| of_row[*at].is_none()).collect();
     let mut limits: Vec<DescriptorLimit<'p>> = match of_row {
-        Cow::Borrowed(limits) => limits.iter().flatten().map(Cow::Borrowed).map(in_force).collect(),
-        Cow::Owned(limits) => limits.into_iter().flatten().map(Cow::Owned).map(in_force).collect(),
+        RowLimits::OfPlan(limits) => limits.iter().flatten().map(Cow::Borrowed).map(in_force).collect(),
+        RowLimits::Own(limits) => limits.iter().flatten().cloned().map(Cow::Owned).map(in_force).collect(),
     };
     for at in unlimited {
         for limit in plans.iter().filter_map(|(_, of_plan)| of_plan[at].as_ref()) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::metadata;
-use weir_engine::{Entry, Hits, Limit, Micros, Operation, Unit};
+use weir_engine::{Entry, Hits, Limit, Micros, Operation, Window};
 
 use super::holds::{HeldCharge, Settle};
 
@@ -22,13 +22,20 @@ pub struct Query<'a> {
     pub settle: Option<Box<Settle>>,
 }
 
+impl Query<'_> {
+    /// Whether this descriptor settles.
+    pub(crate) fn settles(&self, descriptor: usize) -> bool {
+        self.settle.as_ref().is_some_and(|settle| settle.has(descriptor))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct DescriptorRequest<'a> {
     /// Keys and values, in the request's order. May be empty; then it matches nothing.
     pub entries: &'a [Entry<'a>],
     pub operation: Operation,
     /// A limit of the request, which replaces the limits of the rules. [mt-6]
-    pub limit: Option<(u32, Unit)>,
+    pub limit: Option<(u32, Window)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,9 +66,12 @@ pub struct ListedLimit {
     /// The limit's name. Without a name: the path of its rule, followed by a colon and the limit's id if the rule has
     /// several. `(request)` for a limit of the request.
     pub name: Box<str>,
-    /// Hits per window.
+    /// Hits per window, or requests in flight.
     pub requests: u32,
-    /// The window in seconds. None if it is not a whole number, and for calendar windows, whose lengths differ.
+    /// Whether the limit counts requests in flight. Then it has no window, and its reset is an upper bound. [cc-4]
+    pub in_flight: bool,
+    /// The window in seconds. None if it is not a whole number, for calendar windows, whose lengths differ, and for
+    /// requests in flight.
     pub window_s: Option<u64>,
     /// The most hits that would be admitted now.
     pub remaining: Hits,
@@ -76,6 +86,8 @@ pub struct ListedLimit {
 pub struct Status {
     /// Whether this descriptor is over a limit that denies.
     pub over: bool,
+    /// Whether that limit is a quota, which alone does not deny the request. [dc-3]
+    pub is_quota: bool,
     /// The limit that the rest describes. None if nothing matched.
     pub limit: Option<LimitInfo>,
     /// The most hits that would be admitted now.
@@ -115,22 +127,16 @@ pub struct FitsAfter {
 /// A limit as callers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitInfo {
-    /// Hits per window.
+    /// Hits per window, or requests in flight.
     pub requests: u32,
-    /// The window's unit. None if the window is not exactly one unit.
-    pub unit: Option<Unit>,
-    /// The limit's name. If it has neither name nor unit, the window's length.
+    /// The window, or the period of the rate. None for requests in flight, which have no rate.
+    pub window: Option<Window>,
     pub name: Option<Box<str>>,
 }
 
 impl LimitInfo {
     pub(super) fn of(limit: &Limit) -> Self {
-        let unit = limit.window().unit();
-        let name = match &limit.name {
-            Some(name) => Some(name.clone()),
-            None if unit.is_none() => Some(limit.window().to_string().into()),
-            None => None,
-        };
-        Self { requests: limit.requests(), unit, name }
+        let window = (!limit.algorithm().counts_permits()).then(|| limit.window());
+        Self { requests: limit.requests(), window, name: limit.name.clone() }
     }
 }

@@ -1,13 +1,13 @@
-//! Overrides: numbers that operators set for single descriptors. The store keeps them, and this file applies them.
-//! [ov-3]
+//! Overrides: numbers that operators set for single descriptors. A store that processes share keeps them, or else the
+//! process, and this file applies them. [ov-3]
 //!
 //! All processes that share a store share one text with a version. A change replaces the text only if its version is
-//! still the one that was read, so no change is lost. If a store has lost changes, the processes that have them write
-//! them again (history.rs). Not here: the effect of an override on a decision (engine, matched.rs), when the store is read
-//! (app), and who may change it (http).
+//! still the one that was read. If the store has an older version than a process, the process writes its text back. Not
+//! here: the effect of an override on a decision (engine, matched.rs), when the store is read (app), and who may change it
+//! (http).
 
-mod history;
 mod text;
+mod version;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +20,9 @@ use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
-use self::history::{Relation, Side, Writer};
 pub use self::text::fuzz;
+pub use self::version::version_time;
+use self::version::{Relation, Writer};
 use super::Policies;
 
 /// The most bytes of a reason.
@@ -32,6 +33,10 @@ pub const BY_BYTES_MAX: usize = 64;
 const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
 /// The timeout of one call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most overrides of unknown outcome that a process remembers, so that it can report when it finds them in force.
+const UNCONFIRMED_MAX: usize = 100;
+/// The most replaced versions that a process remembers until they are logged.
+const REPLACED_MAX: usize = 100;
 /// How many times a change is tried while other processes change overrides too.
 const TRIES: usize = 16;
 
@@ -72,9 +77,29 @@ pub enum Refused {
     /// Other processes kept changing overrides.
     #[error("other changes of overrides came first: try again")]
     Contended,
+    /// The store did not return the overrides. Nothing was written.
+    #[error("{}", unread(.0))]
+    Unread(StoreError),
     /// The store did not confirm the change.
     #[error("{}", unconfirmed(.0))]
     Store(StoreError),
+}
+
+impl Refused {
+    /// Whether the change may be in force.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Unknown(_)))
+    }
+}
+
+fn unread(error: &StoreError) -> String {
+    match error {
+        StoreError::NotSent(failure) | StoreError::Unknown(failure) => {
+            format!("cannot read overrides: {}: nothing has changed", failure.message)
+        }
+        StoreError::StaleBounds { .. } | StoreError::StaleRow { .. } => error.to_string(),
+    }
 }
 
 fn unconfirmed(error: &StoreError) -> String {
@@ -96,8 +121,35 @@ pub struct Seen {
     pub is_changed: bool,
     /// The number of invalid lines, and the reason for the first. Only if the store had a new text.
     pub skipped: Option<(usize, String)>,
-    /// Whether lost changes were written to the store again.
-    pub is_restored: bool,
+    /// Changes of this process that the store did not confirm, and that were found in it.
+    pub found: Vec<FoundChange>,
+}
+
+/// A change that the store did not confirm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundChange {
+    /// The override that was set or deleted. Its author is that of the change.
+    pub changed: SetOverride,
+    pub is_deletion: bool,
+}
+
+/// A version of all overrides that another one has replaced, and may not include.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    pub kept: String,
+    pub lost: String,
+    pub how: Replacement,
+}
+
+/// How a version was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// This process took the store's newer version.
+    Adopted,
+    /// This process wrote its newer version to the store.
+    WrittenBack,
+    /// The store did not confirm that it was written.
+    Unconfirmed,
 }
 
 /// All known overrides.
@@ -112,6 +164,8 @@ pub struct Known {
 /// The overrides of one process.
 pub struct OverrideTable {
     store: Arc<dyn Store>,
+    /// The text, if the store keeps none. A change whose caller leaves before the answer is found here.
+    of_process: Mutex<StoredOverrides>,
     policies: Arc<Policies>,
     clock: Arc<dyn Clock>,
     /// Distinguishes this process's changes from simultaneous changes of others.
@@ -119,6 +173,10 @@ pub struct OverrideTable {
     /// The version that was last read or written. Locked during a store call.
     version: tokio::sync::Mutex<String>,
     known: Mutex<Known>,
+    /// Changes that the store may have made.
+    unconfirmed: Mutex<Vec<FoundChange>>,
+    /// Replaced versions that are not logged yet.
+    replaced: Mutex<Vec<Replaced>>,
     /// Why the last read failed, and what is wrong with the store's text.
     problems: Mutex<[Option<String>; 2]>,
 }
@@ -128,11 +186,14 @@ impl OverrideTable {
     pub fn new(store: Arc<dyn Store>, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
+            of_process: Mutex::default(),
             policies,
             clock,
             writer: Writer::random(),
             version: tokio::sync::Mutex::default(),
             known: Mutex::default(),
+            unconfirmed: Mutex::default(),
+            replaced: Mutex::default(),
             problems: Mutex::default(),
         }
     }
@@ -180,7 +241,56 @@ impl OverrideTable {
         let mut seen = read?;
         seen.ended = self.drop_ended().await;
         seen.is_changed |= seen.ended > 0;
+        seen.found = self.found_written();
         Ok(seen)
+    }
+
+    /// The versions that were replaced since the last call, by reads and by changes.
+    pub fn take_replaced(&self) -> Vec<Replaced> {
+        std::mem::take(&mut *self.replaced.lock())
+    }
+
+    fn add_replaced(&self, kept: &str, lost: &str, how: Replacement) {
+        let mut replaced = self.replaced.lock();
+        if replaced.len() == REPLACED_MAX {
+            replaced.remove(0);
+        }
+        replaced.push(Replaced { kept: kept.to_owned(), lost: lost.to_owned(), how });
+    }
+
+    /// Takes the changes out of the unconfirmed ones that are in force. Forgets those of overrides that would have ended, and
+    /// deletions of overrides that were set again since.
+    fn found_written(&self) -> Vec<FoundChange> {
+        let mut unconfirmed = self.unconfirmed.lock();
+        if unconfirmed.is_empty() {
+            return Vec::new();
+        }
+        let (now, known) = (self.clock.now(), self.known().overrides);
+        // No other change has the same time.
+        let set_at = |one: &FoundChange| {
+            known.iter().find(|other| other.place() == one.changed.place()).map(|other| other.set_at)
+        };
+        unconfirmed.retain(|one| {
+            let is_set_again = one.is_deletion && set_at(one).is_some_and(|set_at| set_at != one.changed.set_at);
+            now < one.changed.set.until && !is_set_again
+        });
+        let is_made = |one: &mut FoundChange| (set_at(one) == Some(one.changed.set_at)) != one.is_deletion;
+        unconfirmed.extract_if(.., is_made).collect()
+    }
+
+    /// Remembers a change that the store may have made, and forgets earlier ones of the same override if it has made this one.
+    fn end_change(&self, changed: &SetOverride, is_deletion: bool, end: Result<(), &Refused>) {
+        let mut unconfirmed = self.unconfirmed.lock();
+        match end {
+            Ok(()) => unconfirmed.retain(|one| one.changed.place() != changed.place()),
+            Err(refused) if refused.is_unknown() => {
+                if unconfirmed.len() == UNCONFIRMED_MAX {
+                    unconfirmed.remove(0);
+                }
+                unconfirmed.push(FoundChange { changed: changed.clone(), is_deletion });
+            }
+            Err(_) => {}
+        }
     }
 
     /// Sets an override, and replaces an existing one for its descriptor. Returns it as stored.
@@ -190,8 +300,8 @@ impl OverrideTable {
     pub async fn set(&self, new: &SetOverride) -> Result<SetOverride, Refused> {
         self.check(new)?;
         let mut new = new.clone();
-        self.change(|known, now, number| {
-            // If two texts are joined, this number determines which of them it was set in.
+        let changed = self.change(|known, now, number| {
+            // An earlier weir that joins two texts finds by it which of them the override was set in.
             new.set_at = number;
             let mut next: Vec<SetOverride> = known.iter().filter(|one| now < one.set.until).cloned().collect();
             match next.binary_search_by(|one| one.place().cmp(&new.place())) {
@@ -204,24 +314,34 @@ impl OverrideTable {
             }
             self.check_alone(&new, &next)?;
             Ok(next)
-        })
-        .await?;
-        Ok(new)
+        });
+        let changed = changed.await;
+        self.end_change(&new, false, changed.as_ref().copied());
+        changed.map(|()| new)
     }
 
-    /// Deletes the override of a descriptor, and returns it.
+    /// Deletes the override of a descriptor, and returns it. `by` is the author of the deletion.
     ///
     /// # Errors
     /// When there is none, or the store does not confirm it.
-    pub async fn delete(&self, domain: &str, entries: &[(Box<str>, Box<str>)]) -> Result<SetOverride, Refused> {
+    pub async fn delete(
+        &self,
+        domain: &str,
+        entries: &[(Box<str>, Box<str>)],
+        by: &str,
+    ) -> Result<SetOverride, Refused> {
         let mut deleted = None;
-        self.change(|known, now, _| {
+        let changed = self.change(|known, now, _| {
             let is_it = |one: &&SetOverride| one.place() == (domain, entries);
             deleted = Some(known.iter().find(is_it).ok_or(Refused::Absent)?.clone());
             Ok(known.iter().filter(|one| now < one.set.until && !is_it(one)).cloned().collect())
-        })
-        .await?;
-        deleted.ok_or(Refused::Absent)
+        });
+        let changed = changed.await;
+        if let Some(deleted) = &deleted {
+            let by_author = SetOverride { by: by.into(), ..deleted.clone() };
+            self.end_change(&by_author, true, changed.as_ref().copied());
+        }
+        changed.and(deleted.ok_or(Refused::Absent))
     }
 
     fn check(&self, new: &SetOverride) -> Result<(), Refused> {
@@ -259,23 +379,20 @@ impl OverrideTable {
     ) -> Result<(), Refused> {
         let mut version = self.version.lock().await;
         for _ in 0..TRIES {
-            self.read(&mut version).await.map_err(Refused::Store)?;
+            self.read(&mut version).await.map_err(Refused::Unread)?;
             let now = self.clock.now();
-            let number = history::time_after(&version, now);
+            let number = version::time_after(&version, now);
             let next = change(&self.known().overrides, now, number)?;
-            let with = StoredOverrides {
-                version: history::next(number, self.writer, &version),
-                text: Some(text::write(&next)),
-            };
-            if with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX) {
+            let text = text::write(&next);
+            if text.len() > OVERRIDES_BYTES_MAX {
                 let reason = format!("all overrides together take more than {OVERRIDES_BYTES_MAX} bytes: delete some");
                 return Err(Refused::Full(reason));
             }
-            let deadline = Instant::now() + CALL_TIMEOUT;
-            if self.store.write_overrides(&version, &with, deadline).get().await.map_err(Refused::Store)? {
-                *version = with.version;
+            let with = StoredOverrides { version: version::next(number, self.writer, &version), text: Some(text) };
+            if self.write_text(&version, &with).await.map_err(Refused::Store)? {
                 self.problems.lock()[1] = None;
                 self.put_in_force(next).await;
+                *version = with.version;
                 return Ok(());
             }
         }
@@ -285,76 +402,73 @@ impl OverrideTable {
     /// Reads the store, if its version is not the known one.
     async fn read(&self, version: &mut String) -> Result<Seen, StoreError> {
         let mut seen = Seen::default();
-        let deadline = Instant::now() + CALL_TIMEOUT;
-        if let Some(stored) = self.store.read_overrides(version, deadline).get().await? {
-            // If another process writes lost changes first, the next read finds its text.
-            match history::relation(&stored.version, version) {
-                Relation::Later => self.adopt(stored, version, &mut seen).await,
-                Relation::Earlier => seen.is_restored = self.restore(&stored.version, version).await?,
-                Relation::Forked => self.join(stored, version, &mut seen).await?,
+        if let Some(stored) = self.read_text(version).await? {
+            match version::relation(&stored.version, version) {
+                Relation::Older => self.write_back(&stored.version, version).await?,
+                relation => self.adopt(stored, version, relation, &mut seen).await,
             }
         }
         self.known.lock().read = Some(Instant::now());
         Ok(seen)
     }
 
-    async fn adopt(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) {
-        *version = stored.version;
+    /// Takes the store's overrides.
+    async fn adopt(&self, stored: StoredOverrides, version: &mut String, relation: Relation, seen: &mut Seen) {
         let Some(text) = stored.text else {
             let reason =
                 format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known overrides stay in force");
             self.problems.lock()[1] = Some(reason.clone());
             seen.skipped = Some((0, reason));
+            *version = stored.version;
             return;
         };
         let read = on_own_thread(move || text::read(&text)).await;
-        let is_whole = read.skipped == 0;
         self.problems.lock()[1] =
-            (!is_whole).then(|| format!("skipped {}: the log has the first", counted(read.skipped, "line")));
+            (read.skipped > 0).then(|| format!("skipped {}: the log has the first", counted(read.skipped, "line")));
         seen.skipped = read.reason.map(|reason| (read.skipped, reason));
         seen.is_changed = true;
         self.put_in_force(read.overrides).await;
+        if relation == Relation::Newer {
+            self.add_replaced(&stored.version, version, Replacement::Adopted);
+        }
+        // Last, because a caller who leaves drops this future: then the next read finds the text again.
+        *version = stored.version;
     }
 
-    /// Writes changes again that a store has lost: after a failover, or a restart without persistence, it has an older
-    /// version.
-    async fn restore(&self, stored: &str, version: &str) -> Result<bool, StoreError> {
+    /// Writes the known overrides to a store with an older version: after a failover, or a restart without persistence.
+    async fn write_back(&self, stored: &str, version: &str) -> Result<(), StoreError> {
         let text = Some(text::write(&*self.known().overrides));
         let with = StoredOverrides { version: version.to_owned(), text };
-        let is_restored = self.store.write_overrides(stored, &with, Instant::now() + CALL_TIMEOUT).get().await?;
-        if is_restored {
-            self.problems.lock()[1] = None;
+        let written = self.write_text(stored, &with).await;
+        match &written {
+            Ok(true) => {
+                self.problems.lock()[1] = None;
+                self.add_replaced(version, stored, Replacement::WrittenBack);
+            }
+            Err(StoreError::Unknown(_)) => self.add_replaced(version, stored, Replacement::Unconfirmed),
+            // Another process has written first: the next read finds its text. Or nothing was written.
+            Ok(false) | Err(_) => {}
         }
-        Ok(is_restored)
+        written.map(drop)
     }
 
-    /// Writes the combined overrides of the store and this process: the store has lost changes, and received others
-    /// since.
-    async fn join(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) -> Result<(), StoreError> {
-        let (ours, overrides) = (version.clone(), self.known().overrides);
-        let (theirs, given) = (stored.version.clone(), stored.text.clone().unwrap_or_default());
-        let now = self.clock.now();
-        let joined = on_own_thread(move || {
-            let given = text::read(&given).overrides;
-            let theirs = Side { version: &theirs, overrides: &given };
-            history::joined(&theirs, &Side { version: &ours, overrides: &overrides }, now)
-        })
-        .await;
-        let number = history::time_after(&stored.version, history::time_after(version, now));
-        let with = StoredOverrides {
-            version: history::joining(number, self.writer, &stored.version, version),
-            text: Some(text::write(&joined)),
+    /// The text of the store, or of this process. None if its version is still `known`.
+    async fn read_text(&self, known: &str) -> Result<Option<StoredOverrides>, StoreError> {
+        let Some(texts) = self.store.texts() else {
+            let text = self.of_process.lock();
+            return Ok((text.version != known).then(|| text.clone()));
         };
-        let is_too_large = with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX);
-        if stored.text.is_none() || is_too_large || joined.len() > OVERRIDES_MAX {
-            self.adopt(stored, version, seen).await;
-        } else if self.store.write_overrides(&stored.version, &with, Instant::now() + CALL_TIMEOUT).get().await? {
-            *version = with.version;
-            self.problems.lock()[1] = None;
-            (seen.is_restored, seen.is_changed) = (true, true);
-            self.put_in_force(joined).await;
-        }
-        Ok(())
+        texts.read_overrides(known, Instant::now() + CALL_TIMEOUT).get().await
+    }
+
+    /// Replaces the text if its version is still `known`. Returns whether it replaced it.
+    async fn write_text(&self, known: &str, with: &StoredOverrides) -> Result<bool, StoreError> {
+        let Some(texts) = self.store.texts() else {
+            // Only this table has it, and its changes wait for each other.
+            self.of_process.lock().clone_from(with);
+            return Ok(true);
+        };
+        texts.write_overrides(known, with, Instant::now() + CALL_TIMEOUT).get().await
     }
 
     /// Drops ended overrides in this process. The next change drops them in the store.
@@ -377,12 +491,12 @@ impl OverrideTable {
 }
 
 #[cfg(test)]
-mod lost;
-
-#[cfg(test)]
 mod tests {
+    mod lost;
+
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+    use futures_util::FutureExt as _;
     use weir_engine::descriptor::Entries;
     use weir_engine::observer::Silent;
     use weir_engine::overrides::Numbers;
@@ -390,6 +504,7 @@ mod tests {
     use weir_engine::{Entry, Limit, Unit};
     use weir_store::memory::Memory;
 
+    use self::lost::{Shared, Way};
     use super::*;
 
     pub(super) const HOUR: Micros = 3_600_000_000;
@@ -405,7 +520,7 @@ mod tests {
 
     struct World {
         clock: Arc<Hand>,
-        store: Arc<Memory>,
+        store: Arc<Shared>,
         table: OverrideTable,
     }
 
@@ -421,13 +536,19 @@ mod tests {
 
     fn world() -> World {
         let clock = Arc::new(Hand(AtomicU64::new(START)));
-        let store = Arc::new(Memory::new(10, clock.clone(), Arc::new(Silent)));
+        let store = Arc::new(Shared::default());
         World { table: table(&store, &clock), clock, store }
     }
 
-    fn table(store: &Arc<Memory>, clock: &Arc<Hand>) -> OverrideTable {
+    fn table(store: &Arc<Shared>, clock: &Arc<Hand>) -> OverrideTable {
         let policies = Arc::new(Policies::new(policies(&["user"]), Arc::new(Silent)));
-        OverrideTable::new(store.clone(), policies, clock.clone())
+        OverrideTable::new(Arc::new(Way::to(store)), policies, clock.clone())
+    }
+
+    /// A table of a process whose store keeps no texts.
+    fn table_in_memory(clock: &Arc<Hand>) -> OverrideTable {
+        let policies = Arc::new(Policies::new(policies(&["user"]), Arc::new(Silent)));
+        OverrideTable::new(Arc::new(Memory::new(10, clock.clone(), Arc::new(Silent))), policies, clock.clone())
     }
 
     pub(super) fn one(value: &str, requests: u32, until: Micros) -> SetOverride {
@@ -444,27 +565,33 @@ mod tests {
         let rule = in_force.policies.find(domain, &[Entry { key: "user", value: user }]).rule.unwrap();
         let tag = format!("w1:{{shop|user={user}}}");
         let set = in_force.overrides.as_ref().and_then(|overrides| overrides.limits(&tag, || table.now()));
-        set.unwrap_or(&rule.limits)[0].requests()
+        set.map_or(&*rule.limits, |set| set.limits())[0].requests()
     }
 
     #[tokio::test]
     async fn an_override_is_in_force_until_its_end_or_until_it_is_deleted() {
         let World { clock, table, .. } = world();
-        assert_eq!(requests(&table, "ann"), 10);
+        is_in_force_until_its_end_or_deletion(&clock, &table).await;
+        let clock = Arc::new(Hand(AtomicU64::new(START)));
+        is_in_force_until_its_end_or_deletion(&clock, &table_in_memory(&clock)).await;
+    }
+
+    async fn is_in_force_until_its_end_or_deletion(clock: &Hand, table: &OverrideTable) {
+        assert_eq!(requests(table, "ann"), 10);
         table.set(&one("ann", 50, START + HOUR)).await.unwrap();
         table.set(&one("bob", 60, START + 2 * HOUR)).await.unwrap();
-        assert_eq!((requests(&table, "ann"), requests(&table, "bob"), requests(&table, "eve")), (50, 60, 10));
+        assert_eq!((requests(table, "ann"), requests(table, "bob"), requests(table, "eve")), (50, 60, 10));
         table.set(&one("ann", 70, START + HOUR)).await.unwrap();
-        assert_eq!((requests(&table, "ann"), table.known().overrides.len()), (70, 2));
+        assert_eq!((requests(table, "ann"), table.known().overrides.len()), (70, 2));
         // By the clock alone.
         clock.0.store(START + HOUR, Relaxed);
-        assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (10, 60));
+        assert_eq!((requests(table, "ann"), requests(table, "bob")), (10, 60));
         let seen = table.look().await.unwrap();
         assert_eq!((seen.ended, table.known().overrides.len()), (1, 1));
         let bob: Entries = [("user".into(), "bob".into())].into();
-        assert_eq!(table.delete("shop", &bob).await.map(|one| one.set.until), Ok(START + 2 * HOUR));
-        assert_eq!(requests(&table, "bob"), 10);
-        assert_eq!(table.delete("shop", &bob).await, Err(Refused::Absent));
+        assert_eq!(table.delete("shop", &bob, "ann").await.map(|one| one.set.until), Ok(START + 2 * HOUR));
+        assert_eq!(requests(table, "bob"), 10);
+        assert_eq!(table.delete("shop", &bob, "ann").await, Err(Refused::Absent));
     }
 
     #[tokio::test]
@@ -479,6 +606,15 @@ mod tests {
         assert!(seen.is_changed && seen.skipped.is_none());
         assert_eq!(requests(&here, "bob"), 60);
         assert_eq!(here.look().await, Ok(Seen::default()), "nothing is new");
+    }
+
+    #[tokio::test]
+    async fn simultaneous_changes_of_one_process_lose_none() {
+        let table = table_in_memory(&Arc::new(Hand(AtomicU64::new(START))));
+        let (ann, bob) = (one("ann", 50, START + HOUR), one("bob", 60, START + HOUR));
+        let (first, second) = tokio::join!(table.set(&ann), table.set(&bob));
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (50, 60));
     }
 
     #[tokio::test]
@@ -498,16 +634,33 @@ mod tests {
     async fn what_a_store_has_lost_is_written_back() {
         let World { clock, store, table } = world();
         table.set(&one("ann", 50, START + HOUR)).await.unwrap();
-        let deadline = Instant::now();
-        let saved = store.read_overrides("", deadline).get().await.unwrap().unwrap();
+        let saved = store.read("").unwrap();
         clock.0.store(START + 1, Relaxed);
         table.set(&one("bob", 60, START + HOUR)).await.unwrap();
-        let newest = store.read_overrides("", deadline).get().await.unwrap().unwrap();
+        let newest = store.read("").unwrap();
         for lost in [saved, StoredOverrides { version: String::new(), text: Some(String::new()) }] {
-            assert!(store.write_overrides(&newest.version, &lost, deadline).get().await.unwrap());
-            assert!(table.look().await.unwrap().is_restored);
-            assert_eq!(store.read_overrides("", deadline).get().await.unwrap().as_ref(), Some(&newest));
+            assert!(store.write(&newest.version, &lost));
+            table.look().await.unwrap();
+            let (kept, how) = (newest.version.clone(), Replacement::WrittenBack);
+            assert_eq!(table.take_replaced(), [Replaced { kept, lost: lost.version, how }]);
+            assert_eq!(store.read("").as_ref(), Some(&newest));
             assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (50, 60));
+        }
+    }
+
+    /// The override was in the store, and in force nowhere until the next change.
+    #[tokio::test]
+    async fn a_change_whose_caller_leaves_before_the_answer_is_found_in_the_store() {
+        let World { store, clock, table } = world();
+        let (other, in_memory) = (self::table(&store, &clock), table_in_memory(&clock));
+        let ann = one("ann", 50, START + HOUR);
+        // The first poll writes, and waits for the thread that fits the overrides.
+        for changing in [&table, &other, &in_memory] {
+            drop(changing.set(&ann).now_or_never());
+        }
+        for changed in [&table, &other, &in_memory] {
+            changed.look().await.unwrap();
+            assert_eq!(requests(changed, "ann"), 50);
         }
     }
 
@@ -536,7 +689,7 @@ mod tests {
             text::write(&(0..count).map(with).collect::<Vec<_>>())
         };
         let full = StoredOverrides { version: "1".into(), text: Some(fill(OVERRIDES_MAX, "")) };
-        assert!(store.write_overrides("", &full, Instant::now()).get().await.unwrap());
+        assert!(store.write("", &full));
         let refused = table.set(&one("zoe", 1, START + HOUR)).await.unwrap_err();
         assert!(matches!(&refused, Refused::Full(reason) if reason.contains("10000")), "{refused}");
         // An existing override can still be changed.
@@ -545,9 +698,9 @@ mod tests {
 
         let reason = "x".repeat(REASON_BYTES_MAX - 56);
         let bytes = fill(OVERRIDES_BYTES_MAX / fill(1, &reason).len(), &reason);
-        let version = store.read_overrides("", Instant::now()).get().await.unwrap().unwrap().version;
+        let version = store.read("").unwrap().version;
         let large = StoredOverrides { version: "2".into(), text: Some(bytes) };
-        assert!(store.write_overrides(&version, &large, Instant::now()).get().await.unwrap());
+        assert!(store.write(&version, &large));
         let long =
             SetOverride { reason: "y".repeat(REASON_BYTES_MAX).into(), ..one(&"z".repeat(250), 1, START + HOUR) };
         let refused = table.set(&long).await.unwrap_err();
@@ -558,9 +711,9 @@ mod tests {
     async fn a_text_that_is_none_leaves_the_last_known_in_force() {
         let World { store, table, .. } = world();
         table.set(&one("ann", 50, START + HOUR)).await.unwrap();
-        let version = store.read_overrides("", Instant::now()).get().await.unwrap().unwrap().version;
+        let version = store.read("").unwrap().version;
         let none = StoredOverrides { version: "strange".into(), text: None };
-        assert!(store.write_overrides(&version, &none, Instant::now()).get().await.unwrap());
+        assert!(store.write(&version, &none));
         let seen = table.look().await.unwrap();
         assert!(seen.skipped.is_some() && !seen.is_changed);
         assert_eq!(requests(&table, "ann"), 50);

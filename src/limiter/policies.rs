@@ -1,7 +1,7 @@
 //! The policies in force, with the overrides that apply to them: one set that is replaced as a whole, and replaced sets
 //! until no request uses them.
 //!
-//! Not here: where policies come from (config, xds) and overrides (overrides.rs), and the decisions.
+//! Not here: where policies come from (policies, xds) and overrides (overrides.rs), and the decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

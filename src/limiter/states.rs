@@ -3,12 +3,13 @@
 //! Stores are read in small steps, with decisions in between. States are added and removed meanwhile: a state that
 //! exists the whole time is listed, perhaps twice. Not here: how values are printed (telemetry), and JSON (http).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use weir_engine::rows::ROW_ID;
 use weir_engine::{Entry, Hits, Matcher, Micros, Rule, key};
 use weir_store::ScanPosition;
-use weir_store::{Scanned, StoreError};
+use weir_store::{Scanned, Store, StoreError};
 
 use super::Limiter;
 use super::limits_in_force::DescriptorLimit;
@@ -24,7 +25,15 @@ pub struct StatesPage {
     /// The states, in no particular order.
     pub states: Vec<StoredState>,
     /// Where the next page begins. None after the last.
-    pub next: Option<ScanPosition>,
+    pub next: Option<StatesPosition>,
+}
+
+/// The position of a page. The default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatesPosition {
+    /// Whether it is not in the store of the rule, but in that to which overrides can move states. [st-3]
+    pub is_other: bool,
+    pub at: ScanPosition,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +77,7 @@ impl Limiter {
         &self,
         domain: &str,
         path: &str,
-        from: ScanPosition,
+        from: StatesPosition,
         most: usize,
     ) -> Result<StatesPage, NoStates> {
         let in_force = self.policies.snapshot();
@@ -78,17 +87,25 @@ impl Limiter {
         if rule.limits.is_empty() {
             return Ok(StatesPage::default());
         }
-        let store = self.stores.store_of_rule(rule);
+        let has_overrides = in_force.overrides.as_ref().is_some_and(|overrides| overrides.concern(rule));
         let prefix = prefix_of(rule);
         for _ in 0..STEPS_MAX {
-            let Some(position) = page.next.filter(|_| page.states.len() < most) else { break };
+            let Some(StatesPosition { is_other, at }) = page.next.filter(|_| page.states.len() < most) else { break };
+            let other = if has_overrides { self.stores.other_store(rule) } else { None };
+            let Some(store) = (if is_other { other } else { Some(self.stores.store_of_rule(rule)) }) else {
+                page.next = None;
+                break;
+            };
             let deadline = Instant::now() + self.stores.options.budget;
-            let Scanned { keys, next } =
-                store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
-            page.next = next;
+            let Scanned { keys, next } = store.scan(&prefix, at, deadline).get().await.map_err(NoStates::Store)?;
+            let begins_other = next.is_none() && !is_other && other.is_some();
+            page.next = match next {
+                Some(at) => Some(StatesPosition { is_other, at }),
+                None => begins_other.then(|| StatesPosition { is_other: true, at: ScanPosition::default() }),
+            };
             let of_rule: Vec<StateKey<'_>> = keys.iter().filter_map(|key| state_key(&in_force, rule, key)).collect();
             for keys in of_rule.chunks(READ_MAX) {
-                let read = self.read_states(&in_force, rule, keys, &mut page.states, store.as_ref()).await;
+                let read = self.read_states(&in_force, rule, keys, &mut page.states, store).await;
                 read.map_err(NoStates::Store)?;
             }
             tokio::task::yield_now().await;
@@ -102,7 +119,7 @@ impl Limiter {
         rule: &Rule,
         keys: &[StateKey<'_>],
         to: &mut Vec<StoredState>,
-        store: &dyn weir_store::Store,
+        store: &Arc<dyn Store>,
     ) -> Result<(), StoreError> {
         let mut tags: Vec<&str> = keys.iter().map(|key| key.tag).collect();
         tags.sort_unstable();
@@ -110,7 +127,10 @@ impl Limiter {
         let limits = self.stores.limits_of(in_force, rule, &tags).await?;
         let found = keys.iter().filter_map(|StateKey { key, tag, limit_id }| {
             let of_tag = &limits[tags.binary_search(tag).ok()?];
-            Some((*key, of_tag.iter().find(|of| of.limit.id() == *limit_id)?))
+            let of = of_tag.iter().find(|of| of.limit.id() == *limit_id)?;
+            // The other store can have a state of a limit that is not in force.
+            let is_here = Arc::ptr_eq(self.stores.store_of(&of.limit, rule.is_single()), store);
+            is_here.then_some((*key, of))
         });
         let found: Vec<(&str, &DescriptorLimit<'_>)> = found.collect();
         let asked: Vec<_> = found.iter().map(|(key, of)| (*key, &*of.limit)).collect();
@@ -119,7 +139,7 @@ impl Limiter {
             // It may have expired in between.
             let Some(state) = state else { continue };
             let bounds = self.stores.calendar.bounds(limit, read.now);
-            let observed = limit.kind().observe(Some(&state), 0, bounds, read.now);
+            let observed = limit.kind().within(bounds).observe(Some(&state), 0, read.now);
             let remaining = limit.kind().remaining(&observed, read.now);
             to.push(StoredState {
                 key: key.to_owned(),

@@ -7,8 +7,8 @@ use std::io::BufReader;
 use std::path::PathBuf;
 
 use weir_engine::rows::{Row, RowField};
+use weir_tls::files;
 
-use super::files;
 use super::row_file::{RowLine, RowPlace, RowReader, SeenDescriptors};
 
 /// Rows with their places.
@@ -50,7 +50,7 @@ impl RowsBeside {
                         problems.push(line.place.problem(&name, None, &format!("more than {rows_max} rows")));
                         return Err(problems);
                     }
-                    Ok(RowLine { row, place }) => {
+                    Ok(RowLine { row, place, version: _ }) => {
                         rows.rows.push(row);
                         rows.places.places.push((file, place));
                     }

@@ -7,13 +7,14 @@ mod alike;
 mod below;
 mod denies;
 mod hidden;
+mod leases;
 mod terms;
 mod texts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use alike::{Words, alike};
-use weir_engine::classes::{self, Budget, Taken};
+use weir_classes::{Budget, GivenUp, Taken, taken};
 use weir_engine::policy::Place;
 use weir_engine::{Matcher, Mode, PolicySet, Role, Rule};
 use weir_text::nearest;
@@ -23,7 +24,7 @@ use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
 
 /// The most comparisons of descriptors, and of keys and domains, in all policies together.
 const COMPARISONS_MAX: usize = 4_000_000;
-/// The most steps of walks through patterns, in all policies together and for one question. See [`classes`].
+/// The most steps of walks through patterns, in all policies together and for one question. See [`weir_classes`].
 const STEPS_MAX: u64 = 10_000_000;
 const STEPS_OF_ONE_MAX: u64 = 2_000_000;
 /// The most limit names that one missing name is compared with, and the most missing names.
@@ -96,7 +97,7 @@ impl<'l> Findings<'l> {
     }
 
     /// Searches patterns with a budget. None if the search takes too many steps.
-    fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, classes::GivenUp>) -> Option<T> {
+    fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, GivenUp>) -> Option<T> {
         let most = STEPS_OF_ONE_MAX.min(self.steps_left);
         let mut budget = Budget::of(most);
         let answer = ask(&mut budget).ok();
@@ -107,7 +108,7 @@ impl<'l> Findings<'l> {
 
     /// Which matchers match values of another matcher first. None if the budget is used up.
     fn taken(&mut self, matchers: &[&Matcher], which: usize) -> Option<Taken> {
-        self.within(|budget| classes::taken(matchers, which, budget))
+        self.within(|budget| taken(matchers, which, budget))
     }
 
     /// Subtracts from the remaining comparisons. False if there are too few.
@@ -145,6 +146,7 @@ impl<'l> Findings<'l> {
                 self.reason(outline, rule);
                 self.term_gap(outline, rule);
                 self.same_plans(outline, rule);
+                self.leases(outline, rule, &replaced);
                 // The other limits do not count a request that one limit denies. A row can have any numbers.
                 if rule.rows.is_none() && mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);

@@ -80,6 +80,9 @@ impl<'r> FileReader<'r> {
         let found = vec![None; kind.keys.len()];
         let mut fields = Fields { at: node.position, kind, found, meant: Vec::new() };
         for &(key, value) in entries {
+            if self.is_full() {
+                break;
+            }
             let at = document.node(key).position;
             let Value::Scalar { text: key, .. } = &document.node(key).value else {
                 continue;

@@ -3,13 +3,15 @@
 //! Only regular files are read: a pipe or a device could block forever. Bounds limit the cost of a wrong directory. Not
 //! here: when files are read (watch.rs), and their content (lib.rs).
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use weir_engine::words::printable;
+use weir_tls::files::{not_regular, open};
 
+use super::Limits;
 use super::row_file::ROW_FILE_ENDING;
 
 /// The most policy files in one directory, including its subdirectories.
@@ -41,6 +43,8 @@ pub struct Source {
     pub beside: bool,
     /// Whether the directory and its policy files may be missing.
     pub allow_empty: bool,
+    /// The bounds on the policy files.
+    pub limits: Limits,
 }
 
 impl From<&Path> for Source {
@@ -53,6 +57,7 @@ impl From<&Path> for Source {
             dot_files: false,
             beside: false,
             allow_empty: false,
+            limits: Limits::default(),
         }
     }
 }
@@ -158,17 +163,6 @@ fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Resu
     } else {
         Ok(())
     }
-}
-
-/// Opens a regular file. Never waits for a pipe or a device.
-///
-/// # Errors
-/// A file that cannot be opened or is not a regular file.
-pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    // Without the flag, opening a pipe waits for another process to write.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(not_regular()) }
 }
 
 /// The bytes of a regular file, up to one more than `bytes_max`.
@@ -349,10 +343,6 @@ pub(super) fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 
-fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
-}
-
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", shown(path)))
 }
@@ -363,6 +353,7 @@ fn refuse(path: &Path, reason: &str) -> io::Error {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs::File;
     use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;

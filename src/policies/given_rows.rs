@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use weir_engine::rows::RowField;
 use weir_text::yaml::Value;
+use weir_tls::files;
 
 use super::fields::{Fields, Read};
-use super::files;
 use super::row_file::{RowLine, RowReader};
 use super::state::{FileReader, Reported};
 use super::{Position, VALUE_BYTES_MAX};

@@ -28,7 +28,7 @@ pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mu
         if together > WEIGHT_MAX && weights.len() > 1 && !allowed.has(place, Code::Heavy) {
             let message = format!(
                 "a request that meets the {} heaviest rules of this domain weighs {together}, more than \
-                 {WEIGHT_MAX}: no store decides it, and on_error applies",
+                 {WEIGHT_MAX}: weir does not ask the store, and on_error applies",
                 weights.len()
             );
             warnings.push(Warning::at(place, Code::Heavy, message));
@@ -50,7 +50,7 @@ fn warn_of_rules(
         if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.place(), Code::Heavy) {
             let message = format!(
                 "these limits weigh {weight} in total, so a request with {} of it weighs more than \
-                 {WEIGHT_MAX}: no store decides it, and on_error applies; a coarser precision, or fewer limits, weigh less",
+                 {WEIGHT_MAX}: weir does not ask the store, and on_error applies; a coarser precision, or fewer limits, weigh less",
                 counted(WEIGHT_MAX / weight + 1, "descriptor")
             );
             warnings.push(Warning::at(&outline.place(), Code::Heavy, message));
@@ -82,8 +82,8 @@ mod tests {
         let four = ["min", "h", "day", "30d"].map(|unit| LOG.replace("min", unit));
         let four = four.each_ref().map(String::as_str);
         let expected = "3:5: warning: these limits weigh 168 in total, so a request with 7 descriptors of it weighs \
-                        more than 1024: no store decides it, and on_error applies; a coarser precision, or fewer limits, \
-                        weigh less [heavy]";
+                        more than 1024: weir does not ask the store, and on_error applies; a coarser precision, or \
+                        fewer limits, weigh less [heavy]";
         assert_eq!(warnings(1, &four), [expected]);
         assert!(warnings(1, &four[..3]).is_empty(), "126 is light enough");
     }

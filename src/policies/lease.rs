@@ -4,7 +4,7 @@
 //! Not here: the number of hits (the engine), and which keys are hot (the limiter).
 
 use weir_engine::lease::LIMIT_MIN;
-use weir_engine::{Lease, Limit, Mode, Role};
+use weir_engine::{Lease, Limit, Mode, Property, Role, exclusion};
 use weir_text::{duration, quoted};
 
 use super::NAME_BYTES_MAX;
@@ -29,19 +29,16 @@ impl FileReader<'_> {
         if limit.lease.is_none() {
             return Ok(());
         }
-        let beside = [
-            (limit.shadow, "shadow", "a limit on trial denies nothing, and the store counts it with the other limits"),
-            (limit.term.is_some(), "from or until", "replicas cannot end a limit at an exact microsecond"),
-            (limit.hold, "hold", "its receipt must name the charge of its own request"),
-            (limit.drain, "drain", "a denied request drains the store, but not the hits that replicas hold"),
-            (limit.post_paid(), "post_paid", "usage is charged when it is reported, not ahead"),
-        ];
-        if let Some((_, key, reason)) = beside.into_iter().find(|(is_there, ..)| *is_there) {
-            return Err(self.report_key(fields, "lease", format!("lease with {key}: {reason}")));
+        let found = limit.properties().find_map(|other| Some((other, exclusion(Property::Lease, other)?)));
+        if let Some((other, excluded)) = found {
+            let message = format!("lease with {}: {}", other.name(), excluded.reason);
+            return Err(self.report_key(fields, "lease", message));
         }
-        if self.mode == Some(Mode::Independent) {
-            let message = "lease in a domain with charging: independent: the store counts denied hits there";
-            return Err(self.report_key(fields, "lease", message.to_owned()));
+        if self.mode == Some(Mode::Independent)
+            && let Some(excluded) = exclusion(Property::Lease, Property::Independent)
+        {
+            let message = format!("lease in a domain with {}: {}", Property::Independent.name(), excluded.reason);
+            return Err(self.report_key(fields, "lease", message));
         }
         if limit.requests() < LIMIT_MIN {
             let message =
@@ -53,13 +50,16 @@ impl FileReader<'_> {
 
     /// Refuses leases of a rule that is in shadow mode or a quota.
     pub(super) fn check_leases(&mut self, fields: &Fields, limits: &[Limit], role: Role) {
-        let (key, reason) = match role {
+        let property = match role {
             Role::Enforced => return,
-            Role::Shadow => ("shadow_mode", "the limits deny nothing, so a lease saves no call"),
-            Role::Quota => ("quota_mode", "the store decides all quotas together"),
+            Role::Shadow => Property::ShadowMode,
+            Role::Quota => Property::QuotaMode,
         };
-        if limits.iter().any(|limit| limit.lease.is_some()) {
-            self.report_key(fields, key, format!("{key} with a lease: {reason}"));
+        if let Some(excluded) = exclusion(Property::Lease, property)
+            && limits.iter().any(|limit| limit.lease.is_some())
+        {
+            let key = property.name();
+            self.report_key(fields, key, format!("{key} with a lease: {}", excluded.reason));
         }
     }
 }

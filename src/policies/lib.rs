@@ -32,10 +32,13 @@ mod fields;
 pub mod files;
 mod given_rows;
 mod heavy;
+mod isolate;
 mod kept;
 mod keys;
 mod lease;
 mod limit;
+mod limits;
+mod many_wildcards;
 mod matches;
 mod metadata;
 mod plans;
@@ -55,6 +58,7 @@ pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -63,9 +67,11 @@ pub use beside::RowsBeside;
 pub use check_warnings::check_warnings;
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;
+pub use isolate::{FileDomains, HeldBack, load_isolated, load_whole};
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
+pub use limits::{FILE_BYTES_MAX, Limits, TOTAL_BYTES_MAX};
 pub use matches::FORMS;
 pub use rate::{SHORT_UNITS, parse_named_rate};
 use state::Reader;
@@ -79,10 +85,6 @@ use weir_text::yaml::{Options, Position};
 
 /// The longest name of a source in messages, in characters.
 const NAME_CHARS_MAX: usize = 200;
-/// The largest policy file, in bytes.
-pub const FILE_BYTES_MAX: usize = 32 << 20;
-/// The most bytes in all files together.
-pub const ALL_BYTES_MAX: usize = 256 << 20;
 /// The most descriptors in all files together.
 pub const DESCRIPTORS_MAX: usize = 1_000_000;
 /// The most levels of descriptors: the default maximum of entries in a request's descriptor.
@@ -105,13 +107,13 @@ pub const REPLACES_MAX: usize = 64;
 pub const METADATA_VALUES_MAX: usize = 10_000;
 /// The most text in the metadata of one descriptor, including keys, in bytes.
 pub const METADATA_BYTES_MAX: usize = 262_144;
-/// The most problems that are kept; more are only counted.
-pub const PROBLEMS_MAX: usize = 1_000;
+/// The most problems that are kept; more are only counted. At the last of one file, reading the file ends.
+pub const PROBLEMS_MAX: usize = 100;
 /// The most values in one file, including keys and the expansion of aliases: about 300,000 rules.
 pub const NODES_MAX: u32 = 4_000_000;
 /// The most values in a short text. [`NODE_BYTES`] allows more in a longer text. A tree with more values per byte would
 /// use many times the memory of its text.
-const NODES_FREE: usize = 100_000;
+const NODES_FREE: usize = 10_000;
 /// A text may have one more value for this many bytes. A list of numbers has about seven bytes a value, and a rule six.
 const NODE_BYTES: usize = 4;
 /// The deepest nesting of lists and mappings: more than the deepest policy needs.
@@ -134,14 +136,15 @@ impl Dialect {
     }
 
     /// The YAML options for a text of this many bytes.
-    const fn yaml(self, bytes: usize) -> Options {
+    fn yaml(self, limits: Limits, bytes: usize) -> Options {
         Options {
             is_compatible: self.compatible,
             // envoyproxy/ratelimit reads all mappings of this key into one object.
             joined_key: "rate_limit",
             written_max: NODES_FREE + bytes / NODE_BYTES,
-            values_max: NODES_MAX,
-            aliased_bytes_max: FILE_BYTES_MAX,
+            flow_marks_max: limits.flow_marks(bytes),
+            values_max: limits.values(),
+            aliased_bytes_max: limits.file_bytes,
             depth_max: if self.compatible { DEPTH_COMPATIBLE_MAX } else { DEPTH_MAX },
         }
     }
@@ -208,11 +211,22 @@ pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
     load_with(source, dialect, None, &Restless::default())
 }
 
+/// The files that count as they were in the last load. One that the last load did not have is left out.
 #[derive(Clone, Debug, Default)]
 pub struct Restless {
-    pub paths: BTreeSet<PathBuf>,
-    /// The result of the last load, with the last text of each file.
-    pub last: Kept,
+    /// The files that keep changing.
+    paths: BTreeSet<PathBuf>,
+    /// The files of domains that are held back, as they are shown.
+    held: BTreeSet<Arc<str>>,
+    last: LastGood,
+}
+
+/// What the last load has read.
+#[derive(Clone, Debug, Default)]
+pub struct LastGood {
+    /// The text of each file.
+    pub kept: Kept,
+    pub domains: Arc<FileDomains>,
 }
 
 /// [`load`] for a server: keeps the texts for readers. For a file that keeps changing, loads its last text; without
@@ -232,7 +246,7 @@ fn load_with(
 ) -> Result<Loaded, Problems> {
     let name = files::shown(&source.directory);
     let alone = |message: String| {
-        let mut problems = Problems::default();
+        let mut problems = Problems { are_of_all: true, ..Problems::default() };
         problems.push(Problem { kind: ProblemKind::Unreadable, file: name.as_str().into(), position: None, message });
         problems
     };
@@ -243,28 +257,28 @@ fn load_with(
         alone(message.to_owned())
     })?;
     let mut last_texts = restless.texts().map_err(alone)?;
-    paths.retain(|path| !restless.paths.contains(path));
-    paths.extend(last_texts.keys().map(|path| path.to_path_buf()));
+    paths.retain(|path| !restless.has(path));
+    paths.extend(last_texts.keys().cloned());
     paths.sort();
     if paths.is_empty() && !source.allow_empty && !dialect.compatible {
         let but = if files::has_tests_or_traffic(&source.directory) { ", besides tests and traffic" } else { "" };
         return Err(alone(format!("no policy files: no file is named *.yaml or *.yml{but}")));
     }
-    let mut reader = Reader::new(dialect);
-    let mut bytes_left = ALL_BYTES_MAX;
+    let limits = source.limits;
+    let mut reader = Reader::new(dialect, limits);
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
-        let read = match last_texts.remove(&**path) {
+        let read = match last_texts.remove(path) {
             Some(text) => Ok(text.into_bytes()),
-            None => files::read(path, FILE_BYTES_MAX.min(bytes_left)).map_err(|error| (None, error.to_string())),
+            None => read_file(path, limits, reader.bytes_left).map_err(|unread| match unread {
+                Unread::File(message) => (None, message),
+                Unread::All(message) => {
+                    reader.problems.are_of_all = true;
+                    (None, message)
+                }
+            }),
         };
-        let read = read.and_then(|bytes| match bytes_left.checked_sub(bytes.len()) {
-            Some(left) => {
-                bytes_left = left;
-                decode(bytes, dialect.compatible)
-            }
-            None => Err((None, too_many_bytes())),
-        });
+        let read = read.and_then(|bytes| decode(bytes, dialect.compatible));
         match read {
             Ok(text) => {
                 reader.file(file.clone(), &text);
@@ -283,20 +297,52 @@ fn load_with(
     Ok(Loaded { kept: keeper.and_then(Keeper::finish), paths, ..loaded })
 }
 
+/// The bytes of a file within the bounds, of which all files together have this many left.
+fn read_file(path: &Path, limits: Limits, bytes_left: usize) -> Result<Vec<u8>, Unread> {
+    let most = limits.file_bytes.min(bytes_left);
+    let bytes = files::read(path, most).map_err(|error| Unread::File(error.to_string()))?;
+    if bytes.len() <= most {
+        return Ok(bytes);
+    }
+    let size = fs::metadata(path).map_or(0, |metadata| metadata.len()).max(bytes.len() as u64);
+    Err(if size > limits.file_bytes as u64 {
+        Unread::File(limits::too_large(size, limits.file_bytes))
+    } else {
+        Unread::All(limits::too_large_together(limits.total_bytes))
+    })
+}
+
+/// Why a file is not read: its own fault, or that of all files together.
+enum Unread {
+    File(String),
+    All(String),
+}
+
 impl Restless {
+    /// These files keep changing.
+    pub fn of(paths: BTreeSet<PathBuf>, last: LastGood) -> Self {
+        Self { paths, held: BTreeSet::new(), last }
+    }
+
     /// The last text of each file that has one.
-    fn texts(&self) -> Result<BTreeMap<&Path, String>, String> {
-        let Some(path) = self.paths.first() else { return Ok(BTreeMap::new()) };
-        let Some(last) = self.last.as_ref().and_then(kept::unpacked) else {
+    fn texts(&self) -> Result<BTreeMap<PathBuf, String>, String> {
+        let paths = || self.paths.iter().cloned().chain(self.held.iter().map(|file| PathBuf::from(&**file)));
+        let Some(path) = paths().next() else { return Ok(BTreeMap::new()) };
+        let Some(last) = self.last.kept.as_ref().and_then(kept::unpacked) else {
             let most = KEPT_BYTES_MAX >> 20;
-            let file = files::shown(path);
+            let file = files::shown(&path);
             return Err(format!(
                 "{file} keeps changing, and the last policies are larger than the maximum of {most} MiB"
             ));
         };
         let mut last = last.texts();
         let mut text = |path: &Path| last.remove(&files::shown(path));
-        Ok(self.paths.iter().filter_map(|path| Some((&**path, text(path)?))).collect())
+        Ok(paths().filter_map(|path| Some((text(&path)?, path))).map(|(text, path)| (path, text)).collect())
+    }
+
+    /// Whether this file counts as it was.
+    fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path) || (!self.held.is_empty() && self.held.contains(&*files::shown(path)))
     }
 }
 
@@ -326,11 +372,20 @@ pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(dialect);
+    read_texts(files, dialect, Limits::default())
+}
+
+fn read_texts(files: &[(&str, &str)], dialect: Dialect, limits: Limits) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(dialect, limits);
     for &(name, text) in files {
         reader.file(name.into(), text);
     }
     reader.finish()
+}
+
+#[cfg(test)]
+fn parse_within(files: &[(&str, &str)], limits: Limits) -> Result<Loaded, Problems> {
+    read_texts(files, Dialect::default(), limits)
 }
 
 #[derive(Debug)]
@@ -350,6 +405,14 @@ pub struct Loaded {
     dialect: Dialect,
     /// The sources, if they were loaded for use.
     pub kept: Kept,
+    file_domains: FileDomains,
+}
+
+impl Loaded {
+    /// What this load has read, for the next one.
+    pub fn last_good(&self) -> LastGood {
+        LastGood { kept: self.kept.clone(), domains: Arc::new(self.file_domains.clone()) }
+    }
 }
 
 #[derive(Debug)]
@@ -438,6 +501,12 @@ weir_engine::named! {
 }
 
 impl Problem {
+    /// A problem of the policy at this place.
+    pub fn at(kind: ProblemKind, place: &Location, message: String) -> Self {
+        let position = is_in_text(place.position).then_some(place.position);
+        Self { kind, file: place.file.clone(), position, message }
+    }
+
     fn in_policies(file: Arc<str>, position: Option<Position>, message: String) -> Self {
         Self { kind: ProblemKind::Policy, file, position, message }
     }
@@ -458,6 +527,14 @@ impl fmt::Display for Problem {
 pub struct Problems {
     list: Vec<Problem>,
     more: usize,
+    /// Whether a file has problems in a part that was not read.
+    is_cut: bool,
+    /// The files that have problems.
+    files: BTreeSet<Arc<str>>,
+    /// Whether one of the problems is of all files together.
+    are_of_all: bool,
+    /// The domain that each file names, of good files too.
+    domains: FileDomains,
 }
 
 impl Problems {
@@ -466,17 +543,28 @@ impl Problems {
         &self.list
     }
 
-    /// The number of problems, including those that were not kept.
+    /// The number of problems, including those that were not kept. If a file was not read to its end, at least one more.
     pub fn count(&self) -> usize {
-        self.list.len() + self.more
+        self.list.len() + self.more.max(self.is_cut.into())
     }
 
-    fn push(&mut self, problem: Problem) {
+    pub fn push(&mut self, problem: Problem) {
+        self.files.insert(problem.file.clone());
         if self.list.len() < PROBLEMS_MAX {
             self.list.push(problem);
         } else {
             self.more += 1;
         }
+    }
+}
+
+impl Problems {
+    /// Adds the problems of a later load of the same files.
+    fn join(&mut self, later: Self) {
+        self.more += later.more;
+        self.is_cut |= later.is_cut;
+        self.are_of_all |= later.are_of_all;
+        later.list.into_iter().for_each(|problem| self.push(problem));
     }
 }
 
@@ -486,7 +574,9 @@ impl fmt::Display for Problems {
             let end = if i > 0 { "\n" } else { "" };
             write!(f, "{end}{problem}")?;
         }
-        if self.more > 0 {
+        if self.is_cut {
+            write!(f, "\nand more: a file is read up to its problem number {PROBLEMS_MAX}")?;
+        } else if self.more > 0 {
             write!(f, "\nand {}", counted(self.more, "more problem"))?;
         }
         Ok(())
@@ -497,9 +587,6 @@ impl std::error::Error for Problems {}
 
 /// The text of a file. On failure, the reason and, if possible, its place.
 fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Position>, String)> {
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err((None, too_large()));
-    }
     if is_compatible && let Some(text) = utf_16(&bytes) {
         return text.ok_or_else(|| (None, "not UTF-16, although its byte order mark is that of UTF-16".to_owned()));
     }
@@ -558,7 +645,7 @@ pub fn read_trees<'a>(
     sources: impl IntoIterator<Item = (String, Result<Tree<'a>, Vec<String>>)>,
     dialect: Dialect,
 ) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(dialect);
+    let mut reader = Reader::new(dialect, Limits::default());
     let mut keeper = Keeper::new(dialect.compatible, dialect.merge_domains);
     for (name, tree) in sources {
         let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
@@ -589,7 +676,7 @@ pub fn read_trees<'a>(
 /// All problems of all sources, in order. A server of another version may accept policies that this program refuses.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
     let Sources { compatible, merge_domains, files } = sources;
-    let mut reader = Reader::new(Dialect { compatible, merge_domains });
+    let mut reader = Reader::new(Dialect { compatible, merge_domains }, Limits::default());
     for kept::File { name, content } in files {
         match content {
             Content::Text(text) => reader.file(name.into(), &text),
@@ -604,14 +691,6 @@ fn plant(reader: &mut Reader, name: &Arc<str>, tree: Tree<'_>) {
         Ok(planted) => reader.tree(name, &planted),
         Err(message) => reader.refused(Problem::in_policies(name.clone(), None, message)),
     }
-}
-
-fn too_large() -> String {
-    format!("larger than {} MiB: split it by domain", FILE_BYTES_MAX >> 20)
-}
-
-fn too_many_bytes() -> String {
-    format!("all files together are larger than {} MiB", ALL_BYTES_MAX >> 20)
 }
 
 /// The end of a message about an unknown word.

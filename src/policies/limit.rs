@@ -4,7 +4,9 @@
 //! (reader.rs), and what the limit decides (the engine).
 
 use weir_engine::algorithm::parameters::Parameters;
-use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
+use weir_engine::{
+    Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
+};
 use weir_text::yaml::{NodeId, Value};
 use weir_text::{duration, quoted, zone};
 
@@ -177,18 +179,12 @@ impl FileReader<'_> {
 
     /// Refuses keys that contradict a hold, and stores its place: quotas and `charging` are checked later. [hd-1]
     fn check_hold(&mut self, fields: &Fields, limit: &Limit) -> Result<(), Reported> {
-        let contradictions = [
-            ("drain", limit.drain, "a denied request has no receipt, so its drained hits could not be given back"),
-            (
-                "post_paid",
-                limit.post_paid(),
-                "a hold is charged before the request, and post_paid after it: write two limits",
-            ),
-        ];
         let mut result = Ok(());
-        for (key, is_set, reason) in contradictions {
-            if let Some(at) = self.given(fields, key).filter(|_| is_set) {
-                result = Err(self.report(at, format!("{key} with hold: true: {reason}")));
+        for other in limit.properties() {
+            if let Some(excluded) = exclusion(Property::Hold, other)
+                && let Some(at) = self.given(fields, other.name())
+            {
+                result = Err(self.report(at, format!("{} with hold: true: {}", other.name(), excluded.reason)));
             }
         }
         let named =

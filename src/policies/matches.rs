@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use weir_engine::automaton::{PATTERNS_MAX, Regex};
+use weir_engine::automaton::{PATTERNS_MAX, REGEX_AUTOMATON_BYTES_MAX, Regex};
 use weir_engine::matcher::Matcher;
 use weir_engine::network::{Network, NetworkError};
 use weir_text::quoted;
@@ -80,14 +80,37 @@ impl FileReader<'_> {
             return Err(self.report(at, "regex is empty: it would match only the empty value"));
         };
         self.all.regexes += 1;
-        if self.all.regexes > REGEXES_MAX {
-            let message = format!("more than {REGEXES_MAX} regular expressions in all files");
+        if self.all.regexes_are_refused {
             // Only the first one is reported.
-            return Err(if self.all.regexes > REGEXES_MAX + 1 { Reported } else { self.report(at, message) });
+            return Err(Reported);
         }
-        match Regex::new(&text) {
+        if self.all.regexes > REGEXES_MAX {
+            self.all.regexes_are_refused = true;
+            let message = format!("more than {REGEXES_MAX} regular expressions in all files");
+            return Err(self.report_of_all(at, message));
+        }
+        let regex = Regex::new(&text);
+        let bytes = regex.as_ref().map_or(REGEX_AUTOMATON_BYTES_MAX, Regex::built_bytes);
+        let left = self.all.regex_bytes_left.checked_sub(bytes);
+        self.all.regex_bytes_left = left.unwrap_or_default();
+        match regex {
+            Ok(_) if left.is_none() => {
+                self.all.regexes_are_refused = true;
+                let most = self.all.limits.regex_bytes();
+                let message = format!(
+                    "regex {}: it needs {bytes} bytes, and with it the regular expressions of all files need more than \
+                     {most} bytes together: write [0-9] in place of \\d and [0-9A-Za-z_] in place of \\w, which match all of Unicode, and \
+                     [!-~] in place of a dot",
+                    quoted(&text)
+                );
+                self.all.problems.are_of_all = true;
+                Err(self.report_value(fields, "regex", message))
+            }
             Ok(regex) => Ok(Some(Matcher::Regex(regex.into()))),
             Err(error) => {
+                // Its build may have taken as long as that of the largest automaton.
+                self.all.regexes_are_refused |= left.is_none();
+                self.all.problems.are_of_all |= left.is_none();
                 let message = format!("regex {}: {error}", quoted(&text));
                 Err(self.report_value(fields, "regex", message))
             }
@@ -153,13 +176,16 @@ impl FileReader<'_> {
         if self.all.values > VALUES_MAX {
             let message = format!("more than {VALUES_MAX} values and networks in all files");
             // Only the first list is reported.
-            return Err(if before > VALUES_MAX { Reported } else { self.report(at, message) });
+            return Err(if before > VALUES_MAX { Reported } else { self.report_of_all(at, message) });
         }
         let document = self.document;
         let mut known = HashSet::with_capacity(items.len());
         let mut all = Vec::with_capacity(items.len());
         let mut wrong = None;
         for id in items {
+            if self.is_full() {
+                break;
+            }
             let node = document.node(id);
             let place = self.value_position(at, id);
             let told = match &node.value {

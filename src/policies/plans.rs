@@ -2,6 +2,7 @@
 
 use weir_engine::plans::{PLANS_MAX, PlanNumbers, Plans, PlansError};
 use weir_engine::policy::RuleKind;
+use weir_engine::{Property, exclusion};
 use weir_text::quoted;
 use weir_text::yaml::Value;
 
@@ -91,16 +92,17 @@ impl FileReader<'_> {
             }
             None => return Err(self.report(at, "rows without a rate limit: there are no numbers to replace")),
         };
-        if let Some((at, word)) = hold {
-            let message = format!("{word} with rows: a settle would need the row again, write a separate rule");
-            return Err(self.report(at, message));
+        if let (Some((at, word)), Some(excluded)) = (hold, exclusion(Property::Hold, Property::Rows)) {
+            return Err(self.report(at, format!("{word} with rows: {}", excluded.reason)));
         }
         if self.shares {
             let message = "rows with share_threshold, here or above: descriptors that share a state would share a row";
             return Err(self.report(at, message));
         }
-        if limits.iter().any(|limit| limit.lease.is_some()) {
-            return Err(self.report(at, "rows with a lease: only the store has the current row"));
+        if let Some(excluded) = exclusion(Property::Lease, Property::Rows)
+            && limits.iter().any(|limit| limit.lease.is_some())
+        {
+            return Err(self.report(at, format!("rows with a lease: {}", excluded.reason)));
         }
         let places: Vec<PlanAt> = plans.iter().flatten().cloned().collect();
         let numbers: Vec<Vec<PlanNumbers>> =

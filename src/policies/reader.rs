@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
-use weir_engine::{Matcher, Mode, OnError, PolicySet, Role};
+use weir_engine::automaton::AUTOMATON_BYTES_MAX;
+use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, PolicyError, RuleKind, RuleSpec, path_below};
+use weir_engine::{Matcher, Mode, OnError, PolicySet, Property, Role, exclusion};
 use weir_text::quoted;
 use weir_text::yaml::{Document, Fault, NodeId, Oddity, Value};
 
@@ -15,21 +16,14 @@ use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
+use super::many_wildcards;
 use super::matches::{Claim, FORMS, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
 use super::{
-    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
-    Problems, instead, too_large,
+    DomainOutline, Limits, Loaded, Location, Outline, Position, Problem, ProblemKind, Problems, instead, limits,
 };
-
-/// Why quotas cannot be holds. [hd-1] [cc-7]
-const QUOTA_WITH_HOLD: &str =
-    "with quota_mode: true: a request can pass although its quota is over, and then it has no hold";
-/// Why independent limits cannot be holds. [hd-1] [cc-7]
-const INDEPENDENT_WITH_HOLD: &str =
-    "with charging: independent: a denied request is charged and has no receipt, use charging: atomic";
 
 impl Reader {
     /// Adds a problem for a file that cannot be read.
@@ -39,12 +33,25 @@ impl Reader {
     }
 
     pub(super) fn file(&mut self, file: Arc<str>, text: &str) {
-        if text.len() > FILE_BYTES_MAX {
-            self.refused(Problem { kind: ProblemKind::Unreadable, file, position: None, message: too_large() });
+        let unreadable = |file, message| Problem { kind: ProblemKind::Unreadable, file, position: None, message };
+        let Limits { file_bytes, total_bytes, .. } = self.limits;
+        if text.len() > file_bytes {
+            self.refused(unreadable(file, limits::too_large(text.len() as u64, file_bytes)));
             return;
         }
+        if text.len() > self.bytes_left {
+            self.problems.are_of_all = true;
+            self.refused(unreadable(file, limits::too_large_together(total_bytes)));
+            return;
+        }
+        self.bytes_left -= text.len();
         self.files += 1;
-        let document = match Document::parse(text, self.dialect.yaml(text.len())) {
+        let document = match Document::parse(text, self.dialect.yaml(self.limits, text.len())) {
+            Ok(document) if document.aliased_bytes > self.bytes_left => {
+                self.problems.are_of_all = true;
+                self.problems.push(unreadable(file, limits::too_large_together(total_bytes)));
+                return;
+            }
             Ok(document) => document,
             Err(fault) => {
                 let Fault { position, message } = fault;
@@ -52,6 +59,7 @@ impl Reader {
                 return;
             }
         };
+        self.bytes_left -= document.aliased_bytes;
         for (at, message) in self.document(&file, &document, None) {
             self.problems.push(Problem::in_policies(file.clone(), Some(at), message));
         }
@@ -96,6 +104,7 @@ impl Reader {
             }
         }
         of_file.root();
+        of_file.all.problems.is_cut |= of_file.is_full();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
         warnings.sort_by_key(|(at, ..)| *at);
@@ -111,9 +120,12 @@ impl Reader {
         if self.problems.count() > 0 {
             return Err(self.problems);
         }
-        let compile = if self.dialect.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
-        match compile(self.specs) {
+        // A second file of a domain was reported, if files are not joined.
+        match PolicySet::compile_joined(self.specs, self.limits.automata_bytes()) {
             Ok(policies) => {
+                if self.dialect.compatible {
+                    many_wildcards::warn(&self.outlines, &mut self.allowed, &mut self.warnings);
+                }
                 heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
                 Ok(Loaded {
                     kept: None,
@@ -125,11 +137,19 @@ impl Reader {
                     warnings: self.warnings,
                     allowed: self.allowed,
                     dialect: self.dialect,
+                    file_domains: self.problems.domains,
                 })
             }
             Err(error) => {
                 // Most mistakes that the engine refuses were reported before.
-                let place = error.regex_path().and_then(|path| place_of(&self.outlines, path));
+                let place = error.pattern_path().and_then(|path| place_of(&self.outlines, path));
+                let is_of_one = matches!(
+                    error,
+                    PolicyError::TooLarge { bytes_max: AUTOMATON_BYTES_MAX, .. }
+                        | PolicyError::TooManySteps(_)
+                        | PolicyError::TooManyInner(_)
+                );
+                self.problems.are_of_all = place.is_none() || !is_of_one;
                 let (file, position) = match place {
                     Some(place) => (place.file, Some(place.position)),
                     None => ("policies".into(), None),
@@ -155,6 +175,12 @@ impl FileReader<'_> {
             Ok(charging) => charging.and_then(Mode::named),
             Err(Reported) => None,
         };
+        if let Ok((_, name)) = &domain
+            && let Some(first) = self.all.specs.iter().find(|spec| spec.name == *name)
+        {
+            // The first file of a domain sets `charging` for all of them.
+            self.mode = first.mode;
+        }
         let on_error = self.on_error(&fields).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);
@@ -164,9 +190,8 @@ impl FileReader<'_> {
         let Ok((at, name)) = domain else {
             return;
         };
-        let of_domain = self.all.specs.iter().find(|spec| spec.name == name).map_or(self.mode, |first| first.mode);
-        if let (Some(Mode::Independent), Some(&(at, word))) = (of_domain, self.holds.first()) {
-            self.report(at, format!("{word} {INDEPENDENT_WITH_HOLD}"));
+        if let (Some(Mode::Independent), Some(&hold)) = (self.mode, self.holds.first()) {
+            self.refuse_beside_hold(hold, Property::Independent, Property::Independent.name());
         }
         if let Some(&first) = self.all.domains.get(&name) {
             self.join(first, &fields, &outlines);
@@ -177,6 +202,13 @@ impl FileReader<'_> {
             self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
         }
         self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors: specs });
+    }
+
+    /// Reports a hold, by its place and key, beside a property that excludes it.
+    pub(super) fn refuse_beside_hold(&mut self, (at, word): (Position, &str), other: Property, beside: &str) {
+        if let Some(excluded) = exclusion(Property::Hold, other) {
+            self.report(at, format!("{word} with {beside}: {}", excluded.reason));
+        }
     }
 
     /// Reports contradictions between files of one domain.
@@ -217,6 +249,7 @@ impl FileReader<'_> {
             });
         };
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
+        self.all.problems.domains.insert(self.file.clone(), name.as_str().into());
         if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.dialect.merge_domains) {
             let first = &self.all.outlines[first].place;
             let message = format!("domain {} is defined already, at {first}", quoted(&name));
@@ -239,11 +272,15 @@ impl FileReader<'_> {
             return (specs, outlines);
         }
         for item in items {
+            if self.is_full() {
+                break;
+            }
             self.all.descriptors += 1;
-            if self.all.descriptors > DESCRIPTORS_MAX {
-                if self.all.descriptors == DESCRIPTORS_MAX + 1 {
+            let most = self.all.limits.descriptors();
+            if self.all.descriptors > most {
+                if self.all.descriptors == most + 1 {
                     let at = self.document.node(item).position;
-                    self.report(at, format!("more than {DESCRIPTORS_MAX} descriptors in all files"));
+                    self.report_of_all(at, limits::too_many_descriptors(most));
                 }
                 break;
             }
@@ -303,7 +340,7 @@ impl FileReader<'_> {
         let hold = self.holds.get(holds_above).copied();
         let rows = self.rows(&fields, rule.as_ref().ok(), plans, hold);
         if let (Ok(true), Some(&(at, word))) = (&quota_mode, self.holds.get(holds_above)) {
-            self.report(at, format!("{word} {QUOTA_WITH_HOLD}"));
+            self.refuse_beside_hold((at, word), Property::QuotaMode, "quota_mode: true");
         }
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);

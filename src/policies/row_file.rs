@@ -1,8 +1,8 @@
 //! Files of rows: CSV with a header line. Each other line is a row. [rw-6]
 //!
-//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`. Any other name is the key of an entry, and
-//! the column has its values: `acme` in a column `tenant` is the same as `tenant=acme` in a column `descriptor`. Not
-//! here: whether a row fits the policies.
+//! A column is `domain`, `descriptor`, `plan`, `limits`, `until` or `note`, or, beside `descriptor`, `version`. Any other name
+//! is the key of an entry, and the column has its values: `acme` in a column `tenant` is the same as `tenant=acme` in a column
+//! `descriptor`. Not here: whether a row fits the policies, and what a version means.
 
 mod seen;
 
@@ -23,6 +23,8 @@ pub const ROW_COLUMNS_MAX: usize = 64;
 pub const ROW_FILE_ENDING: &str = ".rows.csv";
 /// The header of a file that [`row_line`] writes.
 pub const ROW_HEAD: &str = "domain,descriptor,plan,limits,until,note";
+/// A column beside those of [`ROW_HEAD`]: the version of the row that a line may replace.
+pub const VERSION_COLUMN: &str = "version";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLineError {
@@ -39,6 +41,8 @@ enum Column {
     Limits,
     Until,
     Note,
+    /// Of a file with a column `descriptor`, which has no keys as columns.
+    Version,
     /// The values of an entry with this key.
     Key(Arc<str>),
 }
@@ -66,6 +70,8 @@ struct Columns {
 pub struct RowLine {
     pub row: Row,
     pub place: RowPlace,
+    /// The version of the row that it may replace.
+    pub version: Option<u64>,
 }
 
 /// The place of a row in a file.
@@ -125,6 +131,11 @@ impl RowHead {
             }
             columns.push(kind);
         }
+        if columns.contains(&Column::Descriptor)
+            && let Some(version) = columns.iter_mut().find(|column| **column == Column::Key(VERSION_COLUMN.into()))
+        {
+            *version = Column::Version;
+        }
         let has = |column: &Column| columns.contains(column);
         let has_key = columns.iter().any(|column| matches!(column, Column::Key(_)));
         let missing = |message: &str| Err(RowLineError { column: 1, message: message.to_owned() });
@@ -142,7 +153,7 @@ impl RowHead {
 
     /// Reads a line.
     /// Fails when the line is not a row.
-    fn row(&self, line: &str) -> Result<(Row, Columns), RowLineError> {
+    fn row(&self, line: &str) -> Result<(Row, Columns, Option<u64>), RowLineError> {
         let fields = fields(line)?;
         if fields.len() != self.0.len() {
             let column = fields.get(self.0.len()).map_or(line.trim_end().len() + 1, |surplus| surplus.column);
@@ -160,7 +171,7 @@ impl RowHead {
             note: "".into(),
         };
         let mut entries: Vec<(Box<str>, Box<str>)> = Vec::new();
-        let (mut plan, mut limits) = (None, None);
+        let (mut plan, mut limits, mut version) = (None, None, None);
         for (kind, Field { column, text }) in self.0.iter().zip(fields) {
             let refuse = |message: String| RowLineError { column, message };
             // A line has fewer bytes.
@@ -192,6 +203,10 @@ impl RowHead {
                     return Err(refuse(format!("note: has more than {NOTE_BYTES_MAX} bytes")));
                 }
                 Column::Note => row.note = text.into(),
+                Column::Version => {
+                    let wrong = |_| refuse(format!("version: {} is not a whole number", quoted(&text)));
+                    version = Some(text.parse().map_err(wrong)?);
+                }
                 Column::Key(key) => {
                     entry_columns.push((position, key.clone()));
                     entries.push(((&**key).into(), text.into()));
@@ -214,7 +229,7 @@ impl RowHead {
                 return Err(RowLineError { column, message: "a plan and limits: give one of them".to_owned() });
             }
         };
-        Ok((row, columns))
+        Ok((row, columns, version))
     }
 }
 
@@ -424,7 +439,7 @@ impl<R: BufRead> Iterator for RowReader<R> {
                 },
                 Some(_) if text.trim().is_empty() => {}
                 Some(head) => {
-                    let (row, columns) = match head.row(text) {
+                    let (row, columns, version) = match head.row(text) {
                         Ok(read) => read,
                         Err(error) => return Some(Err(RowFileError::Line(line, error))),
                     };
@@ -433,7 +448,7 @@ impl<R: BufRead> Iterator for RowReader<R> {
                         return wrong(line, 1, format!("more than {FILE_ROWS_MAX} rows: split the file"));
                     }
                     return match self.seen.insert(&row, line) {
-                        Ok(()) => Some(Ok(RowLine { row, place: RowPlace { line, columns } })),
+                        Ok(()) => Some(Ok(RowLine { row, place: RowPlace { line, columns }, version })),
                         Err(first) => {
                             wrong(line, columns.descriptor.into(), format!("the descriptor of {first} once more"))
                         }
@@ -452,7 +467,7 @@ pub fn fuzz(data: &[u8]) {
     for RowLine { row, .. } in RowReader::new(data).flatten() {
         let line = row_line(&row);
         if line.len() <= ROW_LINE_BYTES_MAX && !line.contains(['\n', '\r']) {
-            assert_eq!(own.row(&line).map(|(row, _)| row).as_ref(), Ok(&row), "{line}");
+            assert_eq!(own.row(&line).map(|(row, ..)| row).as_ref(), Ok(&row), "{line}");
         }
     }
 }
@@ -463,7 +478,7 @@ mod tests {
 
     fn read(head: &str, line: &str) -> Result<Row, String> {
         let row = RowHead::parse(head).and_then(|head| head.row(line));
-        row.map(|(row, _)| row).map_err(|error| format!("column {}: {}", error.column, error.message))
+        row.map(|(row, ..)| row).map_err(|error| format!("column {}: {}", error.column, error.message))
     }
 
     #[test]
@@ -481,6 +496,17 @@ mod tests {
     }
 
     #[test]
+    fn a_version_stands_beside_a_descriptor_and_is_a_key_among_keys() {
+        let read =
+            |text: &str| RowReader::new(text.as_bytes()).next().unwrap().unwrap_or_else(|error| panic!("{error:?}"));
+        let line = read("domain,version,descriptor,plan\nd,17,a=x,p\n");
+        assert_eq!((line.version, spell_pairs(&line.row.entries)), (Some(17), "a=x".to_owned()));
+        assert_eq!(read("domain,version,descriptor,plan\nd,,a=x,p\n").version, None);
+        let line = read("domain,version,plan\nd,17,p\n");
+        assert_eq!((line.version, spell_pairs(&line.row.entries)), (None, "version=17".to_owned()));
+    }
+
+    #[test]
     fn a_wrong_line_names_its_column() {
         for (head, line, refused) in [
             ("tenant,plan", "", "column 1: no column domain"),
@@ -491,6 +517,11 @@ mod tests {
             ("domain,tenant,plan", "api,acme", "column 9: 2 fields, and the head has 3 columns"),
             ("domain,tenant,plan", "api,acme,gold,more", "column 15: 4 fields, and the head has 3 columns"),
             ("domain,tenant,plan", "api,acme,", "column 10: no plan, and no limits"),
+            (
+                "domain,descriptor,plan,version",
+                "api,tenant=acme,gold,one",
+                "column 22: version: \"one\" is not a whole number",
+            ),
             ("domain,tenant,plan,limits", "api,acme,gold,5/s", "column 15: a plan and limits: give one of them"),
             ("domain,tenant,plan", ",acme,gold", "column 1: no domain"),
             ("domain,tenant,plan", "api,,gold", "column 5: no descriptor"),
@@ -536,7 +567,7 @@ mod tests {
     fn a_file_without_columns_ends_at_once_and_others_go_on_after_wrong_lines() {
         let read = |bytes: &[u8]| -> Vec<String> {
             let shown = |line: Result<RowLine, RowFileError>| match line {
-                Ok(RowLine { row, place }) => format!("{} {}", place.line, row.content),
+                Ok(RowLine { row, place, .. }) => format!("{} {}", place.line, row.content),
                 Err(error) => error.in_file(&"f"),
             };
             RowReader::new(bytes).map(shown).collect()

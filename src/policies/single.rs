@@ -7,7 +7,7 @@ use weir_text::yaml::Document;
 
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
-use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
+use super::{Dialect, Limits, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
 
 /// The largest file of tests or traffic, in bytes.
@@ -35,11 +35,11 @@ pub(super) fn parse<T>(
     kinds: &'static [&'static Kind],
     content: impl FnOnce(&mut FileReader<'_>) -> Result<T, Reported>,
 ) -> Result<T, Problems> {
-    let mut all = Reader::new(Dialect::default());
+    let mut all = Reader::new(Dialect::default(), Limits::default());
     let push = |all: &mut Reader, kind, position: Position, message| {
         all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
     };
-    let document = match Document::parse(text, Dialect::default().yaml(text.len())) {
+    let document = match Document::parse(text, Dialect::default().yaml(Limits::default(), text.len())) {
         Ok(document) => document,
         Err(fault) => {
             push(&mut all, ProblemKind::Yaml, fault.position, fault.message);
@@ -60,6 +60,7 @@ pub(super) fn parse<T>(
         shares: false,
     };
     let content = content(&mut reader);
+    reader.all.problems.is_cut |= reader.is_full();
     let mut problems = reader.problems;
     problems.sort_by_key(|(at, _)| *at);
     for (position, message) in problems {

@@ -14,7 +14,7 @@ use super::allowed::Allowed;
 use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
-use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
+use super::{Bounds, Dialect, DomainOutline, Limits, Location, PROBLEMS_MAX, Position, Problems};
 
 /// The numbers of a limit under a plan, with their place.
 pub(super) type PlanAt = (Position, PlanNumbers);
@@ -26,6 +26,9 @@ pub(super) struct Reported;
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) dialect: Dialect,
+    pub(super) limits: Limits,
+    /// How many bytes further files may have.
+    pub(super) bytes_left: usize,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,
@@ -38,13 +41,18 @@ pub(super) struct Reader {
     /// The items of all `values` and `cidr`.
     pub(super) values: usize,
     pub(super) regexes: usize,
+    /// How many bytes the automata of further regular expressions may have, each alone.
+    pub(super) regex_bytes_left: usize,
+    /// Whether a bound on all regular expressions is passed, so that no further one is built.
+    pub(super) regexes_are_refused: bool,
     pub(super) files: usize,
 }
 
 impl Reader {
     /// A reader before its first file.
-    pub(super) fn new(dialect: Dialect) -> Self {
-        Self { dialect, ..Self::default() }
+    pub(super) fn new(dialect: Dialect, limits: Limits) -> Self {
+        let (bytes_left, regex_bytes_left) = (limits.total_bytes, limits.regex_bytes());
+        Self { dialect, limits, bytes_left, regex_bytes_left, ..Self::default() }
     }
 }
 
@@ -105,7 +113,13 @@ impl FileReader<'_> {
         Reported
     }
 
-    /// Whether further problems of this file are only counted.
+    /// Reports a problem that all files have together.
+    pub(super) fn report_of_all(&mut self, at: Position, message: String) -> Reported {
+        self.all.problems.are_of_all = true;
+        self.report(at, message)
+    }
+
+    /// Whether the file has so many problems that the rest of it is not read.
     pub(super) fn is_full(&self) -> bool {
         self.problems.len() >= PROBLEMS_MAX
     }

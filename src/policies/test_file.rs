@@ -18,7 +18,7 @@ pub use keys::KINDS;
 pub use settings::{NAMES as SETTING_NAMES, with_defaults};
 pub use step::CALLER;
 pub use values::Range;
-use weir_engine::{Micros, Unit, Window, metadata};
+use weir_engine::{Micros, Window, metadata};
 use weir_settings::Settings;
 
 pub use super::single::FILE_BYTES_MAX;
@@ -137,7 +137,7 @@ pub struct Descriptor {
     /// Whether its hits are given back.
     pub refund: bool,
     /// The limit that the request sends with it.
-    pub limit: Option<(u32, Unit)>,
+    pub limit: Option<(u32, Window)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,14 +188,16 @@ impl Expect {
     }
 }
 
+/// The limit of a status: its hits and its window. Without a window: requests in flight.
+pub type ExpectedLimit = (u32, Option<Window>);
+
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
     /// Whether the descriptor is over its limit.
     pub answer: Option<Positioned<Verdict>>,
     /// The path of the rule, as in `weir check` and metrics. The inner None: the descriptor meets no rule.
     pub rule: Option<Positioned<Option<String>>>,
-    /// The limit of the status: its hits and window.
-    pub limit: Option<Positioned<Option<(u32, Window)>>>,
+    pub limit: Option<Positioned<Option<ExpectedLimit>>>,
     pub name: Option<Positioned<Option<String>>>,
     pub algorithm: Option<Positioned<String>>,
     pub remaining: Option<Positioned<Range>>,

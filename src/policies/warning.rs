@@ -50,6 +50,8 @@ codes! {
     NoEffect = "no_effect", "add a rate limit next to the key, or remove the key";
     /// A rule whose decisions are expensive for the store.
     Heavy = "heavy", "use a coarser precision, fewer limits, or another algorithm";
+    /// More wildcards of a key than weir accepts by default.
+    ManyWildcards = "many_wildcards", "write fewer wildcards, or the exact values";
     /// A limit whose term has ended.
     Ended = "ended", "remove the limit, or correct until";
     /// A name in `replaces` that no limit of the domain has.
@@ -80,6 +82,10 @@ codes! {
     TermGap = "term_gap", "begin the later limit when the earlier one ends, or add a limit without a term";
     /// A limit that never denies, because another one denies first.
     NeverDenies = "never_denies", "remove the limit that never denies, or correct the numbers";
+    /// A lease that admits no request, because a limit without a lease is beside it.
+    NeverLeased = "never_leased", "give each limit of the rule a lease, or remove the lease";
+    /// A lease that is longer than the window or sub-bucket that ends it.
+    LeaseTooLong = "lease_too_long", "write a shorter lease, or a longer window or precision";
     /// A plan with the numbers of the default plan.
     SamePlan = "same_plan", "correct the numbers, or remove the plan";
     /// A rule that never denies, without a comment that explains it.

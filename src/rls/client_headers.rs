@@ -3,6 +3,7 @@
 //!
 //! The last two headers are lists of RFC 9651: each limit is a string with parameters. Not here: which limits are listed (limiter).
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use weir_engine::Micros;
@@ -16,6 +17,9 @@ pub const FIELD_BYTES_MAX: usize = 1_024;
 /// The longest name of a limit as written, without its quotes. The rest is cut off.
 pub const NAME_BYTES_MAX: usize = 128;
 
+/// The quota unit of requests in flight, by the draft's registry.
+const IN_FLIGHT: &str = ";qu=\"concurrent-requests\"";
+
 const MICROS_PER_SECOND: Micros = 1_000_000;
 
 /// The headers for a request's client: `Retry-After` on a denial with a known wait, and the two lists if any limit could deny the
@@ -26,7 +30,7 @@ pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     if let Some(seconds) = retry_after(answer) {
         headers.push(header("Retry-After", seconds.to_string()));
     }
-    let items = fitting(answer.limits.iter().map(Item::of).collect());
+    let items = fitting(items(answer));
     if !items.is_empty() {
         headers.push(header("RateLimit", list(items.iter().map(|item| &item.limit))));
         headers.push(header("RateLimit-Policy", list(items.iter().map(|item| &item.policy))));
@@ -40,7 +44,7 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 /// A body for the client of a denied request: the problem `quota-exceeded` with the names of the limits that denied, as in both
 /// lists. None if no limit is known to have denied.
 pub(super) fn problem(answer: &Answer) -> Option<Vec<u8>> {
-    let items = fitting(answer.limits.iter().map(Item::of).collect());
+    let items = fitting(items(answer));
     let violated: Vec<String> = items.into_iter().filter(|item| item.over).map(|item| item.name).collect();
     let problem = serde_json::json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -59,35 +63,42 @@ pub fn retry_after(answer: &Answer) -> Option<u64> {
 
 /// One limit in both lists.
 struct Item {
-    /// The name before encoding.
     name: String,
     limit: String,
     policy: String,
     over: bool,
 }
 
+/// The limits of an answer. If several have one name as written, the second has `:2` after it, the third `:3`.
+fn items(answer: &Answer) -> Vec<Item> {
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    let named = answer.limits.iter().map(|listed| {
+        let name = encoded(&listed.name, "");
+        let count = counts.entry(name.clone()).or_default();
+        *count += 1;
+        Item::of(listed, if *count == 1 { name } else { encoded(&listed.name, &format!(":{count}")) })
+    });
+    named.collect()
+}
+
 impl Item {
-    fn of(listed: &ListedLimit) -> Self {
-        let name = string(&listed.name);
+    fn of(listed: &ListedLimit, name: String) -> Self {
         let seconds = listed.until_reset.div_ceil(MICROS_PER_SECOND);
-        let limit = format!("{name};r={};t={seconds}", listed.remaining);
-        let mut policy = format!("{name};q={}", listed.requests);
+        let quoted = quoted(&name);
+        let mut limit = format!("{quoted};r={}", listed.remaining);
+        let mut policy = format!("{quoted};q={}", listed.requests);
+        if listed.in_flight {
+            // Permits come back at any time, so there is no window, and no time until which `r` cannot grow.
+            policy.push_str(IN_FLIGHT);
+        } else {
+            let _ = write!(limit, ";t={seconds}");
+        }
         if let Some(window) = listed.window_s {
             // Writing to a string cannot fail.
             let _ = write!(policy, ";w={window}");
         }
-        Self { name: unquoted(&name), limit, policy, over: listed.over }
+        Self { name, limit, policy, over: listed.over }
     }
-}
-
-/// The content of a string of RFC 9651.
-fn unquoted(string: &str) -> String {
-    let mut text = String::with_capacity(string.len());
-    let mut characters = string[1..string.len() - 1].chars();
-    while let Some(character) = characters.next() {
-        text.extend(if character == '\\' { characters.next() } else { Some(character) });
-    }
-    text
 }
 
 const SEPARATOR: &str = ", ";
@@ -121,33 +132,32 @@ fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
     list
 }
 
-/// A name as a string of RFC 9651, which allows only printable ASCII. Every other byte and the percent sign are percent-encoded,
-/// so different names stay different.
-fn string(name: &str) -> String {
-    let mut string = String::with_capacity(name.len() + 2);
-    string.push('"');
+/// A name in printable ASCII. Every other byte and the percent sign are percent-encoded, so different names stay
+/// different. `end` is not cut off.
+fn encoded(name: &str, end: &str) -> String {
+    let mut encoded = String::with_capacity(name.len() + end.len());
+    let mut written_bytes = end.len();
     for character in name.chars() {
-        let start = string.len();
-        match character {
-            '"' | '\\' => {
-                string.push('\\');
-                string.push(character);
-            }
-            ' '..='~' if character != '%' => string.push(character),
-            _ => {
-                for byte in character.encode_utf8(&mut [0; 4]).bytes() {
-                    let _ = write!(string, "%{byte:02X}");
-                }
+        let start = encoded.len();
+        if matches!(character, ' '..='~') && character != '%' {
+            encoded.push(character);
+        } else {
+            for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                let _ = write!(encoded, "%{byte:02X}");
             }
         }
-        // The opening quote is not counted.
-        if string.len() - 1 > NAME_BYTES_MAX {
-            string.truncate(start);
+        written_bytes += encoded.len() - start + usize::from(matches!(character, '"' | '\\'));
+        if written_bytes > NAME_BYTES_MAX {
+            encoded.truncate(start);
             break;
         }
     }
-    string.push('"');
-    string
+    encoded + end
+}
+
+/// A text of printable ASCII as a string of RFC 9651.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -156,7 +166,7 @@ mod tests {
 
     fn limit(name: &str, requests: u32, remaining: u32) -> ListedLimit {
         let (window_s, until_reset) = (Some(60), 29_000_001);
-        ListedLimit { name: name.into(), requests, window_s, remaining, until_reset, over: false }
+        ListedLimit { name: name.into(), requests, in_flight: false, window_s, remaining, until_reset, over: false }
     }
 
     fn shown(answer: &Answer) -> Vec<String> {
@@ -176,6 +186,42 @@ mod tests {
     }
 
     #[test]
+    fn two_limits_of_the_request_have_two_names() {
+        let over = ListedLimit { over: true, ..limit("(request)", 7, 0) };
+        let long = "n".repeat(NAME_BYTES_MAX + 1);
+        let limits =
+            vec![limit("(request)", 5, 1), over, limit("(request)", 9, 3), limit(&long, 1, 1), limit(&long, 1, 1)];
+        let answer = Answer { denied: true, limits, ..Answer::default() };
+        let headers = of(&answer);
+        let names = |value: &str| -> Vec<String> {
+            value.split(", ").map(|item| item.split(';').next().unwrap().to_owned()).collect()
+        };
+        let cut = &long[..NAME_BYTES_MAX];
+        let expected = [
+            r#""(request)""#.to_owned(),
+            r#""(request):2""#.to_owned(),
+            r#""(request):3""#.to_owned(),
+            format!("\"{cut}\""),
+            format!("\"{}:2\"", &cut[2..]),
+        ];
+        assert_eq!(names(&headers[0].value), expected);
+        assert_eq!(names(&headers[1].value), expected);
+        let problem: serde_json::Value = serde_json::from_slice(&problem(&answer).unwrap()).unwrap();
+        assert_eq!(problem["violated-policies"], serde_json::json!(["(request):2"]));
+    }
+
+    #[test]
+    fn requests_in_flight_have_their_quota_unit_and_no_window() {
+        let streams = ListedLimit { in_flight: true, window_s: None, ..limit("streams", 4, 3) };
+        let answer = Answer { limits: vec![streams, limit("minute", 100, 50)], ..Answer::default() };
+        let expected = [
+            r#"RateLimit: "streams";r=3, "minute";r=50;t=30"#,
+            r#"RateLimit-Policy: "streams";q=4;qu="concurrent-requests", "minute";q=100;w=60"#,
+        ];
+        assert_eq!(shown(&answer), expected);
+    }
+
+    #[test]
     fn retry_after_is_whole_seconds_and_never_0() {
         for (wait, expected) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (3_599_999_999, "3600")] {
             let answer = Answer { denied: true, retry_after: Some(wait), ..Answer::default() };
@@ -184,6 +230,10 @@ mod tests {
         for denied in [false, true] {
             assert!(shown(&Answer { denied, ..Answer::default() }).is_empty(), "no wait is known");
         }
+    }
+
+    fn string(name: &str, end: &str) -> String {
+        quoted(&encoded(name, end))
     }
 
     #[test]
@@ -196,19 +246,20 @@ mod tests {
             ("50%\n\u{7f}~", r#""50%25%0A%7F~""#),
             ("日本🦀", r#""%E6%97%A5%E6%9C%AC%F0%9F%A6%80""#),
         ] {
-            assert_eq!(string(name), expected);
+            assert_eq!(string(name, ""), expected);
         }
     }
 
     #[test]
     fn a_long_name_is_cut_between_characters() {
         let edge = "n".repeat(NAME_BYTES_MAX);
-        assert_eq!(string(&edge), format!("\"{edge}\""));
-        assert_eq!(string(&format!("{edge}n")), format!("\"{edge}\""));
+        assert_eq!(string(&edge, ""), format!("\"{edge}\""));
+        assert_eq!(string(&format!("{edge}n"), ""), format!("\"{edge}\""));
+        assert_eq!(string(&edge, ":12"), format!("\"{}:12\"", &edge[3..]));
         let before = "n".repeat(NAME_BYTES_MAX - 5);
         // Two bytes of UTF-8 take six here, a quote takes two.
-        assert_eq!(string(&format!("{before}é")), format!("\"{before}\""));
-        assert_eq!(string(&format!("{before}\"\"\"")), format!(r#""{before}\"\"""#));
+        assert_eq!(string(&format!("{before}é"), ""), format!("\"{before}\""));
+        assert_eq!(string(&format!("{before}\"\"\""), ""), format!(r#""{before}\"\"""#));
     }
 
     #[test]

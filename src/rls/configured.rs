@@ -34,6 +34,7 @@ pub fn extras(response: &weir_settings::Response) -> Extras {
         limit_header,
         remaining_header,
         reset_header,
+        unit_multiplier,
     } = response;
     Extras {
         dynamic_metadata: *dynamic_metadata,
@@ -46,5 +47,6 @@ pub fn extras(response: &weir_settings::Response) -> Extras {
             remaining: remaining_header.clone(),
             reset: reset_header.clone(),
         }),
+        unit_multiplier: *unit_multiplier,
     }
 }

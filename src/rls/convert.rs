@@ -8,7 +8,8 @@ use std::fmt;
 
 use pbjson_types::Duration;
 use smallvec::SmallVec;
-use weir_engine::{Entry, Micros, Operation, Unit};
+use weir_engine::words::IN_FLIGHT;
+use weir_engine::{Entry, Micros, Operation, Unit, Window};
 use weir_limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
 
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
@@ -53,6 +54,8 @@ pub enum Problem {
     Receipt(&'static str),
     /// A limit whose unit is not set, or not one of Envoy's units.
     Unit(i32),
+    /// A limit whose window has this many units: none, or more than the longest window has.
+    Units(u32, RateLimitUnit),
 }
 
 impl fmt::Display for Invalid {
@@ -68,6 +71,11 @@ impl fmt::Display for Invalid {
             Problem::Receipt(reason) => write!(f, "{}: {reason}", self.field),
             Problem::Unit(unit) => {
                 write!(f, "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)", self.field)
+            }
+            Problem::Units(0, _) => write!(f, "{}: 0 units, at least 1", self.field),
+            Problem::Units(count, unit) => {
+                let unit = unit.as_str_name();
+                write!(f, "{}: a window of {count} times 1 {unit} is too long, at most 366 days", self.field)
             }
         }
     }
@@ -105,14 +113,19 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
 fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {
     let (kept, left_out) = (descriptor.entries.len(), descriptor.entries_left_out);
     parts_within(kept, left_out, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
+    let place = |j: usize, field: &str| {
+        let before = usize::from(descriptor.receipt_at.is_some_and(|receipt| usize::from(receipt) <= j));
+        format!("descriptors[{i}].entries[{}].{field}", j + before)
+    };
     for (j, entry) in descriptor.entries.iter().enumerate() {
-        within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
-        within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
+        within(entry.key.len(), bounds.key_bytes, "bytes", || place(j, "key"))?;
+        within(entry.value.len(), bounds.value_bytes, "bytes", || place(j, "value"))?;
     }
     Ok(&descriptor.entries)
 }
 
-/// The hits of a descriptor: its own, of which 0 is a peek; otherwise the request's, of which 0 or none means 1.
+/// The hits of a descriptor: its own, of which 0 is a peek or a refund of nothing; otherwise the request's, of which 0 or
+/// none means 1.
 fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<Operation, Invalid> {
     let sent = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
     let hits = match u32::try_from(sent) {
@@ -128,28 +141,37 @@ fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &B
         }
     };
     Ok(match (hits, descriptor.is_negative_hits) {
-        (0, _) => Operation::Peek,
+        (0, false) => Operation::Peek,
         (hits, false) => Operation::Consume(hits),
         (hits, true) => Operation::Refund(hits),
     })
 }
 
-fn limit(descriptor: &Descriptor<'_>, i: usize) -> Result<Option<(u32, Unit)>, Invalid> {
+/// The hits and the window of the limit of a descriptor. [mt-6]
+fn limit(descriptor: &Descriptor<'_>, i: usize) -> Result<Option<(u32, Window)>, Invalid> {
     let Some(limit) = &descriptor.limit else {
         return Ok(None);
     };
-    let unit = match RateLimitUnit::try_from(limit.unit) {
-        Ok(RateLimitUnit::Second) => Unit::Second,
-        Ok(RateLimitUnit::Minute) => Unit::Minute,
-        Ok(RateLimitUnit::Hour) => Unit::Hour,
-        Ok(RateLimitUnit::Day) => Unit::Day,
-        Ok(RateLimitUnit::Month) => Unit::Month,
-        Ok(RateLimitUnit::Year) => Unit::Year,
-        Ok(RateLimitUnit::Unknown) | Err(_) => {
+    let sent = RateLimitUnit::try_from(limit.unit).unwrap_or_default();
+    let unit = match sent {
+        RateLimitUnit::Second => Unit::Second,
+        RateLimitUnit::Minute => Unit::Minute,
+        RateLimitUnit::Hour => Unit::Hour,
+        RateLimitUnit::Day => Unit::Day,
+        RateLimitUnit::Month => Unit::Month,
+        RateLimitUnit::Year => Unit::Year,
+        RateLimitUnit::Unknown => {
             return Err(Invalid { field: format!("descriptors[{i}].limit.unit"), problem: Problem::Unit(limit.unit) });
         }
     };
-    Ok(Some((limit.requests_per_unit, unit)))
+    let count = limit.unit_multiplier.map_or(1, |multiplier| multiplier.value);
+    match Window::of_units(count, unit) {
+        Some(window) => Ok(Some((limit.requests_per_unit, window))),
+        None => {
+            let field = format!("descriptors[{i}].limit.unit_multiplier");
+            Err(Invalid { field, problem: Problem::Units(count, sent) })
+        }
+    }
 }
 
 fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> String) -> Result<(), Invalid> {
@@ -188,6 +210,8 @@ pub struct Extras {
     pub problem_body: bool,
     /// The limit that is nearest to being used up, as headers of the response to the caller's client. None: off.
     pub limit_headers: Option<LimitHeaders>,
+    /// A window of several units has its unit and their number. Callers that do not know the number would read one unit.
+    pub unit_multiplier: bool,
 }
 
 /// The names of the headers that show a limit to the caller's client.
@@ -237,15 +261,15 @@ pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateL
             ..HeaderValue::default()
         });
     }
-    response.statuses = answer.statuses.into_iter().map(status).collect();
+    response.statuses = answer.statuses.into_iter().map(|one| status(one, extras)).collect();
     response
 }
 
-/// The headers of one limit: the last one that denies; otherwise the one with the fewest remaining hits, and the first
-/// among equals.
+/// The headers of one limit: the last one that denies by itself, which no quota does; otherwise the one with the fewest
+/// remaining hits, and the first among equals.
 fn limit_headers(names: &LimitHeaders, statuses: &[Status]) -> Vec<HeaderValue> {
     let limited = || statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
-    let denying = limited().rfind(|(status, _)| status.over);
+    let denying = limited().rfind(|(status, _)| status.over && !status.is_quota);
     let Some((status, limit)) = denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining)) else {
         return Vec::new();
     };
@@ -262,18 +286,23 @@ const fn code(over: bool) -> Code {
     if over { Code::OverLimit } else { Code::Ok }
 }
 
-fn status(status: Status) -> DescriptorStatus {
+fn status(status: Status, extras: &Extras) -> DescriptorStatus {
     DescriptorStatus {
         code: code(status.over).into(),
-        current_limit: status.limit.map(current_limit),
+        current_limit: status.limit.map(|limit| current_limit(limit, extras)),
         limit_remaining: status.remaining,
         duration_until_reset: status.until_reset.map(whole_seconds),
         quota: None,
     }
 }
 
-fn current_limit(limit: LimitInfo) -> RateLimit {
-    let unit = match limit.unit {
+/// A limit on the wire. If it has neither a name nor a unit, its name is the length of the window, or [`IN_FLIGHT`].
+fn current_limit(limit: LimitInfo, extras: &Extras) -> RateLimit {
+    let units = limit.window.and_then(|window| match window.unit() {
+        None if extras.unit_multiplier => window.in_units(&Unit::ALL),
+        unit => unit.map(|unit| (1, unit)),
+    });
+    let unit = match units.map(|(_, unit)| unit) {
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,
@@ -283,10 +312,17 @@ fn current_limit(limit: LimitInfo) -> RateLimit {
         Some(Unit::Month) => WireUnit::Month,
         Some(Unit::Year) => WireUnit::Year,
     };
+    let name = match (limit.name, limit.window) {
+        (Some(name), _) => name.into(),
+        (None, None) => IN_FLIGHT.to_owned(),
+        (None, Some(window)) if units.is_none() => window.to_string(),
+        (None, Some(_)) => String::new(),
+    };
     RateLimit {
         requests_per_unit: limit.requests,
         unit: unit.into(),
-        name: limit.name.map(String::from).unwrap_or_default(),
+        name,
+        unit_multiplier: units.filter(|(count, _)| *count > 1).map(|(count, _)| count.into()),
     }
 }
 
@@ -326,13 +362,72 @@ mod tests {
             (7, Err(unknown(7))),
             (-1, Err(unknown(-1))),
         ] {
-            let limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
-            let user = RateLimitDescriptor { limit, ..RateLimitDescriptor::default() };
-            let request = request(vec![user]);
-            let read = query(&Request::of(&request), &BOUNDS)
-                .map(|query| query.descriptors[0].limit)
-                .map_err(|invalid| invalid.to_string());
-            assert_eq!(read, expected.map(|unit| Some((5, unit))));
+            assert_eq!(limit_of(unit, None), expected.map(Unit::window));
+        }
+    }
+
+    /// The window of a limit in a request.
+    fn limit_of(unit: i32, unit_multiplier: Option<u32>) -> Result<Window, String> {
+        let unit_multiplier = unit_multiplier.map(Into::into);
+        let limit = Some(RateLimitOverride { requests_per_unit: 5, unit, unit_multiplier });
+        let user = RateLimitDescriptor { limit, ..RateLimitDescriptor::default() };
+        let request = request(vec![user]);
+        let view = Request::of(&request);
+        let query = query(&view, &BOUNDS).map_err(|invalid| invalid.to_string())?;
+        let (requests, window) = query.descriptors[0].limit.expect("a limit");
+        assert_eq!(requests, 5);
+        Ok(window)
+    }
+
+    #[test]
+    fn a_limit_in_a_request_has_a_window_of_several_units() {
+        let days = |count| Window::of_units(count, Unit::Day).unwrap();
+        assert_eq!(limit_of(1, Some(30)), Ok(Window::from_micros(30_000_000).unwrap()));
+        assert_eq!(limit_of(2, Some(1)), limit_of(2, None));
+        assert_eq!(limit_of(4, Some(366)), Ok(days(366)), "the longest window");
+        let field = "descriptors[0].limit.unit_multiplier";
+        assert_eq!(limit_of(4, Some(0)), Err(format!("{field}: 0 units, at least 1")));
+        for (unit, name, count) in [(4, "DAY", 367), (6, "YEAR", 2), (6, "YEAR", u32::MAX), (1, "SECOND", 31_622_401)] {
+            let text = format!("{field}: a window of {count} times 1 {name} is too long, at most 366 days");
+            assert_eq!(limit_of(unit, Some(count)), Err(text));
+        }
+        let unknown = "descriptors[0].limit.unit: unknown unit 9, expected 1 (SECOND) to 6 (YEAR)";
+        assert_eq!(limit_of(9, Some(2)), Err(unknown.to_owned()));
+    }
+
+    #[test]
+    fn a_window_of_several_units_has_a_multiplier_only_if_the_setting_is_on() {
+        let shown = |seconds: u64, name: Option<&str>, unit_multiplier| {
+            let window = Window::from_micros(seconds * 1_000_000).ok();
+            let limit = LimitInfo { requests: 3, window, name: name.map(Into::into) };
+            let limit = current_limit(limit, &Extras { unit_multiplier, ..Extras::default() });
+            let count = limit.unit_multiplier.map(|count| count.value);
+            (limit.unit().as_str_name(), count, limit.name)
+        };
+        for (seconds, unit, count) in
+            [(90, "SECOND", 90), (120, "MINUTE", 2), (172_800, "DAY", 2), (1_209_600, "WEEK", 2)]
+        {
+            assert_eq!(shown(seconds, None, true), (unit, Some(count), String::new()));
+            assert_eq!(shown(seconds, Some("some"), true), (unit, Some(count), "some".to_owned()));
+            assert_eq!(shown(seconds, None, false), ("UNKNOWN", None, format!("{seconds}s")));
+            assert_eq!(shown(seconds, Some("some"), false), ("UNKNOWN", None, "some".to_owned()));
+        }
+        for has_multiplier in [false, true] {
+            assert_eq!(shown(60, None, has_multiplier), ("MINUTE", None, String::new()), "never 1");
+            let odd = LimitInfo { requests: 3, window: Window::from_micros(1_500_000).ok(), name: None };
+            let odd = current_limit(odd, &Extras { unit_multiplier: has_multiplier, ..Extras::default() });
+            assert_eq!((odd.unit(), odd.unit_multiplier, &*odd.name), (WireUnit::Unknown, None, "1500ms"));
+        }
+    }
+
+    #[test]
+    fn requests_in_flight_have_no_unit() {
+        for unit_multiplier in [false, true] {
+            for (name, expected) in [(None, IN_FLIGHT), (Some("calls"), "calls")] {
+                let limit = LimitInfo { requests: 4, window: None, name: name.map(Into::into) };
+                let limit = current_limit(limit, &Extras { unit_multiplier, ..Extras::default() });
+                assert_eq!((limit.unit(), limit.unit_multiplier, &*limit.name), (WireUnit::Unknown, None, expected));
+            }
         }
     }
 
@@ -347,7 +442,7 @@ mod tests {
             (0, None, true, Operation::Refund(1)),
             (7, None, true, Operation::Refund(7)),
             (7, Some(3), true, Operation::Refund(3)),
-            (7, Some(0), true, Operation::Peek),
+            (7, Some(0), true, Operation::Refund(0)),
         ] {
             let user = RateLimitDescriptor {
                 hits_addend: of_descriptor.map(Into::into),
@@ -396,10 +491,13 @@ mod tests {
                 Status { remaining: Hits::MAX, ..Status::default() },
                 Status {
                     over: true,
-                    limit: Some(LimitInfo { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
-                    remaining: 0,
+                    limit: Some(LimitInfo {
+                        requests: 3,
+                        window: Some(Unit::Week.window()),
+                        name: Some("weekly".into())
+                    }),
                     until_reset: Some(1),
-                    detail: None,
+                    ..Status::default()
                 },
             ],
             ..Answer::default()
@@ -410,7 +508,12 @@ mod tests {
         let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };
         let over = DescriptorStatus {
             code: Code::OverLimit.into(),
-            current_limit: Some(RateLimit { requests_per_unit: 3, unit: 7, name: "weekly".into() }),
+            current_limit: Some(RateLimit {
+                requests_per_unit: 3,
+                unit: 7,
+                name: "weekly".into(),
+                ..RateLimit::default()
+            }),
             limit_remaining: 0,
             duration_until_reset: Some(Duration { seconds: 1, nanos: 0 }),
             quota: None,
@@ -423,10 +526,10 @@ mod tests {
         let names = LimitHeaders { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
         let status = |over, requests, remaining, until_reset| Status {
             over,
-            limit: Some(LimitInfo { requests, unit: Some(Unit::Hour), name: None }),
+            limit: Some(LimitInfo { requests, window: Some(Unit::Hour.window()), name: None }),
             remaining,
             until_reset: Some(until_reset),
-            detail: None,
+            ..Status::default()
         };
         let shown = |statuses: &[Status]| {
             let headers = limit_headers(&names, statuses);
@@ -437,6 +540,10 @@ mod tests {
             "l=2 r=1 t=2"
         );
         assert_eq!(shown(&[status(true, 9, 0, 1), status(true, 2, 0, 1), status(false, 3, 0, 1)]), "l=2 r=0 t=1");
+        let quota = |requests, remaining| Status { is_quota: true, ..status(true, requests, remaining, 1) };
+        assert_eq!(shown(&[status(false, 9, 0, 1), quota(2, 0)]), "l=9 r=0 t=1", "no quota denies by itself");
+        assert_eq!(shown(&[status(true, 9, 0, 1), quota(2, 0)]), "l=9 r=0 t=1");
+        assert_eq!(shown(&[quota(8, 1), quota(2, 0)]), "l=2 r=0 t=1");
         let bare = Status { over: true, ..Status::default() };
         let unlimited = Status { remaining: Hits::MAX, ..Status::default() };
         assert_eq!(shown(&[bare.clone(), unlimited.clone(), status(false, 9, 5, 0)]), "l=9 r=5 t=0");

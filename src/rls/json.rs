@@ -5,11 +5,12 @@
 //! the size of the body. The depth is bounded, because no part of a request nests freely. Errors quote a bounded part
 //! of a text.
 
-use std::fmt;
 use std::marker::PhantomData;
+use std::{fmt, io};
 
-use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Serialize as _};
+use serde_json::ser::{CompactFormatter, Formatter};
 use weir_engine::Entry;
 use weir_engine::words::printable;
 
@@ -68,7 +69,24 @@ pub fn parse_request(body: &[u8]) -> Result<JsonRequest, JsonError> {
 /// If JSON cannot represent the response: an enum value without a name, a number in the metadata that is not finite, a
 /// duration or an instant out of range. No decision makes such a response.
 pub fn render_response(response: &RateLimitResponse) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(response)
+    let mut body = Vec::new();
+    response.serialize(&mut serde_json::Serializer::with_formatter(&mut body, WholeNumbers))?;
+    Ok(body)
+}
+
+/// Writes whole numbers of dynamic metadata, which are doubles, without a point: `2`, as other writers of proto3 JSON.
+struct WholeNumbers;
+
+impl Formatter for WholeNumbers {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, number: f64) -> io::Result<()> {
+        // Other writers use an exponent from here on, and so does serde_json.
+        const PLAIN_MAX: f64 = 1e21;
+        if number.fract() == 0.0 && number.abs() < PLAIN_MAX {
+            write!(writer, "{number}")
+        } else {
+            CompactFormatter.write_f64(writer, number)
+        }
+    }
 }
 
 /// A mistake in a body, and its place.
@@ -240,6 +258,8 @@ struct OverrideFields {
     #[serde(alias = "requests_per_unit")]
     requests_per_unit: Option<Whole<u32>>,
     unit: Option<Unit>,
+    #[serde(alias = "unit_multiplier")]
+    unit_multiplier: Option<Whole<u32>>,
 }
 
 impl JsonRequest {
@@ -251,6 +271,8 @@ impl JsonRequest {
             descriptors: descriptors.iter().map(|Object(descriptor)| descriptor.view()).collect(),
             descriptors_left_out,
             hits_addend: hits_addend.as_ref().map_or(0, |hits| hits.0),
+            // Such a body was refused.
+            unknown_limit_field: 0,
         }
     }
 }
@@ -269,9 +291,11 @@ impl DescriptorFields {
             limit: self.limit.as_ref().map(|Object(limit)| RateLimitOverride {
                 requests_per_unit: limit.requests_per_unit.as_ref().map_or(0, |requests| requests.0),
                 unit: limit.unit.as_ref().map_or(0, |unit| unit.0),
+                unit_multiplier: limit.unit_multiplier.as_ref().map(|count| count.0.into()),
             }),
             hits_addend: self.hits_addend.as_ref().map(|hits| hits.0),
             is_negative_hits: self.is_negative_hits.as_ref().is_some_and(|flag| flag.0),
+            receipt_at: None,
         }
     }
 }
@@ -458,7 +482,11 @@ mod tests {
                     Entry { key: "user".to_owned(), value: "ann".to_owned() },
                     Entry { key: "path".to_owned(), value: String::new() },
                 ],
-                limit: Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: RateLimitUnit::Month.into() }),
+                limit: Some(RateLimitOverride {
+                    requests_per_unit: u32::MAX,
+                    unit: RateLimitUnit::Month.into(),
+                    unit_multiplier: Some(12.into()),
+                }),
                 hits_addend: Some(u64::MAX.into()),
                 is_negative_hits: true,
             }],
@@ -470,11 +498,11 @@ mod tests {
     fn every_field_is_read_by_either_name() {
         let json_names = r#"{"domain":"shop","descriptors":[{
             "entries":[{"key":"user","value":"ann"},{"key":"path"}],
-            "limit":{"requestsPerUnit":4294967295,"unit":"MONTH"},
+            "limit":{"requestsPerUnit":4294967295,"unit":"MONTH","unitMultiplier":12},
             "hitsAddend":"18446744073709551615","isNegativeHits":true}],"hitsAddend":3}"#;
         let proto_names = r#"{"hits_addend":"3","descriptors":[{
             "is_negative_hits":true,"hits_addend":18446744073709551615,
-            "limit":{"unit":5,"requests_per_unit":"4294967295"},
+            "limit":{"unit":5,"requests_per_unit":"4294967295","unit_multiplier":"12"},
             "entries":[{"value":"ann","key":"user"},{"key":"path","value":""}]}],"domain":"shop"}"#;
         assert_eq!(parsed(json_names), full_request());
         assert_eq!(parsed(proto_names), full_request());
@@ -592,8 +620,8 @@ mod tests {
         );
         refused(
             with_descriptor_field(r#""limit":{"requests":1}"#),
-            "unknown field `requests`, expected one of `requestsPerUnit`, `requests_per_unit`, `unit` \
-             at line 1 column 52",
+            "unknown field `requests`, expected one of `requestsPerUnit`, `requests_per_unit`, `unit`, \
+             `unitMultiplier`, `unit_multiplier` at line 1 column 52",
         );
     }
 
@@ -681,7 +709,7 @@ mod tests {
                 current_limit: Some(RateLimit {
                     requests_per_unit: 3,
                     unit: LimitUnit::Hour.into(),
-                    name: String::new(),
+                    ..RateLimit::default()
                 }),
                 limit_remaining: remaining,
                 duration_until_reset: Some(Duration { seconds, nanos: 0 }),
@@ -718,6 +746,25 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_of_dynamic_metadata_have_no_point() {
+        for (number, expected) in [
+            (2.0, "2"),
+            (-3.0, "-3"),
+            (0.0, "0"),
+            (9_007_199_254_740_992.0, "9007199254740992"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (1.5, "1.5"),
+            (1e-7, "1e-7"),
+        ] {
+            let dynamic_metadata = Some(Struct::from(HashMap::from([("n".to_owned(), Value::from(number))])));
+            let response = RateLimitResponse { dynamic_metadata, ..RateLimitResponse::default() };
+            let body = render_response(&response).unwrap();
+            assert_eq!(String::from_utf8(body).unwrap(), format!(r#"{{"dynamicMetadata":{{"n":{expected}}}}}"#));
+        }
+    }
+
+    #[test]
     fn every_field_of_an_answer_is_written() {
         let quota = Quota {
             requests: 10,
@@ -736,8 +783,12 @@ mod tests {
         full.dynamic_metadata = Some(Struct::from(HashMap::from([("domain".to_owned(), Value::from("shop"))])));
         full.quota = Some(quota.clone());
         full.statuses[0].quota = Some(quota);
-        full.statuses[0].current_limit =
-            Some(RateLimit { requests_per_unit: 3, unit: LimitUnit::Week.into(), name: "weekly".to_owned() });
+        full.statuses[0].current_limit = Some(RateLimit {
+            requests_per_unit: 3,
+            unit: LimitUnit::Week.into(),
+            name: "weekly".to_owned(),
+            unit_multiplier: Some(2.into()),
+        });
 
         let quota = json!({"requests": 10, "validUntil": "2041-01-01T00:00:00+00:00", "id": "q"});
         assert_eq!(
@@ -746,7 +797,7 @@ mod tests {
                 "overallCode": "OK",
                 "statuses": [{
                     "code": "OK",
-                    "currentLimit": {"requestsPerUnit": 3, "unit": "WEEK", "name": "weekly"},
+                    "currentLimit": {"requestsPerUnit": 3, "unit": "WEEK", "name": "weekly", "unitMultiplier": 2},
                     "limitRemaining": 1,
                     "durationUntilReset": "1s",
                     "quota": quota,

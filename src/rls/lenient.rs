@@ -5,14 +5,15 @@
 //! byte is read as its own character. A text that contains such a character is encoded again, byte by byte. [ky-6] Not
 //! here: other mistakes of a request (convert.rs).
 
-use prost::encode_length_delimiter;
-use weir_protobuf::{Content, FIELDS_MAX, field};
+use weir_protobuf::FIELDS_MAX;
 
-use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
-use super::spelling::{Length, Out, spell};
+use super::request::Request;
+use super::spelling::{plain, spell};
 
 /// The most bytes by which the texts of a request may grow in total, when bytes that are not UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
+/// Ends each text in the list of encoded texts. It is in no text of UTF-8.
+const END: u8 = 0xff;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -24,7 +25,7 @@ pub enum Unreadable {
     Growth(usize),
 }
 
-/// Decodes a request. If some texts are not UTF-8, `texts` receives its message with these texts replaced.
+/// Decodes a request. `texts` receives the texts that are not UTF-8, encoded, because the request borrows them.
 ///
 /// # Errors
 /// When the bytes are not a request, or have too many bytes that are not UTF-8 in domain, keys and values.
@@ -32,97 +33,27 @@ pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
     }
-    let length = TextMessage::Request.length(bytes).ok_or(Unreadable::Malformed)?;
-    let growth = length.saturating_sub(bytes.len());
+    let mut growth = 0;
+    let mut encode = |text: &'a [u8]| {
+        if plain(text).is_none() {
+            let start = texts.len();
+            spell(text, texts);
+            growth += (texts.len() - start).saturating_sub(text.len());
+            texts.push(END);
+        }
+        if growth > GROWTH_BYTES_MAX {
+            // The rest is only counted.
+            texts.clear();
+        }
+        Some("")
+    };
+    Request::with_texts(bytes, &mut encode).ok_or(Unreadable::Malformed)?;
     if growth > GROWTH_BYTES_MAX {
         return Err(Unreadable::Growth(growth));
     }
-    texts.reserve_exact(length);
-    TextMessage::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TextMessage {
-    Request,
-    Descriptor,
-    Entry,
-}
-
-enum FieldKind {
-    TextMessage(TextMessage),
-    Text,
-    Other,
-}
-
-impl TextMessage {
-    const fn field(self, number: u64) -> FieldKind {
-        match (self, number) {
-            (Self::Request, 2) => FieldKind::TextMessage(Self::Descriptor),
-            (Self::Descriptor, 1) => FieldKind::TextMessage(Self::Entry),
-            (Self::Request, 1) | (Self::Entry, 1 | 2) => FieldKind::Text,
-            _ => FieldKind::Other,
-        }
-    }
-
-    const fn parts_max(self) -> usize {
-        match self {
-            Self::Request => DESCRIPTORS_KEPT_MAX,
-            Self::Descriptor | Self::Entry => ENTRIES_KEPT_MAX,
-        }
-    }
-
-    /// The length of the output of [`write`](Self::write).
-    fn length(self, bytes: &[u8]) -> Option<usize> {
-        let mut length = Length(0);
-        self.write(bytes, &mut length)?;
-        Some(length.0)
-    }
-
-    /// Writes the message with its texts as UTF-8 and all other fields unchanged, up to the first part that is not read. None if the
-    /// bytes are not a message.
-    fn write(self, mut bytes: &[u8], to: &mut dyn Out) -> Option<()> {
-        let mut parts_left = self.parts_max();
-        let mut fields_left = FIELDS_MAX;
-        while !bytes.is_empty() {
-            fields_left = fields_left.checked_sub(1)?;
-            let before = bytes;
-            let (number, content) = field(&mut bytes)?;
-            let own = &before[..before.len() - bytes.len()];
-            // The tag ends at the first byte without a continuation bit.
-            let tag = &own[..=own.iter().position(|byte| byte & 0x80 == 0)?];
-            match (content, self.field(number)) {
-                (Content::Bytes(content), FieldKind::TextMessage(part)) if parts_left > 0 => {
-                    parts_left -= 1;
-                    put_head(tag, part.length(content)?, to);
-                    part.write(content, to)?;
-                }
-                // Neither this part nor anything after it is read.
-                (Content::Bytes(_), FieldKind::TextMessage(_)) => {
-                    to.put(own);
-                    break;
-                }
-                (Content::Bytes(content), FieldKind::Text) => {
-                    let mut length = Length(0);
-                    spell(content, &mut length);
-                    put_head(tag, length.0, to);
-                    spell(content, to);
-                }
-                _ => to.put(own),
-            }
-        }
-        Some(())
-    }
-}
-
-/// Writes the tag and the length of a field.
-fn put_head(tag: &[u8], length: usize, to: &mut dyn Out) {
-    let mut head = [0; 10];
-    let mut left = &mut head[..];
-    // A length has at most ten bytes.
-    let _ = encode_length_delimiter(length, &mut left);
-    let unused = left.len();
-    to.put(tag);
-    to.put(&head[..head.len() - unused]);
+    let mut encoded = texts.split(|byte| *byte == END);
+    let mut text = |text: &'a [u8]| plain(text).or_else(|| str::from_utf8(encoded.next()?).ok());
+    Request::with_texts(bytes, &mut text).ok_or(Unreadable::Malformed)
 }
 
 #[cfg(test)]
@@ -131,6 +62,7 @@ mod tests {
 
     use super::super::proto::rate_limit_descriptor::Entry;
     use super::super::proto::{RateLimitDescriptor, RateLimitRequest};
+    use super::super::request::DESCRIPTORS_KEPT_MAX;
     use super::super::spelling::{SPELT_BYTES_MAX, respelt};
     use super::*;
 

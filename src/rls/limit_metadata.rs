@@ -43,11 +43,14 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Value {
     if let Some(limit) = &descriptor.limit {
         let unit = RateLimitUnit::try_from(limit.unit).map_or("UNKNOWN", |unit| unit.as_str_name());
         // Protobuf's text form omits a field of 0.
-        let limit = match limit.requests_per_unit {
+        let mut shown = match limit.requests_per_unit {
             0 => format!("unit:{unit}"),
             requests => format!("requests_per_unit:{requests}  unit:{unit}"),
         };
-        fields.insert("limit".to_owned(), text(&limit));
+        if let Some(count) = limit.unit_multiplier {
+            shown.push_str(&format!("  unit_multiplier:{{value:{}}}", count.value));
+        }
+        fields.insert("limit".to_owned(), text(&shown));
     }
     if let Some(hits) = descriptor.hits_addend {
         // Bounded to 32 bits before, so a double is exact.

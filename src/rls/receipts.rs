@@ -1,14 +1,14 @@
 //! Receipts of holds as callers keep them: their text, their place in an answer, and their place in a request. [hd-4]
 //!
-//! A text is a version, a dot, and base64 of the charges. It is not secret and has no signature: a forged receipt can
-//! do only what a refund can do. Not here: what a receipt settles (limiter).
+//! A text is a version, a dot, and base64 of the charges. It is not secret and has no signature: a receipt that is made by hand
+//! gives back hits, as a refund does, and takes out permits of others. Not here: what a receipt settles (limiter).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use pbjson_types::value::Kind;
 use prost::encoding::{decode_varint, encoded_len_varint};
-use weir_engine::{Hits, Receipt};
-use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
+use weir_engine::{Hits, Receipt, Window};
+use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 
 use super::convert::{Invalid, Problem};
 use super::proto::RateLimitResponse;
@@ -16,10 +16,12 @@ use super::request::Request;
 
 /// The value of the entry that returns a receipt if the caller has no receipt.
 pub const NONE: &str = "none";
-/// The beginning of a text. Another format of the rest gets another version.
+/// The beginning of a text. Another format of the rest gets another version, with one exception: charges of [`IS_OVERRIDDEN`]
+/// came later. An earlier weir refuses a receipt with such a charge.
 const VERSION: &str = "1.";
-/// The most bytes of a charge: its key, its store with the number of a process, its hits, its time and its mark.
-const CHARGE_BYTES_MAX: usize = 8 + 1 + 8 + 5 + 8 + 8;
+/// The most bytes of a charge: its key, its store with the number of a process, its hits, its time, its mark and the window of its
+/// override.
+const CHARGE_BYTES_MAX: usize = 8 + 1 + 8 + 5 + 8 + 8 + 7;
 /// The longest text, in bytes. [hd-4]
 pub const TEXT_BYTES_MAX: usize = VERSION.len() + (HOLDS_MAX * CHARGE_BYTES_MAX * 4).div_ceil(3);
 /// Times and marks are smaller, like all numbers of decisions. [ar-2]
@@ -28,6 +30,11 @@ const NUMBERS: u64 = 1 << 53;
 const SHARED: u8 = 0;
 const PER_SECOND: u8 = 1;
 const PROCESS: u8 = 2;
+/// Bits beside the store: whether an override gave the limit its window, which is then the last number; and the position of the
+/// limit in its rule.
+const IS_OVERRIDDEN: u8 = 0x80;
+const POSITION: u8 = 0x70;
+const POSITION_SHIFT: u32 = 4;
 
 /// The key of the only field of a receipt's metadata.
 const FIELD: &str = "receipt";
@@ -56,18 +63,22 @@ fn put_text(bytes: &[u8], out: &mut Vec<u8>) {
 
 fn charge_bytes(holds: &[HeldCharge]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(holds.len() * CHARGE_BYTES_MAX);
-    for HeldCharge { key, store, receipt } in holds {
+    for HeldCharge { key, store, receipt, overridden } in holds {
+        let more = overridden.map_or(0, |one| IS_OVERRIDDEN | one.position << POSITION_SHIFT & POSITION);
         bytes.extend_from_slice(&key.to_be_bytes());
         match store {
-            HeldIn::Shared => bytes.push(SHARED),
-            HeldIn::PerSecond => bytes.push(PER_SECOND),
+            HeldIn::Shared => bytes.push(SHARED | more),
+            HeldIn::PerSecond => bytes.push(PER_SECOND | more),
             HeldIn::Process(process) => {
-                bytes.push(PROCESS);
+                bytes.push(PROCESS | more);
                 bytes.extend_from_slice(&process.to_be_bytes());
             }
         }
         for number in [receipt.hits.into(), receipt.at, receipt.mark] {
             put_varint(number, &mut bytes);
+        }
+        if let Some(one) = overridden {
+            put_varint(one.window.us(), &mut bytes);
         }
     }
     bytes
@@ -102,9 +113,9 @@ pub fn parse(text: &str) -> Option<Vec<HeldCharge>> {
 
 fn charge(rest: &mut &[u8]) -> Option<HeldCharge> {
     let key = fixed(rest)?;
-    let (&store, others) = rest.split_first()?;
+    let (&first, others) = rest.split_first()?;
     *rest = others;
-    let store = match store {
+    let store = match first & !(IS_OVERRIDDEN | POSITION) {
         SHARED => HeldIn::Shared,
         PER_SECOND => HeldIn::PerSecond,
         PROCESS => HeldIn::Process(fixed(rest)?),
@@ -113,7 +124,13 @@ fn charge(rest: &mut &[u8]) -> Option<HeldCharge> {
     let mut number = || decode_varint(rest).ok().filter(|number| *number < NUMBERS);
     let hits = Hits::try_from(number()?).ok().filter(|hits| *hits > 0)?;
     let receipt = Receipt { hits, at: number()?, mark: number()? };
-    Some(HeldCharge { key, store, receipt })
+    let position = (first & POSITION) >> POSITION_SHIFT;
+    let overridden = match first & IS_OVERRIDDEN {
+        0 if position > 0 => return None,
+        0 => None,
+        _ => Some(OverriddenLimit { position, window: Window::from_micros(number()?).ok()? }),
+    };
+    Some(HeldCharge { key, store, receipt, overridden })
 }
 
 fn fixed(rest: &mut &[u8]) -> Option<u64> {
@@ -142,6 +159,7 @@ pub fn take(
     for (i, descriptor) in request.descriptors.iter_mut().enumerate() {
         let Some(j) = descriptor.entries.iter().position(|entry| entry.key == receipt_key) else { continue };
         let value = descriptor.entries.remove(j).value;
+        descriptor.receipt_at = u8::try_from(j).ok();
         let refused = |reason| {
             Err(Invalid { field: format!("descriptors[{i}].entries[{j}].value"), problem: Problem::Receipt(reason) })
         };
@@ -237,8 +255,9 @@ pub fn add_to_json(body: &mut Vec<u8>, holds: &[HeldCharge]) {
 mod tests {
     use prost::Message as _;
     use smallvec::smallvec;
-    use weir_engine::Entry;
+    use weir_engine::{Entry, Unit};
 
+    use super::super::convert::{Bounds, query};
     use super::super::request::Descriptor;
     use super::*;
 
@@ -246,15 +265,23 @@ mod tests {
     const KEY: &str = "hold";
 
     fn hold(key: u64, store: HeldIn, hits: Hits) -> HeldCharge {
-        HeldCharge { key, store, receipt: Receipt { hits, at: 1_700_000_000_000_000, mark: 472_222 } }
+        let receipt = Receipt { hits, at: 1_700_000_000_000_000, mark: 472_222 };
+        HeldCharge { key, store, receipt, overridden: None }
     }
 
     #[test]
     fn a_text_is_read_as_it_was_written() {
         let stores = [HeldIn::Shared, HeldIn::PerSecond, HeldIn::Process(u64::MAX)];
-        let some: Vec<_> = stores.into_iter().map(|store| hold(7, store, 2_000)).collect();
+        let mut some: Vec<_> = stores.into_iter().map(|store| hold(7, store, 2_000)).collect();
+        let longest = Unit::Year.window().us() + Unit::Day.window().us();
+        let overridden = [(0, 1_000), (7, longest)]
+            .map(|(position, us)| Some(OverriddenLimit { position, window: Window::from_micros(us).unwrap() }));
+        let more =
+            overridden.iter().flat_map(|&overridden| some.iter().map(move |hold| HeldCharge { overridden, ..*hold }));
+        some.extend(more.collect::<Vec<_>>());
         let largest = Receipt { hits: u32::MAX, at: NUMBERS - 1, mark: NUMBERS - 1 };
-        let largest = HeldCharge { key: u64::MAX, store: HeldIn::Process(u64::MAX), receipt: largest };
+        let largest =
+            HeldCharge { key: u64::MAX, store: HeldIn::Process(u64::MAX), receipt: largest, overridden: overridden[1] };
         for holds in [&some[..], &[largest; HOLDS_MAX]] {
             let text = text(holds);
             assert_eq!(parse(&text).as_deref(), Some(holds), "{text}");
@@ -270,7 +297,7 @@ mod tests {
         let of = |bytes: &[u8]| format!("1.{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
         let key = [0; 8];
         let with = |rest: &[u8]| of(&[&key[..], rest].concat());
-        assert!(parse(&with(&[0, 1, 0, 0])).is_some());
+        assert!(parse(&with(&[0, 1, 0, 0])).is_some() && parse(&with(&[0x80, 1, 0, 0, 0xe8, 0x07])).is_some());
         for bad in [
             "",
             "none",
@@ -282,6 +309,12 @@ mod tests {
             &format!("{good} "),
             &with(&[3, 1, 0, 0]),
             &with(&[0, 0, 0, 0]),
+            // A window, none, and one of 999 us.
+            &with(&[0x80, 1, 0, 0]),
+            &with(&[0x80, 1, 0, 0, 0xe7, 0x07]),
+            &with(&[0x83, 1, 0, 0, 0xe8, 0x07]),
+            // The position of a limit that no override has.
+            &with(&[0x10, 1, 0, 0]),
             &with(&[0, 1, 0]),
             &with(&[2, 1, 0, 0]),
             &with(&[0, 0xff, 0xff, 0xff, 0xff, 0x1f, 0, 0]),
@@ -318,6 +351,21 @@ mod tests {
             assert_eq!(request, sent, "an entry like any other");
             assert_eq!(take(&mut request, KEY, |domain| domain == "shop").unwrap().map(|settle| *settle), expected);
             assert!(request.descriptors.iter().flat_map(|one| &one.entries).all(|entry| entry.key == "user"));
+        }
+    }
+
+    #[test]
+    fn an_error_behind_a_receipt_names_the_entry_as_it_was_sent() {
+        let bounds = Bounds { descriptors: 1, entries: 2, domain_bytes: 9, key_bytes: 9, value_bytes: 3, hits: 1 };
+        for (entries, place) in [
+            (smallvec![Entry { key: KEY, value: NONE }, Entry { key: "user", value: "anna" }], 1),
+            (smallvec![Entry { key: "user", value: "anna" }, Entry { key: KEY, value: NONE }], 0),
+        ] {
+            let descriptors = smallvec![Descriptor { entries, ..Descriptor::default() }];
+            let mut request = Request { domain: "shop", descriptors, ..Request::default() };
+            take(&mut request, KEY, |_| true).unwrap();
+            let refused = query(&request, &bounds).unwrap_err();
+            assert_eq!(refused.field, format!("descriptors[0].entries[{place}].value"));
         }
     }
 

@@ -31,6 +31,9 @@ pub struct Request<'a> {
     pub descriptors_left_out: u32,
     /// The hits of the request; 0 means 1.
     pub hits_addend: u32,
+    /// The number of a field in a limit that weir does not know; 0 if there is none. Such a field may change what the
+    /// limit means.
+    pub unknown_limit_field: u32,
 }
 
 /// A `RateLimitDescriptor` with borrowed texts.
@@ -45,6 +48,8 @@ pub struct Descriptor<'a> {
     pub hits_addend: Option<u64>,
     /// Whether the hits are given back.
     pub is_negative_hits: bool,
+    /// Where the entry with a receipt was that is no longer in `entries`. Errors count it.
+    pub receipt_at: Option<u8>,
 }
 
 impl<'a> Request<'a> {
@@ -56,21 +61,17 @@ impl<'a> Request<'a> {
         if bytes.len() > BYTES_LOOKED_AT_MAX || may_need_spelling(bytes) {
             Self::read_plain(bytes)
         } else {
-            Self::read_spelt(bytes)
+            Self::with_texts(bytes, &mut |text| str::from_utf8(text).ok())
         }
     }
 
     #[cold]
     fn read_plain(bytes: &'a [u8]) -> Option<Self> {
-        Self::with_texts(bytes, plain)
+        Self::with_texts(bytes, &mut |text| plain(text))
     }
 
-    /// Reads a request whose texts are already UTF-8. None if the bytes are not a message.
-    pub(super) fn read_spelt(bytes: &'a [u8]) -> Option<Self> {
-        Self::with_texts(bytes, |text| str::from_utf8(text).ok())
-    }
-
-    fn with_texts(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
+    /// Reads a request, with what `text` returns for the bytes of each text. None if the bytes are not a message.
+    pub(super) fn with_texts(mut bytes: &'a [u8], text: &mut impl FnMut(&'a [u8]) -> Option<&'a str>) -> Option<Self> {
         let mut request = Self::default();
         let mut fields_left = FIELDS_MAX;
         while !bytes.is_empty() {
@@ -87,7 +88,7 @@ impl<'a> Request<'a> {
                         }
                         _ => {}
                     }
-                    request.descriptors.push(Descriptor::read(part, text)?);
+                    request.descriptors.push(Descriptor::read(part, text, &mut request.unknown_limit_field)?);
                 }
                 // protobuf uses the lower bits of a longer number.
                 (3, Content::Number(hits)) => request.hits_addend = (hits & 0xffff_ffff) as u32,
@@ -114,12 +115,16 @@ impl<'a> Request<'a> {
 
     pub fn of(message: &'a RateLimitRequest) -> Self {
         let descriptors = message.descriptors.iter().map(Descriptor::of).collect();
-        Self { domain: &message.domain, descriptors, descriptors_left_out: 0, hits_addend: message.hits_addend }
+        Self { domain: &message.domain, descriptors, hits_addend: message.hits_addend, ..Self::default() }
     }
 }
 
 impl<'a> Descriptor<'a> {
-    fn read(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
+    fn read(
+        mut bytes: &'a [u8],
+        text: &mut impl FnMut(&'a [u8]) -> Option<&'a str>,
+        unknown_limit_field: &mut u32,
+    ) -> Option<Self> {
         let mut descriptor = Self::default();
         let mut fields_left = FIELDS_MAX;
         while !bytes.is_empty() {
@@ -131,7 +136,12 @@ impl<'a> Descriptor<'a> {
                 }
                 (1, Content::Bytes(part)) => descriptor.entries.push(entry(part, text)?),
                 // A message may come in several parts.
-                (2, Content::Bytes(part)) => descriptor.limit.get_or_insert_default().merge(part).ok()?,
+                (2, Content::Bytes(part)) => {
+                    descriptor.limit.get_or_insert_default().merge(part).ok()?;
+                    if let Some(number) = unknown_field(part) {
+                        *unknown_limit_field = number;
+                    }
+                }
                 (3, Content::Bytes(part)) => descriptor.hits_addend.get_or_insert_default().merge(part).ok()?,
                 (4, Content::Number(is_negative)) => descriptor.is_negative_hits = is_negative != 0,
                 (1..=4, _) => return None,
@@ -148,11 +158,24 @@ impl<'a> Descriptor<'a> {
             limit: message.limit,
             hits_addend: message.hits_addend.as_ref().map(|hits| hits.value),
             is_negative_hits: message.is_negative_hits,
+            receipt_at: None,
         }
     }
 }
 
-fn entry<'a>(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str>) -> Option<Entry<'a>> {
+/// The number of the first field of a limit that [`RateLimitOverride`] does not have.
+fn unknown_field(mut limit: &[u8]) -> Option<u32> {
+    const KNOWN_MAX: u64 = 3;
+    while !limit.is_empty() {
+        let (number, _) = field(&mut limit)?;
+        if number > KNOWN_MAX {
+            return u32::try_from(number).ok();
+        }
+    }
+    None
+}
+
+fn entry<'a>(mut bytes: &'a [u8], text: &mut impl FnMut(&'a [u8]) -> Option<&'a str>) -> Option<Entry<'a>> {
     let mut entry = Entry { key: "", value: "" };
     let mut fields_left = FIELDS_MAX;
     while !bytes.is_empty() {
@@ -174,7 +197,7 @@ mod tests {
 
     fn full() -> RateLimitRequest {
         let entry = |key: &str, value: &str| WireEntry { key: key.to_owned(), value: value.to_owned() };
-        let limit = RateLimitOverride { requests_per_unit: 1 << 20, unit: 3 };
+        let limit = RateLimitOverride { requests_per_unit: 1 << 20, unit: 3, unit_multiplier: Some(90.into()) };
         let descriptor = RateLimitDescriptor {
             entries: vec![entry("user", "ann"), entry("path", "/\u{e4}"), entry("", "")],
             limit: Some(limit),
@@ -195,7 +218,19 @@ mod tests {
     fn compare(bytes: &[u8]) {
         let message = RateLimitRequest::decode(bytes);
         let message = message.as_ref().ok().map(Request::of);
-        assert_eq!(Request::read(bytes), message, "{bytes:02x?}");
+        // The generated decoder drops unknown fields.
+        let read = Request::read(bytes).map(|read| Request { unknown_limit_field: 0, ..read });
+        assert_eq!(read, message, "{bytes:02x?}");
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_found_in_limits_only() {
+        let unknown = |bytes: &[u8]| Request::read(bytes).expect("a request").unknown_limit_field;
+        assert_eq!(unknown(&full().encode_to_vec()), 0);
+        // A limit of 5 in one SECOND, and then the field 4, or 900 in a second part of the limit.
+        assert_eq!(unknown(b"\x12\x08\x12\x06\x08\x05\x10\x01\x20\x07"), 4);
+        assert_eq!(unknown(b"\x12\x0b\x12\x04\x08\x05\x10\x01\x12\x03\xa0\x38\x07"), 900);
+        assert_eq!(unknown(b"\x12\x02\x28\x01\x28\x01"), 0, "of a descriptor and of a request");
     }
 
     #[test]

@@ -2,22 +2,18 @@
 
 use std::fmt::Write as _;
 
-use weir_engine::{Limit, PolicySet, Role, Rule};
+use weir_engine::{Limit, Role, Rule};
 
-/// One line for each limit, in the order of the rules; a rule without limits has one line too.
+/// Adds one line for each limit of a rule, or one for a rule without limits.
 ///
 /// ```text
 /// shop.tenant.path_/pay: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
 /// ```
-pub fn render(policies: &PolicySet) -> String {
-    let mut text = String::new();
-    for rule in policies.rules() {
-        if rule.limits.is_empty() {
-            add_line(&mut text, rule, None);
-        }
-        rule.limits.iter().for_each(|limit| add_line(&mut text, rule, Some(limit)));
+pub fn add_rule(text: &mut String, rule: &Rule) {
+    if rule.limits.is_empty() {
+        add_line(text, rule, None);
     }
-    text
+    rule.limits.iter().for_each(|limit| add_line(text, rule, Some(limit)));
 }
 
 fn add_line(text: &mut String, rule: &Rule, limit: Option<&Limit>) {

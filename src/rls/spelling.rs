@@ -11,35 +11,13 @@ const BYTES: u32 = 0x10_ff00;
 /// value.
 pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
-pub(super) trait Out {
-    fn put(&mut self, bytes: &[u8]);
-}
-
-impl Out for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-pub(super) struct Length(pub(super) usize);
-
-impl Out for Length {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0 += bytes.len();
-    }
-}
-
-/// Writes bytes as a text: UTF-8 unchanged, and each other byte as its character. A character in the input that
-/// represents a byte is written as four encoded bytes. So different bytes give different texts. [ky-6]
-pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
-    if plain(bytes).is_some() {
-        to.put(bytes);
-        return;
-    }
+/// Writes bytes that are not [`plain`] as a text: UTF-8 unchanged, and each other byte as its character. A character in the input
+/// that represents a byte is written as four encoded bytes. So different bytes give different texts. [ky-6]
+pub(super) fn spell(bytes: &[u8], to: &mut Vec<u8>) {
     if bytes.len() > SPELT_BYTES_MAX {
         put_byte(0, to);
         for byte in Sha256::digest(bytes) {
-            to.put(format!("{byte:02x}").as_bytes());
+            to.extend_from_slice(format!("{byte:02x}").as_bytes());
         }
         return;
     }
@@ -50,23 +28,31 @@ pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
             if stands_for_byte(character) {
                 octets.iter().for_each(|&octet| put_byte(octet, to));
             } else {
-                to.put(octets);
+                to.extend_from_slice(octets);
             }
         }
         chunk.invalid().iter().for_each(|&byte| put_byte(byte, to));
     }
 }
 
-fn put_byte(byte: u8, to: &mut dyn Out) {
+fn put_byte(byte: u8, to: &mut Vec<u8>) {
     if let Some(character) = char::from_u32(BYTES + u32::from(byte)) {
-        to.put(character.encode_utf8(&mut [0; 4]).as_bytes());
+        to.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
     }
 }
 
 /// The text of these bytes, if it needs no encoding.
 pub fn plain(bytes: &[u8]) -> Option<&str> {
-    let text = str::from_utf8(bytes).ok()?;
-    (!may_need_spelling(bytes) || !text.chars().any(stands_for_byte)).then_some(text)
+    // Looks for such a character first: a long text that has one is not checked as a whole.
+    if may_need_spelling(bytes) && bytes.windows(4).any(is_encoded_byte) {
+        return None;
+    }
+    str::from_utf8(bytes).ok()
+}
+
+/// Whether these bytes are a character that represents a byte.
+fn is_encoded_byte(bytes: &[u8]) -> bool {
+    bytes[0] == 0xf4 && str::from_utf8(bytes).is_ok_and(|text| text.chars().any(stands_for_byte))
 }
 
 /// Whether these bytes may contain a character that represents a byte. Every such character begins with 0xf4.
@@ -97,6 +83,9 @@ mod tests {
     use super::*;
 
     fn text(bytes: &[u8]) -> String {
+        if let Some(text) = plain(bytes) {
+            return text.to_owned();
+        }
         let mut text = Vec::new();
         spell(bytes, &mut text);
         String::from_utf8(text).unwrap()

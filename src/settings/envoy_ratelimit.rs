@@ -446,7 +446,6 @@ impl<'a> Mapping<'a> {
                 let keys = bytes.max(CACHE_BYTES_MIN) / CACHE_BYTES_PER_KEY;
                 let keys = self.formed(CACHE[0], "deny_cache.max_keys", Form::Integer, &keys.to_string());
                 self.put(&CACHE, "deny_cache.max_keys", &keys.unwrap_or_default());
-                self.put(&CACHE, "deny_cache.until_window_end", "on");
             }
         }
     }

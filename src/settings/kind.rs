@@ -9,7 +9,7 @@ use weir_text::{duration, spell};
 use super::setting::{Kind, alternatives};
 use super::value::{
     RedisUrl, VALUE_BYTES_MAX, address, header_name, headers, host_names, host_port, integer, key_prefix, log_level,
-    name, pairs, redact, secret_url, shorten, switch, url, url_path, words,
+    name, pairs, secret_url, shorten, switch, url, url_path, words,
 };
 use super::{listen, statsd};
 
@@ -77,12 +77,23 @@ impl Kind {
         }
     }
 
-    /// The value for an error message. None if it is secret.
+    /// Whether a value can hold a secret, so that no error prints it. The address of a server can have a login or a key,
+    /// in any part of a misspelled text.
+    const fn is_secret(&self) -> bool {
+        matches!(
+            self,
+            Self::Secret
+                | Self::Headers
+                | Self::RedisUrl
+                | Self::Url
+                | Self::SecretUrl
+                | Self::HostPort
+                | Self::Origins { .. }
+        )
+    }
+
+    /// The value for an error message. None if it can hold a secret.
     pub(super) fn show(&self, text: &str) -> Option<String> {
-        match self {
-            Self::Secret | Self::SecretUrl | Self::Headers => None,
-            Self::RedisUrl => Some(shorten(&redact(text))),
-            _ => Some(shorten(text)),
-        }
+        (!self.is_secret()).then(|| shorten(text))
     }
 }

@@ -29,6 +29,7 @@ const YAML: Options = Options {
     is_compatible: false,
     joined_key: "",
     written_max: 20_000,
+    flow_marks_max: 20_000,
     values_max: 20_000,
     aliased_bytes_max: 1 << 20,
     depth_max: 8,
@@ -190,7 +191,10 @@ impl Layer {
                 None => NO_SUCH_SETTING.to_owned(),
             }
         };
-        self.problems.push(Problem { origin: origin.to_owned(), name: Some(shorten(name)), value: None, reason });
+        // A name of other characters is not printed: it may be the beginning of a URL with a secret.
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+        let name = is_name.then(|| shorten(name));
+        self.problems.push(Problem { origin: origin.to_owned(), name, value: None, reason });
     }
 
     fn unknown_variable(&mut self, variable: &str) {

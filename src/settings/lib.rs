@@ -56,16 +56,23 @@ pub use value::{
 use weir_engine::arith::Fraction;
 use weir_engine::words::printable;
 use weir_engine::{Mode, OnError};
+use weir_lifecycle::MemoryPart;
 pub use xds::{Xds, XdsTls};
 
 /// The memory of a request on a gRPC connection, besides its message, in bytes.
 const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
+/// What a state of one number and its key take in memory (docs/running.md).
+const KEY_BYTES: usize = 128;
+/// The least number of states that have room.
+const KEYS_MIN: usize = 1_024;
 
 settings! {
     /// All settings. `Debug` prints no secret.
     ///
     /// Bounds and defaults are beside the fields, and in docs/configuration.md.
     pub struct Settings {
+        /// What weir was started as.
+        program: Program;
         /// Where weir listens.
         listen: Listen;
         /// what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of
@@ -127,6 +134,23 @@ settings! {
     }
 }
 
+/// What weir was started as. No setting: the name of the program decides it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Program {
+    #[default]
+    Weir,
+    /// A replacement of envoyproxy/ratelimit.
+    Ratelimit,
+}
+
+impl group::Group for Program {
+    const ENTRIES: &'static [group::Entry] = &[];
+
+    fn read(_: &Merged) -> Result<Self, Problem> {
+        Ok(Self::default())
+    }
+}
+
 choice! {
     /// The values of `admin.endpoints`.
     pub enum Endpoints {
@@ -170,8 +194,9 @@ settings! {
         /// how many bytes of requests and responses weir holds for one gRPC connection
         connection_held_bytes: usize = "grpc.connection_held_bytes",
             Kind::integer(65_536, 1 << 32, "bytes"), Is("8388608");
-        /// how many bytes of requests and responses weir holds for all gRPC connections
-        held_bytes: usize = "grpc.held_bytes", Kind::integer(65_536, 1 << 40, "bytes"), Is("33554432");
+        /// how many bytes of requests and responses weir holds for all gRPC connections; 0 takes an eighth of the memory
+        /// that the process may use, at most 32 MiB
+        held_bytes: usize = "grpc.held_bytes", Kind::integer(0, 1 << 40, "bytes"), Is("0");
     }
 }
 
@@ -204,12 +229,19 @@ settings! {
         dot_files: bool = "policies.dot_files", Kind::Switch, Is("off");
         /// whether files beside the directory that have its name, a dot and an ending are policies too
         beside: bool = "policies.beside", Kind::Switch, Is("off");
+        /// the most bytes of a policy file, aliases written out; a 128th of the memory of the process, at most 32 MiB
+        file_bytes: Option<usize> = "policies.file_bytes", Kind::integer(65_536, 1 << 30, "bytes"), Unset;
+        /// the most bytes of all policy files; a 32nd of the memory of the process, at most 256 MiB. One descriptor is
+        /// allowed for each 256 bytes
+        total_bytes: Option<usize> = "policies.total_bytes", Kind::integer(65_536, 1 << 32, "bytes"), Unset;
         /// whether the directory may be missing or without policies; every request passes then
         allow_empty: bool = "policies.allow_empty", Kind::Switch, Is("off");
         /// policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse
         compatible: bool = "policies.compatible", Kind::Switch, Is("off");
         /// files that name the same domain are joined; off, the second one is an error
         merge_domains: bool = "policies.merge_domains", Kind::Switch, Is("off");
+        /// a wrong file keeps the last policies of its domain only, and other files change; off, of all domains
+        isolate: bool = "policies.isolate", Kind::Switch, Is("off");
     }
 }
 
@@ -254,6 +286,8 @@ settings! {
         remaining_header: String = "response.remaining_header", Kind::HeaderName, Is("RateLimit-Remaining");
         /// the name of the header with the seconds until the limit is reset
         reset_header: String = "response.reset_header", Kind::HeaderName, Is("RateLimit-Reset");
+        /// a window of several units as a unit and a multiplier, which Envoy knows from 1.40
+        unit_multiplier: bool = "response.unit_multiplier", Kind::Switch, Is("off");
     }
 }
 
@@ -288,7 +322,7 @@ impl Response {
 settings! {
     /// The memory store.
     pub struct Memory {
-        /// how many states the memory store keeps before it evicts
+        /// how many states the memory store keeps before it evicts; fewer if a quarter of the memory of the process has no room for so many
         max_keys: usize = "memory.max_keys", Kind::integer(64, 1_000_000_000, "keys"), Is("1000000");
     }
 }
@@ -300,8 +334,8 @@ settings! {
         max_age: Duration = "deny_cache.max_age", Kind::duration(Duration::ZERO, secs(60)), Is("1s");
         /// how many keys can have a denial in the cache
         max_keys: usize = "deny_cache.max_keys", Kind::integer(1, 10_000_000, "keys"), Is("65536");
-        /// keeps a denial until the window of its limit ends, in place of deny_cache.max_age, and counts lookups
-        until_window_end: bool = "deny_cache.until_window_end", Kind::Switch, Is("off");
+        /// no effect; the next version refuses it
+        until_window_end: Option<bool> = "deny_cache.until_window_end", Kind::Switch, Unset;
     }
 }
 
@@ -490,12 +524,33 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
+    /// What weir reserves for the largest request.
+    const fn largest_request_bytes(&self) -> usize {
+        self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES
+    }
+
+    /// How many bytes weir reserves for all gRPC connections, if the process may use `memory_limit` bytes: the setting, or a part of the limit that
+    /// has room for the largest request.
+    pub fn grpc_held_bytes(&self, memory_limit: u64) -> usize {
+        match self.grpc.held_bytes {
+            0 => MemoryPart::GRPC_HELD.of(memory_limit).max(self.largest_request_bytes()),
+            bytes => bytes,
+        }
+    }
+
+    /// How many states the memory store keeps, if the process may use `memory_limit` bytes: as many as the setting, or as have room.
+    pub fn memory_keys(&self, memory_limit: u64) -> usize {
+        let room = MemoryPart::KEYS.of(memory_limit) / KEY_BYTES;
+        self.memory.max_keys.min(room.max(KEYS_MIN))
+    }
+
     /// Reports settings that are valid separately but contradict each other, at the place of the later one.
     fn contradictions(&self, problems: &mut ProblemList<'_>) {
         self.listen.contradictions(problems);
         // A connection must be able to hold its largest request.
-        let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
-        if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
+        let largest = self.largest_request_bytes();
+        let is_total_less = (1..self.grpc.connection_held_bytes).contains(&self.grpc.held_bytes);
+        if self.grpc.connection_held_bytes < largest || is_total_less {
             let (name, value, least) = if self.grpc.connection_held_bytes < largest {
                 let reason = format!("limits.request_bytes = {} needs at least {largest}", self.limits.request_bytes);
                 ("grpc.connection_held_bytes", self.grpc.connection_held_bytes, reason)
@@ -509,7 +564,7 @@ impl Settings {
             let reason = "response.ietf_headers = on sets a header of this name".to_owned();
             problems.add_with_value(name, Some(value.to_owned()), reason);
         }
-        self.policies.xds.contradictions(self.policies.source, problems);
+        self.policies.xds.contradictions(&self.policies, problems);
         self.redis.contradictions(problems);
         self.tracing.contradictions(problems);
         self.metrics.export.contradictions(&self.tracing, problems);

@@ -171,9 +171,11 @@ pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
 /// Origins of web pages, separated by commas, as browsers send them. Letter case is ignored.
 pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
     let origins = text.split(',').map(str::trim).filter(|_| !text.is_empty());
-    origins
-        .map(|origin| {
-            let not_one = || format!("{origin:?} is not an origin such as https://console.example");
+    (1..)
+        .zip(origins)
+        .map(|(number, origin)| {
+            // Not quoted, because a URL can have a login.
+            let not_one = || format!("number {number} is not an origin such as https://console.example");
             let url = value::url(origin).map_err(|_| not_one())?;
             let (scheme, authority) = (url.scheme_str().unwrap_or_default(), url.authority().ok_or_else(not_one)?);
             let origin = origin.to_ascii_lowercase();
@@ -182,7 +184,7 @@ pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
             }
             let port = if scheme == "https" { ":443" } else { ":80" };
             if origin.ends_with(port) {
-                return Err(format!("{origin:?}: leave {port} out, as browsers do"));
+                return Err(format!("number {number}: leave {port} out, as browsers do"));
             }
             Ok(origin)
         })

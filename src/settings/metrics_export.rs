@@ -42,9 +42,9 @@ impl MetricsExport {
         let path = url[authority..].find('/').map_or(url.len(), |at| authority + at);
         let base = match &url[path..] {
             "" | "/" => &url[..path],
-            _ => url.strip_suffix(TRACES_PATH).ok_or_else(|| {
-                format!("{TRACES_ENDPOINT} = {url:?} does not end with {TRACES_PATH}: set {ENDPOINT} too")
-            })?,
+            _ => url
+                .strip_suffix(TRACES_PATH)
+                .ok_or_else(|| format!("{TRACES_ENDPOINT} does not end with {TRACES_PATH}: set {ENDPOINT} too"))?,
         };
         Ok(Some(format!("{base}{METRICS_PATH}")))
     }
@@ -89,7 +89,7 @@ mod tests {
         let other = "tracing.otlp.endpoint=http://c:4318/spans";
         insta::assert_snapshot!(
             Settings::of_test(&[other, "metrics.exporter=otlp"]).unwrap_err(),
-            @r#"--set: metrics.otlp.endpoint: tracing.otlp.endpoint = "http://c:4318/spans" does not end with /v1/traces: set metrics.otlp.endpoint too"#
+            @"--set: metrics.otlp.endpoint: tracing.otlp.endpoint does not end with /v1/traces: set metrics.otlp.endpoint too"
         );
         assert!(Settings::of_test(&[other]).is_ok());
         assert!(

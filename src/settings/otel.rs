@@ -491,7 +491,7 @@ mod tests {
             (
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
                 "ftp://c",
-                "OTEL_EXPORTER_OTLP_ENDPOINT: tracing.otlp.endpoint = \"ftp://c/v1/traces\": not a URL such as \
+                "OTEL_EXPORTER_OTLP_ENDPOINT: tracing.otlp.endpoint: not a URL such as \
                  http://collector:4318",
             ),
             (

@@ -213,18 +213,17 @@ impl RedisServer {
 
     fn contradictions(&self, names: &Names, problems: &mut ProblemList<'_>) {
         let hosts = self.url.places(0).len();
-        let url = Some(self.url.to_string());
         match self.topology {
             Topology::Single if hosts > 1 => {
                 let reason = format!("several hosts: set {} to sentinel or cluster", names.topology);
-                problems.add_with_value(names.url, url, reason);
+                problems.add(names.url, reason);
             }
             Topology::Sentinel | Topology::Cluster if hosts == 0 => {
                 let reason = format!("a socket, but {} = {} needs hosts", names.topology, self.topology.name());
-                problems.add_with_value(names.url, url, reason);
+                problems.add(names.url, reason);
             }
             Topology::Cluster if self.url.database() != 0 => {
-                problems.add_with_value(names.url, url, "a cluster has no database but 0".to_owned());
+                problems.add(names.url, "a cluster has no database but 0".to_owned());
             }
             Topology::Single | Topology::Sentinel | Topology::Cluster => {}
         }

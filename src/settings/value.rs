@@ -492,9 +492,8 @@ pub(super) fn log_level(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL without anything that could be a credential. Accepts any text, because errors print misspelled URLs. Hides
-/// everything if the text is ambiguous.
-pub(super) fn redact(url: &str) -> String {
+/// The URL of a Redis, without anything that could be a credential. Hides everything if the text is ambiguous.
+fn redact(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::PolicySource;
 use super::contradictions::ProblemList;
 use super::setting::Preset::{Is, Unset};
 use super::setting::{Kind, SYSTEM_STORE, ms, secs};
 use super::value::{self, Headers, NAME_BYTES_MAX};
+use super::{Policies, PolicySource};
 
 const SERVER: &str = "policies.xds.server";
 /// The setting of TLS that has a default.
@@ -79,9 +79,14 @@ settings! {
 
 impl Xds {
     /// Reports settings that are valid alone and contradict each other.
-    pub(super) fn contradictions(&self, source: PolicySource, problems: &mut ProblemList<'_>) {
-        if source == PolicySource::Xds && self.server.is_none() {
+    pub(super) fn contradictions(&self, of: &Policies, problems: &mut ProblemList<'_>) {
+        let is_source = of.source == PolicySource::Xds;
+        if is_source && self.server.is_none() {
             problems.add("policies.source", format!("xds needs a server: set {SERVER} too"));
+        }
+        if is_source && of.isolate {
+            let reason = "has no effect with policies.source = xds: a control plane sends all policies as one version";
+            problems.add("policies.isolate", reason.to_owned());
         }
         let [_, cert_file, key_file, _] = TLS_FILES;
         problems.certificate(cert_file, key_file);

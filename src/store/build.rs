@@ -5,23 +5,15 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The kinds of state. Each has a fragment in lua/.
-#[path = "../engine/algorithm/table.rs"]
-mod table;
-
 #[path = "../../lua/assemble.rs"]
 mod assemble;
 
 /// The folder of the Redis side of the algorithms.
 const LUA_ROOT: &str = "../../lua";
 
-/// The table of the kinds of state.
-const KIND_TABLE: &str = "../engine/algorithm/table.rs";
-
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={LUA_ROOT}");
-    println!("cargo::rerun-if-changed={KIND_TABLE}");
     match assemble_scripts() {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

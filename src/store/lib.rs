@@ -4,13 +4,14 @@
 
 pub mod memory;
 pub mod redis;
-mod sync;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use weir_engine::decision::{KeyIndices, indices_of};
+use weir_engine::time::MICROS_MAX;
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, Receipt, State};
 
@@ -19,24 +20,26 @@ pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of the text of a row.
 pub const ROW_TEXT_BYTES_MAX: usize = 8 << 10;
 
-/// A place for states that decides atomically. [st-1]
+/// A place for states: it decides, people look at it, and it can keep texts that processes share.
 ///
 /// Answers every call at its deadline or a little later, in every condition of the store.
-///
-/// Rows have no trait of their own: a decision compares them in the call that charges states, so a store that processes share
-/// keeps states and rows. A store in this process keeps no rows. [rw-2]
-pub trait Store: Send + Sync {
-    /// The store's name in settings, metrics and logs.
-    fn name(&self) -> &'static str;
+pub trait Store: Deciding + Inspected {
+    /// The texts that processes share. None for a store in this process: the process keeps its texts itself. [rw-2]
+    fn texts(&self) -> Option<&dyn Texts> {
+        None
+    }
+}
 
+/// Decides atomically on states. [st-1]
+pub trait Deciding: Send + Sync {
     /// Makes one decision over all charges, in the order of [dc-2], with one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
         self.decide_after(Before::default(), charges, mode, deadline)
     }
 
-    /// As [`Store::decide`], with versions of rows to compare and hits to give back `before` it, in the same call and with the same reading
-    /// of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them. The
-    /// store may begin before the reply is awaited.
+    /// As [`Deciding::decide`], with versions of rows to compare and charges to take back `before` it, in the same call and with the same
+    /// reading of the clock. A call that fails has changed nothing. An immediate store compares no rows: its process keeps them. The
+    /// store may begin before the reply is awaited. If only charges are taken back, there can be no charges to decide.
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -45,24 +48,6 @@ pub trait Store: Send + Sync {
         deadline: Instant,
     ) -> Reply<'a, Decision>;
 
-    /// Reads the rows at these keys, and of any other value a bounded part. The keys may be in different slots. An
-    /// immediate store is never asked, so it needs no implementation.
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
-        let _ = (keys, deadline);
-        Reply::Ready(Err(no_rows()))
-    }
-
-    /// Changes each row separately, atomically with the reading of what was there. An immediate store is never asked, so it
-    /// needs no implementation.
-    fn change_rows<'a>(
-        &'a self,
-        changes: &'a [(&'a str, RowChange<'a>)],
-        deadline: Instant,
-    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
-        let _ = (changes, deadline);
-        Reply::Ready(Err(no_rows()))
-    }
-
     /// Takes back the charges of the receipts, each as far as it still counts. If one fails, the others are still taken
     /// back.
     ///
@@ -70,33 +55,6 @@ pub trait Store: Send + Sync {
     /// That charge was not taken back; other charges of the call may have been. A caller that retries with other
     /// boundaries must send each calendar charge in a separate call. [cl-3]
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
-
-    /// Deletes the states of these keys. Returns how many existed.
-    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
-
-    /// The states of these keys as stored, unchanged.
-    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead>;
-
-    /// Returns some keys that begin with `prefix`, from this position on. Each step is small, so decisions hardly wait
-    /// for it. A key that exists during all steps is in at least one of them.
-    fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
-        let _ = (prefix, from, deadline);
-        Reply::Ready(Ok(Scanned::default()))
-    }
-
-    /// The overrides of all replicas that share the store. None if their version is still `known`. [ov-3]
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>>;
-
-    /// Replaces the overrides and their version if the version is still `known`. Returns whether it replaced them.
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool>;
-
-    /// Whether the store answers.
-    fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
-
-    /// Prepares the store for its first decision. Returns when the store answers a ping.
-    fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
-        self.ping(deadline)
-    }
 
     /// The slot of this key. A decision can use only keys of one slot: split the charges into parts by slot, decide each
     /// part, and undo them if one denies. [st-3]
@@ -108,11 +66,8 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// When it cannot hold the limit; the error states why.
-    fn supports(&self, limit: &Limit) -> Result<(), String>;
-
-    /// Returns the reason when a background task of the store has died. The store gives no answers after that.
-    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        Box::pin(std::future::pending())
+    fn supports(&self, _limit: &Limit) -> Result<(), String> {
+        Ok(())
     }
 
     /// Whether decisions are always [`Reply::Ready`], so callers never wait. Such a store is part of this process. No
@@ -120,17 +75,12 @@ pub trait Store: Send + Sync {
     fn is_immediate(&self) -> bool {
         false
     }
+}
 
-    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
-    /// minute.
-    fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
-        Reply::Ready(Ok(Vec::new()))
-    }
-
-    /// The features that decisions need and the store lacks, as an error message. Called once, when the store answers.
-    fn lacks(&self, _deadline: Instant) -> Reply<'_, Option<String>> {
-        Reply::Ready(Ok(None))
-    }
+/// What people look at: states, and the health of the store.
+pub trait Inspected: Send + Sync {
+    /// The store's name in settings, metrics and logs.
+    fn name(&self) -> &'static str;
 
     /// The address of the store, `HOST:PORT` or the path of a socket. None if it is in this process or at several
     /// addresses.
@@ -142,11 +92,61 @@ pub trait Store: Send + Sync {
     fn keys(&self) -> Option<u64> {
         None
     }
+
+    /// The states of these keys as stored, unchanged.
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead>;
+
+    /// Returns some keys that begin with `prefix`, from this position on. Each step is small, so decisions hardly wait
+    /// for it. A key that exists during all steps is in at least one of them.
+    fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned>;
+
+    /// Deletes the states of these keys. Returns how many existed.
+    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
+
+    /// Whether the store answers.
+    fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
+
+    /// Prepares the store for its first decision. Returns when the store answers a ping.
+    fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
+        self.ping(deadline)
+    }
+
+    /// The features that decisions need and the store lacks, as an error message. Called once, when the store answers.
+    fn lacks(&self, _deadline: Instant) -> Reply<'_, Option<String>> {
+        Reply::Ready(Ok(None))
+    }
+
+    /// What the operator should change in the store's configuration, a sentence each: the servers that evict states in use. Called once a
+    /// minute.
+    fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
+        Reply::Ready(Ok(Vec::new()))
+    }
+
+    /// Returns the reason when a background task of the store has died. The store gives no answers after that.
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
 }
 
-fn no_rows() -> StoreError {
-    let message = "the store keeps no rows: its process has them".to_owned();
-    StoreError::NotSent(Failure { kind: "no_rows", message })
+/// Texts with a version that processes share: rows and overrides.
+///
+/// The store of the states keeps them, because a decision compares the versions of rows in the call that charges states. [rw-2]
+pub trait Texts: Send + Sync {
+    /// Reads the rows at these keys, and of any other value a bounded part. The keys may be in different slots.
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>>;
+
+    /// Changes each row separately, atomically with the reading of what was there.
+    fn change_rows<'a>(
+        &'a self,
+        changes: &'a [(&'a str, RowChange<'a>)],
+        deadline: Instant,
+    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>>;
+
+    /// The overrides of all processes. None if their version is still `known`. [ov-3]
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>>;
+
+    /// Replaces the overrides and their version if the version is still `known`. Returns whether it replaced them.
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool>;
 }
 
 /// What a call does before its decision.
@@ -156,19 +156,21 @@ pub struct Before<'a> {
     /// [`StoreError::StaleRow`]. A store in this process stores no rows and checks nothing: the process keeps them itself.
     /// [rw-2]
     pub row_versions: &'a [RowVersion<'a>],
-    /// The hits to give back, also if the decision denies. [hd-5]
-    pub given_back: &'a [GivenBack],
+    /// The charges to take back, also if the decision denies. None is of a log. [hd-5] [un-2]
+    pub undos: &'a [Undo<'a>],
 }
 
-/// Hits of an earlier charge on the key and limit of a charge of the decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivenBack {
-    /// The position of a charge of the decision on the key.
-    pub charge: u16,
-    /// The proof of the earlier charge, with the hits to give back. Not of a log. [un-2]
-    pub receipt: Receipt,
+/// Numbers the distinct keys of these charges, then those of the undos: for each its key's number, and the first of each number.
+fn key_indices(charges: &[Charge<'_>], undos: &[Undo<'_>]) -> (KeyIndices, KeyIndices) {
+    indices_of(charges.len() + undos.len(), |at| key_at(charges, undos, at))
 }
 
+/// The key of one of these charges, or of one of the undos, which are counted after them.
+fn key_at<'k>(charges: &[Charge<'k>], undos: &[Undo<'k>], at: usize) -> &'k str {
+    charges.get(at).map_or_else(|| undos[at - charges.len()].key, |charge| charge.key)
+}
+
+/// A charge to take back.
 #[derive(Clone, Copy, Debug)]
 pub struct Undo<'a> {
     pub key: &'a str,
@@ -204,6 +206,8 @@ pub struct StoredRow {
 pub enum RowChange<'a> {
     /// Writes this row over any row or text. A value of another type stays.
     Write(&'a StoredRow),
+    /// Writes this row over that one. If another value is at the key, it stays.
+    Replace { row: &'a StoredRow, over: &'a StoredRow },
     /// Removes this row. If another value is at the key, it stays.
     Remove(&'a StoredRow),
 }
@@ -217,7 +221,7 @@ pub enum RowChanged {
         before: RowRead,
     },
     Removed,
-    /// Nothing has changed: the row to remove is not there, or the key of the row to write has another type.
+    /// Nothing has changed: the row to remove or to replace is not there, or the key of the row to write has another type.
     Kept,
 }
 
@@ -235,7 +239,7 @@ pub enum RowRead {
     },
 }
 
-/// The position of [`Store::scan`]. The default is the start.
+/// The position of [`Inspected::scan`]. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanPosition {
     /// The shard of the memory store, or the node of a cluster.
@@ -244,7 +248,7 @@ pub struct ScanPosition {
     pub at: u64,
 }
 
-/// One step of [`Store::scan`].
+/// One step of [`Inspected::scan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
     pub keys: Vec<String>,
@@ -262,7 +266,7 @@ pub struct StoredOverrides {
     pub text: Option<String>,
 }
 
-/// The answer to [`Store::read_states`].
+/// The answer to [`Inspected::read_states`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatesRead {
     /// The store's clock.
@@ -309,9 +313,7 @@ impl StoreError {
             Self::StaleRow { .. } => "stale_row",
         }
     }
-}
 
-impl StoreError {
     /// Whether the call reached the store or its queue. If not, its duration is meaningless.
     #[must_use]
     pub fn was_asked(&self) -> bool {
@@ -363,9 +365,26 @@ pub trait Clock: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
+/// A time since the epoch. A wrong clock beyond the bound stands still there: sums with it would lose microseconds. [tm-1]
+fn micros(since: Duration) -> Micros {
+    u64::try_from(since.as_micros()).unwrap_or(MICROS_MAX).min(MICROS_MAX)
+}
+
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+        micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_beyond_the_bound_stands_still_at_it() {
+        assert_eq!(micros(Duration::from_micros(MICROS_MAX - 1)), MICROS_MAX - 1);
+        for wrong in [Duration::from_micros(1 << 53), Duration::from_secs(1 << 62), Duration::MAX] {
+            assert_eq!(micros(wrong), MICROS_MAX);
+        }
     }
 }

@@ -10,20 +10,33 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+#[cfg(not(test))]
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use weir_engine::algorithm::{Change, Effect, anchored_window};
-use weir_engine::decision;
-use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
+use weir_engine::algorithm::{Change, Effect, Level};
+use weir_engine::decision::{self, States};
+use weir_engine::{Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
+#[cfg(test)]
+use weir_schedules::{Mutex, MutexGuard};
 
-use super::sync::{Mutex, MutexGuard};
 use super::{
-    Before, Clock, GivenBack, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo,
+    Before, Clock, Deciding, Inspected, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, Undo, key_at,
+    key_indices,
 };
 
 /// The most shards: more than the cores of any pod, so two decisions rarely need the same shard.
 const SHARDS_MAX: usize = 64;
 /// The fewest keys per shard. In a smaller shard, a sample would not represent the store.
 const SHARD_KEYS_MIN: usize = 128;
+/// The most bytes of keys and of states outside their entries, for each key that a shard may have. An entry itself and its
+/// place in the index have about 75 bytes.
+const BYTES_PER_KEY: usize = 320;
+/// The longest log in memory.
+const LOG_BYTES_MAX: usize = 256 << 10;
+/// The fewest such bytes of a shard, unless the memory of the process has less room: four of the longest logs.
+const SHARD_BYTES_MIN: usize = 4 * LOG_BYTES_MAX;
+/// The most states that a write evicts because of their bytes. A write adds one charge, and evicts far more.
+const EVICTED_FOR_BYTES_MAX: usize = 16;
 /// How many states an eviction compares.
 const EVICTION_SAMPLE: usize = 16;
 /// The most entries that an eviction reads to find its sample.
@@ -38,7 +51,6 @@ const SHRINK_ABOVE: usize = 1_024;
 /// States in this process's memory. They are lost when the process ends, and not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
-    overrides: Mutex<StoredOverrides>,
     hasher: DefaultHashBuilder,
     clock: Arc<dyn Clock>,
     observer: Arc<dyn Observer>,
@@ -56,8 +68,19 @@ impl Memory {
         let hasher = DefaultHashBuilder::default();
         let shards =
             (0..count).map(|number| Mutex::new(Shard::new(keys_max / count, hasher.hash_one(number)))).collect();
-        let overrides = Mutex::new(StoredOverrides::default());
-        Self { shards, overrides, hasher, clock, observer }
+        Self { shards, hasher, clock, observer }
+    }
+
+    /// The same with at most `bytes_max` bytes of keys and of states outside their entries, but room for one log in each
+    /// shard. [me-5]
+    #[must_use]
+    pub fn with_bytes_max(self, bytes_max: usize) -> Self {
+        let of_shard = (bytes_max / self.shards.len()).max(LOG_BYTES_MAX);
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.bytes_max = shard.bytes_max.min(of_shard);
+        }
+        self
     }
 
     fn hash(&self, key: &str) -> u32 {
@@ -84,101 +107,56 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
-    fn decide_now(&self, given_back: &[GivenBack], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
+    fn decide_now(&self, undos: &[Undo<'_>], charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         // Most decisions have one charge.
-        if let [charge] = charges {
-            return self.decide_one(given_back, charge, mode);
+        if let ([charge], []) = (charges, undos) {
+            return self.decide_one(charge, mode);
         }
-        let (places, firsts) = decision::key_indices(charges);
+        let (places, firsts) = key_indices(charges, undos);
         let hashes: SmallVec<[u32; 4]> =
-            firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
+            firsts.iter().map(|&first| self.hash(key_at(charges, undos, first.into()))).collect();
         let mut locked = self.lock(&hashes);
         // Read under the locks, so the times of one key's decisions are in the order of the decisions.
         let now = self.clock.now();
 
-        if !given_back.is_empty() {
-            check_windows(given_back, charges, now)?;
-            for back in given_back {
-                let undo = undo_of(back, charges);
+        let mut taken = Vec::new();
+        if !undos.is_empty() {
+            check_windows(charges, undos, now)?;
+            for undo in undos {
                 let hash = self.hash(undo.key);
-                self.take_back(shard(&mut locked, self.shard_of(hash)), hash, &undo, now);
+                taken.push(self.take_back(shard(&mut locked, self.shard_of(hash)), hash, undo, now));
             }
         }
-        let key = |place: usize| charges[usize::from(firsts[place])].key;
-        let found: SmallVec<[Option<usize>; 4]> = hashes
-            .iter()
-            .enumerate()
-            .map(|(place, &hash)| shard(&mut locked, self.shard_of(hash)).find(key(place), hash))
-            .collect();
-        let read = |place: u16| {
-            let place = usize::from(place);
-            let number = self.shard_of(hashes[place]);
-            let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
-            shard.live_at(found[place]?, now)
-        };
-        // Matched without a move, because both are large.
-        let (decision, effects) = match decision::decide(charges, &places, read, mode, now) {
-            Ok(decided) => decided,
+        let key = |place: usize| key_at(charges, undos, firsts[place].into());
+        let found = hashes.iter().enumerate().map(|(place, &hash)| {
+            let number = self.shard_of(hash);
+            Located { hash, entry: shard(&mut locked, number).find(key(place), hash), shard: number }
+        });
+        let keys = found.collect();
+        let mut decided = hashes;
+        decided.sort_unstable();
+        let mut states = LockedStates { locked, keys, decided, now, is_renumbered: false, observer: &*self.observer };
+        // Matched without a move, because it is large.
+        let mut decision = match decision::decide(charges, &places[..charges.len()], &mut states, mode, now) {
+            Ok(decision) => decision,
             Err(decision::StaleBounds) => return Err(StoreError::StaleBounds { now }),
         };
-        if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
-            for (&place, outcome) in places.iter().zip(&decision.outcomes) {
-                let place = usize::from(place);
-                if let (true, Some(at)) = (outcome.verdict.is_over(), found[place]) {
-                    shard(&mut locked, self.shard_of(hashes[place])).entries[at].mark_denied();
-                }
-            }
-        }
-        // Entries keep their numbers until an entry is added or removed.
-        let mut renumbered = false;
-        for ((charge, &place), effect) in charges.iter().zip(&places).zip(effects) {
-            if effect == Effect::Nothing {
-                continue;
-            }
-            let (hash, known) = (hashes[usize::from(place)], found[usize::from(place)]);
-            let slot =
-                StateSlot { key: charge.key, hash, owner: charge.owner, limit: charge.limit, bounds: charge.bounds };
-            let shard = shard(&mut locked, self.shard_of(hash));
-            let at = if renumbered { shard.find(charge.key, hash) } else { known };
-            renumbered |= shard.change(at, &slot, now, &*self.observer, |state| {
-                charge.limit.kind().apply_in_place(state, effect, charge.bounds, now)
-            });
-        }
+        decision.given_back = taken;
         Ok(decision)
     }
 
     /// As `decide_now`, for one charge, without the lists.
-    fn decide_one(&self, given_back: &[GivenBack], charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
+    fn decide_one(&self, charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
         let hash = self.hash(charge.key);
         let mut shard = self.shards[self.shard_of(hash)].lock();
         // Read under the lock, as above.
         let now = self.clock.now();
-        if !given_back.is_empty() {
-            check_windows(given_back, slice::from_ref(charge), now)?;
-            for back in given_back {
-                self.take_back(&mut shard, hash, &undo_of(back, slice::from_ref(charge)), now);
-            }
+        let entry = shard.find(charge.key, hash);
+        let mut state = LockedState { shard: &mut shard, hash, entry, now, observer: &*self.observer };
+        match decision::decide(slice::from_ref(charge), &[0], &mut state, mode, now) {
+            Ok(decision) => Ok(decision),
+            Err(decision::StaleBounds) => Err(StoreError::StaleBounds { now }),
         }
-        let found = shard.find(charge.key, hash);
-        let state = found.and_then(|at| shard.live_at(at, now));
-        let (decision, effects) = match decision::decide(slice::from_ref(charge), &[0], |_| state, mode, now) {
-            Ok(decided) => decided,
-            Err(decision::StaleBounds) => return Err(StoreError::StaleBounds { now }),
-        };
-        if let Some(at) = found
-            && decision.outcomes[0].verdict.is_over()
-        {
-            shard.entries[at].mark_denied();
-        }
-        let effect = effects[0];
-        if effect != Effect::Nothing {
-            let (key, limit, bounds) = (charge.key, charge.limit, charge.bounds);
-            let slot = StateSlot { key, hash, owner: charge.owner, limit, bounds };
-            shard.change(found, &slot, now, &*self.observer, |state| {
-                limit.kind().apply_in_place(state, effect, bounds, now)
-            });
-        }
-        Ok(decision)
     }
 
     /// Reads a few entries of one shard, from its end on: an entry that moves takes an earlier place.
@@ -207,51 +185,45 @@ impl Memory {
         let hash = self.hash(undo.key);
         let mut shard = self.shards[self.shard_of(hash)].lock();
         let now = self.clock.now();
-        if has_no_window(undo.bounds, now) {
+        if decision::has_no_window(undo.bounds, now) {
             return Err(StoreError::StaleBounds { now });
         }
         self.take_back(&mut shard, hash, undo, now);
         Ok(())
     }
 
-    /// Takes one charge back, whose window of a calendar holds now. Entries can have other numbers afterwards.
-    fn take_back(&self, shard: &mut Shard, hash: u32, undo: &Undo<'_>, now: Micros) {
-        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else { return };
+    /// Takes one charge back, whose window of a calendar holds now. Returns the hits that a window has fewer now. Entries
+    /// can have other numbers afterwards.
+    fn take_back(&self, shard: &mut Shard, hash: u32, undo: &Undo<'_>, now: Micros) -> Hits {
+        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else { return 0 };
         let owner = shard.entries[at].owner;
-        let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, bounds: undo.bounds };
+        let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, decided: &[hash] };
+        let kind = undo.limit.kind().within(undo.bounds);
+        let mut taken = 0;
         shard.change(Some(at), &slot, now, &*self.observer, |state| {
-            undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
+            let counted = |view| kind.level(&view, now).counted;
+            let before = counted(kind.observe(state.as_ref(), 0, now));
+            let (change, left) = kind.change(state, Effect::Undo(undo.receipt), now);
+            taken = before.saturating_sub(counted(left));
+            change
         });
+        Hits::try_from(taken).unwrap_or(Hits::MAX)
     }
 }
 
-/// The undo of hits that a decision over these charges gives back.
-fn undo_of<'a>(back: &GivenBack, charges: &[Charge<'a>]) -> Undo<'a> {
-    let Charge { key, limit, bounds, .. } = charges[usize::from(back.charge)];
-    Undo { key, limit, receipt: back.receipt, bounds }
-}
-
-/// Checks the calendar windows of a decision that gives hits back, before anything changes.
+/// Checks the calendar windows of a decision that takes charges back, before anything changes.
 /// Fails when no window of a calendar holds the clock.
-fn check_windows(given_back: &[GivenBack], charges: &[Charge<'_>], now: Micros) -> Result<(), StoreError> {
-    let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
-    let backs = given_back.iter().map(|back| &charges[usize::from(back.charge)]);
-    if applying.chain(backs).any(|charge| has_no_window(charge.bounds, now)) {
+fn check_windows(charges: &[Charge<'_>], undos: &[Undo<'_>], now: Micros) -> Result<(), StoreError> {
+    let mut bounds = charges.iter().map(|charge| charge.bounds).chain(undos.iter().map(|undo| undo.bounds));
+    if bounds.any(|bounds| decision::has_no_window(bounds, now)) {
         return Err(StoreError::StaleBounds { now });
     }
     Ok(())
 }
 
-/// Whether these are boundaries of a calendar of which no window holds now. [cl-3]
-fn has_no_window(bounds: Option<Bounds>, now: Micros) -> bool {
-    bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none())
-}
+impl Store for Memory {}
 
-impl Store for Memory {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
+impl Deciding for Memory {
     /// The process has the rows, and compares them itself. [rw-6]
     fn decide_after<'a>(
         &'a self,
@@ -260,7 +232,7 @@ impl Store for Memory {
         mode: Mode,
         _deadline: Instant,
     ) -> Reply<'a, Decision> {
-        Reply::Ready(self.decide_now(before.given_back, charges, mode))
+        Reply::Ready(self.decide_now(before.undos, charges, mode))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
@@ -269,6 +241,20 @@ impl Store for Memory {
             end = end.and(self.undo_now(undo));
         }
         Reply::Ready(end)
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
+}
+
+impl Inspected for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn keys(&self) -> Option<u64> {
+        Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, u64> {
@@ -300,34 +286,8 @@ impl Store for Memory {
         Reply::Ready(Ok(self.scan_now(prefix, from)))
     }
 
-    fn read_overrides<'a>(&'a self, known: &'a str, _deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        let stored = self.overrides.lock();
-        Reply::Ready(Ok((stored.version != known).then(|| stored.clone())))
-    }
-
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, _deadline: Instant) -> Reply<'a, bool> {
-        let mut stored = self.overrides.lock();
-        let is_known = stored.version == known;
-        if is_known {
-            stored.clone_from(with);
-        }
-        Reply::Ready(Ok(is_known))
-    }
-
     fn ping(&self, _deadline: Instant) -> Reply<'_, ()> {
         Reply::Ready(Ok(()))
-    }
-
-    fn supports(&self, _limit: &Limit) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn is_immediate(&self) -> bool {
-        true
-    }
-
-    fn keys(&self) -> Option<u64> {
-        Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
 }
 
@@ -340,10 +300,78 @@ fn shard<'l>(locked: &'l mut Locked<'_>, number: usize) -> &'l mut Shard {
     shard
 }
 
+/// The one state of a decision, in its locked shard.
+struct LockedState<'a> {
+    shard: &'a mut Shard,
+    hash: u32,
+    entry: Option<usize>,
+    now: Micros,
+    observer: &'a dyn Observer,
+}
+
+impl States for LockedState<'_> {
+    fn read(&self, _place: u16) -> Option<&State> {
+        self.shard.live_at(self.entry?, self.now)
+    }
+
+    fn over(&mut self, _place: u16) {
+        if let Some(at) = self.entry {
+            self.shard.entries[at].mark_denied();
+        }
+    }
+
+    fn change(&mut self, _place: u16, charge: &Charge<'_>, change: impl FnOnce(&mut Option<State>) -> Change) {
+        let slot = StateSlot::of(charge, self.hash, slice::from_ref(&self.hash));
+        self.shard.change(self.entry, &slot, self.now, self.observer, change);
+    }
+}
+
+/// The states of a decision, in their locked shards.
+struct LockedStates<'a> {
+    locked: Locked<'a>,
+    keys: SmallVec<[Located; 4]>,
+    /// The hashes of the keys, in ascending order.
+    decided: SmallVec<[u32; 4]>,
+    now: Micros,
+    /// Entries keep their numbers until an entry is added or removed.
+    is_renumbered: bool,
+    observer: &'a dyn Observer,
+}
+
+/// Where the state of a key is.
+struct Located {
+    hash: u32,
+    shard: usize,
+    entry: Option<usize>,
+}
+
+impl States for LockedStates<'_> {
+    fn read(&self, place: u16) -> Option<&State> {
+        let key = &self.keys[usize::from(place)];
+        let (_, shard) = self.locked.iter().find(|(number, _)| *number == key.shard)?;
+        shard.live_at(key.entry?, self.now)
+    }
+
+    fn over(&mut self, place: u16) {
+        let key = &self.keys[usize::from(place)];
+        if let Some(at) = key.entry {
+            shard(&mut self.locked, key.shard).entries[at].mark_denied();
+        }
+    }
+
+    fn change(&mut self, place: u16, charge: &Charge<'_>, change: impl FnOnce(&mut Option<State>) -> Change) {
+        let key = &self.keys[usize::from(place)];
+        let shard = shard(&mut self.locked, key.shard);
+        let at = if self.is_renumbered { shard.find(charge.key, key.hash) } else { key.entry };
+        let slot = StateSlot::of(charge, key.hash, &self.decided);
+        self.is_renumbered |= shard.change(at, &slot, self.now, self.observer, change);
+    }
+}
+
 /// One stored state. It has the properties of the limit that eviction needs, not the limit itself.
 struct MemoryEntry {
     key: Box<str>,
-    /// Always `Some`; an option only because the engine changes it in place.
+    /// None in an expired entry whose key a decision has read since.
     state: Option<State>,
     /// The time when the state equals an empty one, by the store's clock, and the flags [`FULL`] and [`DENIED`].
     ends: u64,
@@ -366,6 +394,16 @@ const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "the opt
 const _: () = assert!(size_of::<MemoryEntry>() == 64, "an entry fills one cache line");
 
 impl MemoryEntry {
+    /// The bytes that the state has outside the entry.
+    fn heap_bytes(&self) -> usize {
+        self.state.as_ref().map_or(0, State::heap_bytes)
+    }
+
+    /// The bytes of the key, and of the state outside the entry.
+    fn bytes(&self) -> usize {
+        self.key.len() + self.heap_bytes()
+    }
+
     /// When the state equals an empty one.
     const fn expires_at(&self) -> Micros {
         self.ends & !(FULL | DENIED)
@@ -407,7 +445,14 @@ struct StateSlot<'a> {
     hash: u32,
     owner: u32,
     limit: &'a Limit,
-    bounds: Option<Bounds>,
+    /// The hashes of all keys of the decision, in ascending order.
+    decided: &'a [u32],
+}
+
+impl<'a> StateSlot<'a> {
+    const fn of(charge: &Charge<'a>, hash: u32, decided: &'a [u32]) -> Self {
+        Self { key: charge.key, hash, owner: charge.owner, limit: charge.limit, decided }
+    }
 }
 
 /// A list of entries and an index into it. A sample is a run of the list.
@@ -415,8 +460,11 @@ struct Shard {
     index: HashTable<u32>,
     entries: Vec<MemoryEntry>,
     keys_max: usize,
-    /// How many entries of the shard each rule has.
-    owned: HashMap<u32, usize>,
+    /// The bytes of keys and of states outside their entries, and the most of them. [me-5]
+    bytes: usize,
+    bytes_max: usize,
+    /// What each rule has in the shard.
+    owned: HashMap<u32, Room>,
     /// Where the next check for expired entries starts.
     sweep_at: usize,
     /// How many states have become full, modulo 2^32.
@@ -425,13 +473,31 @@ struct Shard {
     random: u64,
 }
 
+/// How much of a shard a rule has.
+#[derive(Clone, Copy, Default)]
+struct Room {
+    keys: usize,
+    /// Of keys and of states outside their entries.
+    bytes: usize,
+}
+
+/// What a shard has too much of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Excess {
+    Keys,
+    Bytes,
+}
+
 impl Shard {
     fn new(keys_max: usize, seed: u64) -> Self {
+        // Entries are numbered by u32.
+        let keys_max = keys_max.min(u32::MAX as usize);
         Self {
             index: HashTable::new(),
             entries: Vec::new(),
-            // Entries are numbered by u32.
-            keys_max: keys_max.min(u32::MAX as usize),
+            keys_max,
+            bytes: 0,
+            bytes_max: keys_max.saturating_mul(BYTES_PER_KEY).max(SHARD_BYTES_MIN),
             owned: HashMap::new(),
             sweep_at: 0,
             fills: 0,
@@ -468,38 +534,33 @@ impl Shard {
         observer: &dyn Observer,
         change: impl FnOnce(&mut Option<State>) -> Change,
     ) -> bool {
-        if let Some(at) = at.filter(|&at| self.entries[at].expires_at() > now) {
-            return match change(&mut self.entries[at].state) {
-                Change::Kept => false,
-                Change::Put => {
-                    self.written(at, slot, now);
-                    false
-                }
-                Change::Gone => {
-                    self.remove_at(at);
-                    true
-                }
-            };
+        let Some(at) = at else {
+            let mut state = None;
+            let Change::Put(level) = change(&mut state) else { return false };
+            let at = self.insert(slot, state, now, observer);
+            self.written(at, slot, &level, now);
+            self.make_room(slot, now, observer);
+            return true;
+        };
+        let entry = &mut self.entries[at];
+        let before = entry.heap_bytes();
+        if entry.expires_at() <= now {
+            // An expired state is no longer full.
+            entry.state = None;
+            entry.ends = 0;
         }
-        let mut state = None;
-        match (at, change(&mut state)) {
-            (Some(at), Change::Put) => {
-                let entry = &mut self.entries[at];
-                // An expired state is no longer full.
-                (entry.state, entry.ends) = (state, 0);
-                self.written(at, slot, now);
-                false
+        let change = change(&mut entry.state);
+        let has_grown = self.resized(at, before);
+        match change {
+            Change::Kept => false,
+            Change::Put(level) => {
+                self.written(at, slot, &level, now);
+                has_grown && self.make_room(slot, now, observer)
             }
-            (None, Change::Put) => {
-                let at = self.insert(slot, state, now, observer);
-                self.written(at, slot, now);
-                true
-            }
-            (Some(at), Change::Gone) => {
+            Change::Gone => {
                 self.remove_at(at);
                 true
             }
-            (_, Change::Kept) | (None, Change::Gone) => false,
         }
     }
 
@@ -508,25 +569,24 @@ impl Shard {
     fn insert(&mut self, slot: &StateSlot<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
         if self.entries.len() >= self.keys_max {
-            self.evict(slot.owner, now, observer);
+            self.evict(Excess::Keys, slot, now, observer);
         }
-        *self.owned.entry(slot.owner).or_insert(0) += 1;
         let at = self.entries.len();
         let (key, hash, owner) = (slot.key.into(), slot.hash, slot.owner);
-        self.entries.push(MemoryEntry { key, state, ends: 0, used_or_fill: 0, capacity: 0, owner, hash });
+        let entry = MemoryEntry { key, state, ends: 0, used_or_fill: 0, capacity: 0, owner, hash };
+        self.enter(owner, entry.bytes());
+        self.entries.push(entry);
         let entries = &self.entries;
         self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
         at
     }
 
     /// Stores what eviction needs about a state that was just written.
-    fn written(&mut self, at: usize, slot: &StateSlot<'_>, now: Micros) {
+    fn written(&mut self, at: usize, slot: &StateSlot<'_>, level: &Level, now: Micros) {
         let entry = &mut self.entries[at];
-        let Some(state) = &entry.state else { return };
-        let seen = slot.limit.kind().as_written(state, slot.bounds, now);
         let capacity = slot.limit.capacity();
-        let used = capacity - slot.limit.kind().remaining(&seen, now).min(capacity);
-        let expires_at = now + slot.limit.kind().reset_after(&seen, now);
+        let used = capacity - level.remaining.min(capacity);
+        let expires_at = now + level.reset_after;
         if used < capacity {
             (entry.ends, entry.used_or_fill) = (expires_at, used);
         } else if entry.ends & FULL == 0 {
@@ -539,8 +599,9 @@ impl Shard {
         entry.capacity = capacity;
         let before = std::mem::replace(&mut entry.owner, slot.owner);
         if before != slot.owner {
-            self.leave(before);
-            *self.owned.entry(slot.owner).or_insert(0) += 1;
+            let bytes = self.entries[at].bytes();
+            self.leave(before, bytes);
+            self.enter(slot.owner, bytes);
         }
     }
 
@@ -565,7 +626,7 @@ impl Shard {
             }
         }
         let gone = self.entries.swap_remove(at);
-        self.leave(gone.owner);
+        self.leave(gone.owner, gone.bytes());
         if self.entries.capacity() > SHRINK_ABOVE && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
@@ -573,10 +634,33 @@ impl Shard {
         }
     }
 
-    fn leave(&mut self, owner: u32) {
-        if let Some(count) = self.owned.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
+    /// Counts the bytes of a state that had `before` outside its entry. Returns whether it has more now.
+    fn resized(&mut self, at: usize, before: usize) -> bool {
+        let entry = &self.entries[at];
+        let after = entry.heap_bytes();
+        if after == before {
+            return false;
+        }
+        if let Some(room) = self.owned.get_mut(&entry.owner) {
+            room.bytes = (room.bytes + after).saturating_sub(before);
+        }
+        self.bytes = (self.bytes + after).saturating_sub(before);
+        after > before
+    }
+
+    fn enter(&mut self, owner: u32, bytes: usize) {
+        let room = self.owned.entry(owner).or_default();
+        room.keys += 1;
+        room.bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    fn leave(&mut self, owner: u32, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(room) = self.owned.get_mut(&owner) {
+            room.keys -= 1;
+            room.bytes = room.bytes.saturating_sub(bytes);
+            if room.keys == 0 {
                 self.owned.remove(&owner);
             }
         }
@@ -596,13 +680,28 @@ impl Shard {
         }
     }
 
-    /// Makes space for one entry of `owner`. [me-3] [me-4]
+    /// Evicts states while the shard has too many bytes, up to a bound for each write. [me-5]
+    fn make_room(&mut self, slot: &StateSlot<'_>, now: Micros, observer: &dyn Observer) -> bool {
+        let mut evicted = 0;
+        while self.bytes > self.bytes_max && evicted < EVICTED_FOR_BYTES_MAX && !self.entries.is_empty() {
+            self.evict(Excess::Bytes, slot, now, observer);
+            evicted += 1;
+        }
+        evicted > 0
+    }
+
+    /// Makes space for the entry of a slot, or for its bytes. [me-3] [me-4] [me-5]
     ///
     /// Evicts only entries of rules that use at least their portion of the shard, so a flood on one rule costs the
-    /// others nothing. Drops the least valuable entry of the sample.
-    fn evict(&mut self, owner: u32, now: Micros, observer: &dyn Observer) {
+    /// others nothing. Drops the least valuable entry of the sample, and keys of the decision last.
+    fn evict(&mut self, excess: Excess, slot: &StateSlot<'_>, now: Micros, observer: &dyn Observer) {
+        let owner = slot.owner;
         let newcomer = usize::from(!self.owned.contains_key(&owner));
-        let portion = self.keys_max / (self.owned.len() + newcomer);
+        let rules = self.owned.len() + newcomer;
+        let portion = match excess {
+            Excess::Keys => self.keys_max / rules,
+            Excess::Bytes => self.bytes_max / rules,
+        };
         // The sample is spread over the whole shard, with one entry from each stretch. Keys of one rule that arrived
         // together are neighbours, and may all be within their portion.
         let stretch = (self.entries.len() / EVICTION_SCAN).max(1);
@@ -613,13 +712,17 @@ impl Shard {
         for step in 0..self.entries.len().min(EVICTION_SCAN) {
             let at = (start + step * stretch + self.next_random(stretch)) % self.entries.len();
             let entry = &self.entries[at];
-            let held = self.owned.get(&entry.owner).copied().unwrap_or(0);
-            let within_portion = held + usize::from(entry.owner == owner) <= portion;
-            let rank = (within_portion && entry.expires_at() > now, entry.rank(now, self.fills));
+            let room = self.owned.get(&entry.owner).copied().unwrap_or_default();
+            let within_portion = match excess {
+                Excess::Keys => room.keys + usize::from(entry.owner == owner) <= portion,
+                Excess::Bytes => room.bytes <= portion,
+            };
+            let is_decided = slot.decided.binary_search(&entry.hash).is_ok();
+            let rank = (within_portion && entry.expires_at() > now, is_decided, entry.rank(now, self.fills));
             if chosen_rank.is_none_or(|best| rank < best) {
                 (chosen, chosen_rank) = (at, Some(rank));
             }
-            sampled += usize::from(!within_portion);
+            sampled += usize::from(!within_portion && !is_decided);
             if sampled == EVICTION_SAMPLE {
                 break;
             }
@@ -653,9 +756,9 @@ mod tests {
 
     use shuttle::thread;
     use weir_engine::{Operation, Unit};
+    use weir_schedules::explore;
 
     use super::*;
-    use crate::sync::explore;
 
     const LIMIT: u32 = 2;
 
@@ -679,6 +782,70 @@ mod tests {
     fn charges<'a>(keys: &[&'a str], limit: &'a Limit) -> Vec<Charge<'a>> {
         let charge = |&key| Charge::alone(key, limit, Operation::Consume(1));
         keys.iter().map(charge).collect()
+    }
+
+    /// What the store has counted, and what it holds: keys and states outside their entries.
+    fn bytes(store: &Memory) -> [usize; 2] {
+        let shards = store.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            let owned: usize = shard.owned.values().map(|room| room.bytes).sum();
+            assert_eq!(shard.bytes, owned, "what the rules have");
+            [shard.bytes, shard.entries.iter().map(MemoryEntry::bytes).sum()]
+        });
+        shards.fold([0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
+    #[test]
+    fn the_bytes_of_the_process_bound_those_of_all_shards() {
+        let store = Memory::new(64 * SHARD_KEYS_MIN, Arc::new(Standing), Arc::new(weir_engine::observer::Silent));
+        let most = |store: &Memory| store.shards.iter().map(|shard| shard.lock().bytes_max).sum::<usize>();
+        assert_eq!(most(&store), 64 * SHARD_BYTES_MIN);
+        let store = store.with_bytes_max(32 << 20);
+        assert_eq!(most(&store), 32 << 20);
+        assert_eq!(most(&store.with_bytes_max(1)), 64 * LOG_BYTES_MAX);
+    }
+
+    /// Logs were bounded in number only: a million keys of 10,000 charges each are 160 GB.
+    #[test]
+    fn the_bytes_of_logs_are_bounded() {
+        const KEYS: usize = 8;
+        let store = Memory::new(64, Arc::new(Standing), Arc::new(weir_engine::observer::Silent));
+        let hour = Unit::Hour.window();
+        let log = Limit::new(10_000, hour, weir_engine::Algorithm::SlidingWindowLog).unwrap();
+        let other = Limit::per_unit(LIMIT, Unit::Hour);
+        let take = |key: &str, limit: &Limit, owner: u32| {
+            let charge = Charge { owner, ..charges(&[key], limit).remove(0) };
+            store.decide_now(&[], &[charge], Mode::Atomic).unwrap()
+        };
+        for number in 0..LIMIT * 4 {
+            take(&format!("other{}", number / LIMIT), &other, 1);
+        }
+        let mut most = 0;
+        for _ in 0..10_000 {
+            for key in 0..KEYS {
+                take(&format!("log{key}"), &log, 2);
+            }
+            most = most.max(bytes(&store)[1]);
+        }
+        let [counted, held] = bytes(&store);
+        assert_eq!(counted, held);
+        assert!(most <= SHARD_BYTES_MIN + (256 << 10), "{most} bytes");
+        assert!(held > SHARD_BYTES_MIN / 4, "{held} bytes: the room is hardly used");
+        for number in 0..4 {
+            assert_eq!(
+                used(&store, &format!("other{number}"), &other),
+                LIMIT,
+                "a flood on one rule costs others nothing"
+            );
+        }
+        // A log that fits alone keeps all its charges.
+        let alone = Memory::new(64, Arc::new(Standing), Arc::new(weir_engine::observer::Silent));
+        for _ in 0..10_000 {
+            alone.decide_now(&[], &charges(&["log"], &log), Mode::Atomic).unwrap();
+        }
+        assert_eq!(used(&alone, "log", &log), 10_000);
+        assert!(matches!(alone.reset(&["log"], Instant::now()), Reply::Ready(Ok(1))));
+        assert_eq!(bytes(&alone), [0, 0]);
     }
 
     fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {

@@ -1,7 +1,7 @@
 //! Redis: states that replicas share. They outlive a process until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script: it is atomic, and costs one round trip, which it shares with the other
-//! decisions in flight. This file implements only `Store`. Each of its folders uses only those after it: checks,
+//! decisions in flight. This file implements only `Store` and its parts. Each of its folders uses only those after it: checks,
 //! routing and scripts (independent of each other), transport, dial, base.
 
 mod base;
@@ -20,13 +20,15 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use redis::Value;
+use redis::{Value, from_redis_value};
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
+pub use self::base::dial_error::DialError;
 pub use self::base::error_class;
 use self::base::error_class::WRONG_TYPE;
-pub use self::base::observer::{DialError, RedisObserver};
+pub use self::base::observer::RedisObserver;
 use self::checks::{commands, eviction};
+pub use self::dial::connection::REPLIES_BYTES_MAX;
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
 pub use self::dial::fuzz::replies;
 pub use self::dial::sentinel::Sentinels;
@@ -44,10 +46,11 @@ use self::transport::call::Call;
 use self::transport::error::CallError;
 pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
-pub use self::transport::{pipeline, pool, turns};
+use self::transport::script::Script;
+pub use self::transport::{pipeline, turns};
 use super::{
-    Before, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead, Store, StoreError,
-    StoredOverrides, Undo,
+    Before, Deciding, Inspected, Reply, RowChange, RowChanged, RowRead, ScanPosition, Scanned, StatesRead, Store,
+    StoreError, StoredOverrides, Texts, Undo, key_indices,
 };
 
 /// States in one Redis, or in the nodes of one Redis Cluster. Each runtime that decides has its own.
@@ -65,6 +68,17 @@ enum Link {
     Cluster(Cluster),
 }
 
+impl Link {
+    /// Asks each server the same question, and returns each address with its answer. Bypasses the circuit breakers,
+    /// because no decision waits for the answers.
+    async fn ask_all(&self, question: impl Fn() -> Call, deadline: Instant) -> Vec<(String, Result<Value, CallError>)> {
+        match self {
+            Self::One(node) => vec![(node.address().to_owned(), node.ask(question(), deadline).await)],
+            Self::Cluster(cluster) => cluster.ask_all(question, deadline).await,
+        }
+    }
+}
+
 impl Redis {
     /// Starts the store's tasks on the current runtime. Dials nothing before the first call.
     ///
@@ -73,7 +87,7 @@ impl Redis {
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
+        Self::of(Link::One(Node::start(options)), key_prefix, observer)
     }
 
     /// As [`Redis::start`], for a Redis Cluster. Any of the `seeds` can return the map; they share their login. Each
@@ -82,12 +96,11 @@ impl Redis {
     #[must_use]
     pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self {
-            link: Link::Cluster(Cluster::start(seeds, options)),
-            key_prefix: key_prefix.into(),
-            observer,
-            now: AtomicU64::new(0),
-        }
+        Self::of(Link::Cluster(Cluster::start(seeds, options)), key_prefix, observer)
+    }
+
+    fn of(link: Link, key_prefix: &str, observer: Arc<dyn RedisObserver>) -> Self {
+        Self { link, key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
     }
 
     /// The same store with a time that the caller sets. Tests use a time in the future, so no key expires.
@@ -126,9 +139,13 @@ impl Redis {
         mode: Mode,
     ) -> Result<Decision, StoreError> {
         let reply = answer.map_err(store_error)?;
-        let mut found = FoundStates::new();
-        match decode::read_decision(&reply, before, charges, &mut found) {
-            Some(DecisionReply::Found(now)) => Ok(decision::evaluate(charges, places, &found, mode, now)),
+        let (mut found, mut given_back) = (FoundStates::new(), Vec::new());
+        match decode::read_decision(&reply, before, charges, &mut found, &mut given_back) {
+            Some(DecisionReply::Found(now)) => {
+                let mut decision = decision::evaluate(charges, places, &found, mode, now);
+                decision.given_back = given_back;
+                Ok(decision)
+            }
             Some(DecisionReply::StaleBounds(now)) => Err(StoreError::StaleBounds { now }),
             Some(DecisionReply::StaleRow(found)) => Err(StoreError::StaleRow { found }),
             None => {
@@ -155,13 +172,8 @@ impl Redis {
     /// Loads the scripts on each server, before a call needs one. A failure, for example of a user without the right,
     /// does not matter: a call whose script is missing sends it.
     async fn load_scripts(&self, deadline: Instant) {
-        let loads = library::all().map(|script| async move {
-            match &self.link {
-                Link::One(node) => drop(node.ask(Call::command(script.load()), deadline).await),
-                Link::Cluster(cluster) => drop(cluster.ask_all(|| Call::command(script.load()), deadline).await),
-            }
-        });
-        join_all(loads).await;
+        let load = |script: &'static Script| self.link.ask_all(|| Call::command(script.load()), deadline);
+        join_all(library::all().map(load)).await;
     }
 
     /// Sends the command to each server, and returns each answer. A connection can break for any reason, so a broken
@@ -169,12 +181,7 @@ impl Redis {
     async fn tried(&self, command: &redis::Cmd, deadline: Instant) -> Vec<(String, Result<Value, CallError>)> {
         let mut answers = Vec::new();
         for _ in 0..commands::BREAKS {
-            answers = match &self.link {
-                Link::One(node) => {
-                    vec![(node.address().to_owned(), node.ask(commands::call(command), deadline).await)]
-                }
-                Link::Cluster(cluster) => cluster.ask_all(|| commands::call(command), deadline).await,
-            };
+            answers = self.link.ask_all(|| Call::command(command.clone()), deadline).await;
             if !answers.iter().any(|(_, answer)| commands::is_broken(answer)) {
                 break;
             }
@@ -213,31 +220,30 @@ impl Redis {
 
     async fn state(&self, key: &str, limit: &Limit, deadline: Instant) -> Result<Option<State>, StoreError> {
         let read = || Call::command(encode::peek_command(limit, &self.prefixed(key)));
-        let value = self.call(key, read, deadline).await?;
+        let mut value = self.call(key, read, deadline).await?;
+        if matches!(&value, Value::BulkString(text) if text.is_empty()) {
+            // A part of a text is empty if there is no text, too.
+            value = self.call(key, || Call::command(redis::Cmd::get(self.prefixed(key))), deadline).await?;
+        }
         decode::read_stored(limit, &value).map_err(|decode::ForeignValue| foreign_state(key))
     }
 
     /// The clock of the Redis that has `key`.
     async fn time(&self, key: &str, deadline: Instant) -> Result<Micros, StoreError> {
         let reply = self.call(key, || Call::command(redis::cmd("TIME")), deadline).await?;
-        let parts = match &reply {
-            Value::Array(parts) => &parts[..],
-            _ => &[],
-        };
-        let [seconds, micros] = parts else {
-            return Err(malformed_reply());
-        };
-        let (seconds, micros) = decode::integer(seconds).zip(decode::integer(micros)).ok_or_else(malformed_reply)?;
+        let (seconds, micros): (u64, u64) = from_redis_value(reply).map_err(|_| malformed_reply())?;
         let time = seconds.checked_mul(1_000_000).and_then(|time| time.checked_add(micros));
         time.filter(|time| *time < decode::NUMBERS_END).ok_or_else(malformed_reply)
     }
 }
 
 impl Store for Redis {
-    fn name(&self) -> &'static str {
-        "redis"
+    fn texts(&self) -> Option<&dyn Texts> {
+        Some(self)
     }
+}
 
+impl Deciding for Redis {
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -245,7 +251,7 @@ impl Store for Redis {
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        let (places, firsts) = decision::key_indices(charges);
+        let (places, firsts) = key_indices(charges, before.undos);
         let call = move |places: &[u16]| {
             encode::decide_call(&self.key_prefix, before, charges, places, &firsts, mode, self.now())
         };
@@ -259,7 +265,9 @@ impl Store for Redis {
             }
             Link::Cluster(cluster) => {
                 let row_keys = before.row_versions.iter().map(|row| row.key);
-                let mut slots = charges.iter().map(|charge| charge.key).chain(row_keys).map(|key| self.slot_of(key));
+                let undo_keys = before.undos.iter().map(|undo| undo.key);
+                let keys = charges.iter().map(|charge| charge.key).chain(undo_keys).chain(row_keys);
+                let mut slots = keys.map(|key| self.slot_of(key));
                 let slot = slots.next().unwrap_or_default();
                 if slots.any(|other| other != slot) {
                     return Reply::Ready(Err(several_slots(charges.len())));
@@ -272,6 +280,33 @@ impl Store for Redis {
         }
     }
 
+    fn slot_of(&self, key: &str) -> u16 {
+        match self.link {
+            Link::One(_) => 0,
+            Link::Cluster(_) => slot::of(&self.key_prefix, key),
+        }
+    }
+
+    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
+        if charges.is_empty() {
+            return Reply::Ready(Ok(()));
+        }
+        Reply::Pending(Box::pin(async move {
+            // On a cluster, one call for each key and not for each slot: while a slot is migrating, a call with several
+            // of its keys may be refused.
+            let has_own_call =
+                |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || matches!(self.link, Link::Cluster(_));
+            let (alone, together): (Vec<_>, Vec<_>) = charges.iter().copied().partition(has_own_call);
+            let mut parts = by_key(&alone);
+            if !together.is_empty() {
+                parts.push(together);
+            }
+            worst(join_all(parts.iter().map(|undos| self.undo_part(undos, deadline))).await)
+        }))
+    }
+}
+
+impl Texts for Redis {
     fn read_rows<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, Vec<RowRead>> {
         Reply::Pending(Box::pin(async move {
             let read = async |key: &&str| match self.call(key, || rows::read_call(&self.prefixed(key)), deadline).await
@@ -302,29 +337,31 @@ impl Store for Redis {
         }))
     }
 
-    fn slot_of(&self, key: &str) -> u16 {
-        match self.link {
-            Link::One(_) => 0,
-            Link::Cluster(_) => slot::of(&self.key_prefix, key),
-        }
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        Reply::Pending(Box::pin(async move {
+            let reply = self.question(|| overrides::read_call(&self.key_prefix, known), deadline).await?;
+            overrides::read_reply(reply).ok_or_else(malformed_reply)
+        }))
     }
 
-    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
-        if charges.is_empty() {
-            return Reply::Ready(Ok(()));
-        }
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
         Reply::Pending(Box::pin(async move {
-            // On a cluster, one call for each key and not for each slot: while a slot is migrating, a call with several
-            // of its keys may be refused.
-            let has_own_call =
-                |undo: &Undo<'_>| encode::is_undone_alone(undo.limit) || matches!(self.link, Link::Cluster(_));
-            let (alone, together): (Vec<_>, Vec<_>) = charges.iter().copied().partition(has_own_call);
-            let mut parts = by_key(&alone);
-            if !together.is_empty() {
-                parts.push(together);
-            }
-            worst(join_all(parts.iter().map(|undos| self.undo_part(undos, deadline))).await)
+            let reply = self.question(|| overrides::write_call(&self.key_prefix, known, with), deadline).await?;
+            overrides::write_reply(&reply).ok_or_else(malformed_reply)
         }))
+    }
+}
+
+impl Inspected for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn place(&self) -> Option<&str> {
+        match &self.link {
+            Link::One(node) => Some(node.address()),
+            Link::Cluster(_) => None,
+        }
     }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
@@ -332,16 +369,15 @@ impl Store for Redis {
             return Reply::Ready(Ok(0));
         }
         Reply::Pending(Box::pin(async move {
-            match &self.link {
-                Link::One(_) => self.delete(keys, deadline).await,
-                Link::Cluster(_) => {
-                    let mut gone = 0;
-                    for deleted in join_all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
-                        gone += deleted?;
-                    }
-                    Ok(gone)
-                }
+            let in_one_call = match self.link {
+                Link::One(_) => keys.len(),
+                Link::Cluster(_) => 1,
+            };
+            let mut gone = 0;
+            for deleted in join_all(keys.chunks(in_one_call).map(|keys| self.delete(keys, deadline))).await {
+                gone += deleted?;
             }
+            Ok(gone)
         }))
     }
 
@@ -383,20 +419,6 @@ impl Store for Redis {
         }))
     }
 
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        Reply::Pending(Box::pin(async move {
-            let reply = self.question(|| overrides::read_call(&self.key_prefix, known), deadline).await?;
-            overrides::read_reply(reply).ok_or_else(malformed_reply)
-        }))
-    }
-
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
-        Reply::Pending(Box::pin(async move {
-            let reply = self.question(|| overrides::write_call(&self.key_prefix, known, with), deadline).await?;
-            overrides::write_reply(&reply).ok_or_else(malformed_reply)
-        }))
-    }
-
     /// A cluster answers if every slot has a master and every master answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
         Reply::Pending(Box::pin(async move {
@@ -420,12 +442,8 @@ impl Store for Redis {
 
     fn advice(&self, deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Pending(Box::pin(async move {
-            let answers = match &self.link {
-                Link::One(node) => vec![(node.address().to_owned(), node.ask(eviction::question(), deadline).await)],
-                Link::Cluster(cluster) => cluster.ask_all(eviction::question, deadline).await,
-            };
             let mut sentences = Vec::new();
-            for (address, answer) in answers {
+            for (address, answer) in self.link.ask_all(eviction::question, deadline).await {
                 match answer {
                     Ok(Value::BulkString(info)) => {
                         sentences.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
@@ -457,19 +475,14 @@ impl Store for Redis {
                     }
                 }
             }
-            Ok(missing.first().map(|(address, names)| commands::sentence(address, names)))
+            if let Some((address, names)) = missing.first() {
+                return Ok(Some(commands::sentence(address, names)));
+            }
+            let Link::One(node) = &self.link else { return Ok(None) };
+            let other = self.prefixed("w1:{start}weir");
+            let answer = node.ask(Call::command(commands::two_slots([&key, &other])), deadline).await;
+            Ok(commands::slots_sentence(node.address(), &answer))
         }))
-    }
-
-    fn supports(&self, _limit: &Limit) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn place(&self) -> Option<&str> {
-        match &self.link {
-            Link::One(node) => Some(node.address()),
-            Link::Cluster(_) => None,
-        }
     }
 
     fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
@@ -482,12 +495,10 @@ impl Store for Redis {
 
 /// The charges of each key, in their order.
 fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
-    let mut keys: Vec<Vec<Undo<'a>>> = Vec::new();
-    for charge in charges {
-        match keys.iter_mut().find(|undos| undos[0].key == charge.key) {
-            Some(undos) => undos.push(*charge),
-            None => keys.push(vec![*charge]),
-        }
+    let (places, firsts) = decision::indices_of(charges.len(), |i| charges[i].key);
+    let mut keys = vec![Vec::new(); firsts.len()];
+    for (charge, place) in charges.iter().zip(places) {
+        keys[usize::from(place)].push(*charge);
     }
     keys
 }

@@ -167,6 +167,29 @@ mod tests {
         assert_eq!(self::taken(&replica)[0].id, taken[0].id);
     }
 
+    /// Each alert, and each message to the webhook, kept the whole path: 50 KB for each alert that waited.
+    #[test]
+    fn an_alert_of_a_rule_with_long_values_is_small() {
+        let rule = Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(10, Unit::Hour)])));
+        let mut node = NodeSpec { key: "user".to_owned(), rule, ..NodeSpec::default() };
+        for level in 0..12 {
+            let descriptors = vec![node];
+            node = NodeSpec { key: format!("{level}{}", "\u{e9}".repeat(2_000)), descriptors, ..NodeSpec::default() };
+        }
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: vec![node] };
+        let (alerts, long) = (Alerts::new(Values::Shown), PolicySet::compile(vec![domain]).unwrap());
+        assert!(long.rules()[0].path.len() > 48_000);
+        // The longest key of a state: a longer one has a hash in it.
+        let key = format!("w1:{{shop|user={}}}f3600s", "%00".repeat(80));
+        for share in [80, 100] {
+            assert!(report(&alerts, &long, &key, share, WINDOW));
+        }
+        for alert in taken(&alerts) {
+            assert!(alert.rule.ends_with('\u{2026}') && alert.descriptor.starts_with("user="), "{alert:?}");
+            assert!(message::body(&alert).len() < 4_096, "{}", message::body(&alert));
+        }
+    }
+
     #[test]
     fn any_number_of_crossings_has_bounded_room() {
         const CROSSINGS: usize = 2 * REPORTED_MAX;

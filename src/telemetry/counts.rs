@@ -178,9 +178,8 @@ mod tests {
         for &operation in takes {
             let charge = Charge::alone("k", limit, operation);
             let charges = [charge];
-            let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
-            let (decision, effects) = decided.expect("no calendar");
-            state = limit.kind().apply(state.take(), effects[0], None, NOW).into_state();
+            let decided = decision::decide(&charges, &[0], std::slice::from_mut(&mut state), mode, NOW);
+            let decision = decided.expect("no calendar");
             let charged = Charged {
                 limit: LimitOf::Request { domain: "shop" },
                 entries: &[],

@@ -130,9 +130,9 @@ mod tests {
     }
 
     fn outcome(charge: &Charge<'_>) -> Outcome {
-        let (decision, _) =
-            decision::decide(std::slice::from_ref(charge), &[0], |_| None, Mode::Atomic, START_MS * 1_000)
-                .expect("no calendar");
+        let charges = std::slice::from_ref(charge);
+        let decided = decision::decide(charges, &[0], &mut [None][..], Mode::Atomic, START_MS * 1_000);
+        let decision = decided.expect("no calendar");
         decision.outcomes.into_iter().next().unwrap()
     }
 

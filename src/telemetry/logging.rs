@@ -181,7 +181,8 @@ enum Colour {
 }
 
 /// The filter of a `log.level`. A level alone applies to weir. Dependencies log only errors, because peers can cause
-/// many of their warnings, one for each frame. A directive for their target changes that.
+/// many of their warnings, one for each frame. A directive for their target changes that. No directive drops a line of
+/// [`AUDIT`].
 fn filter(level: &str) -> Result<EnvFilter, InitError> {
     let mut directives = Vec::new();
     for directive in level.split(',') {
@@ -194,6 +195,8 @@ fn filter(level: &str) -> Result<EnvFilter, InitError> {
             _ => directives.push(directive.to_owned()),
         }
     }
+    // Of several directives for one target, the last one applies.
+    directives.push(format!("{AUDIT}={}", LevelFilter::INFO));
     EnvFilter::builder()
         .parse(directives.join(","))
         .map_err(|error| InitError::Level { level: level.to_owned(), reason: error.to_string() })
@@ -339,6 +342,23 @@ mod tests {
         assert_eq!(seen("h2=off,info"), [true, false, false, false]);
         assert_eq!(seen("off"), [false, false, false, false]);
         assert_eq!(seen("weir=debug"), [true, true, false, false]);
+    }
+
+    /// `log.level: warn` left out who had changed which limit.
+    #[test]
+    fn no_level_and_no_maximum_drops_a_change_by_an_operator() {
+        for level in ["info", "warn", "error", "off", "weir=off", "weir_audit=off", "weir_audit=error,debug", "h2=off"]
+        {
+            let lines = Lines::default();
+            let call_sites = Arc::new(CallSites::new(Instant::now()));
+            let subscriber = subscriber(filter(level).unwrap(), Format::Text, Colour::None, &call_sites, lines.clone());
+            let changes = usize::try_from(CALL_SITE_LINES_MAX).unwrap() + 50;
+            tracing::subscriber::with_default(subscriber, || {
+                (0..changes).for_each(|number| tracing::info!(target: AUDIT, number, "changed"));
+            });
+            let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+            assert_eq!(text.lines().count(), changes, "{level}");
+        }
     }
 
     #[test]

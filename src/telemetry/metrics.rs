@@ -21,6 +21,7 @@ mod registry;
 mod rules;
 pub mod table;
 pub mod text;
+mod unknown_fields;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,14 +32,16 @@ use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{
-    self, Charged, DecisionResult, HoldHits, HoldResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
+    self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
 };
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet, key};
 
 use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-use self::domains::{Domains, Unknown, requests_of_domains, unmatched_of_domains};
+use self::domains::{
+    Domains, Unknown, hold_hits_of_domains, holds_of_domains, requests_of_domains, unmatched_of_domains,
+};
 use self::families::{FamilyKind, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
 pub use self::latency::{BUCKETS_US, Protocol};
@@ -51,6 +54,8 @@ use self::registry::{Number, Numbers, Registered, Registry};
 use self::rules::{Rules, hits_of_limits};
 use self::table::{DECISION_DURATION, STORE_DURATION, metric};
 use self::text::{Format, TextWriter};
+pub use self::unknown_fields::LimitSource;
+use self::unknown_fields::UnknownFields;
 use super::alerts::Alerts;
 use super::complaint::Complaint;
 use super::limited::{Limited, Values};
@@ -110,12 +115,12 @@ pub struct Metrics {
     store_errors: Numbers,
     fallbacks: [Number; OnError::ALL.len()],
     undone: [Number; 2],
-    holds: [Number; HoldResult::NAMES.len()],
-    hold_hits: [Number; HoldHits::NAMES.len()],
+    alert_answers_lost: Number,
     leases: [Number; LeaseResult::NAMES.len()],
     lease_hits: [Number; LeaseHits::NAMES.len()],
     rows: [Number; RowEvent::NAMES.len()],
     foreign_rows: Mutex<Complaint>,
+    unknown_fields: UnknownFields,
     values: Values,
     trouble: Trouble,
     evictions: Number,
@@ -149,8 +154,6 @@ impl Metrics {
         store_errors.of(TOO_HEAVY);
         let fallbacks = counters("weir_on_error_total", "action");
         let undone = counters("weir_undone_total", "result");
-        let holds = counters("weir_holds_total", "result");
-        let hold_hits = counters("weir_hold_hits_total", "kind");
         let leases = counters("weir_leases_total", "result");
         let lease_hits = counters("weir_lease_hits_total", "kind");
         let rows = counters("weir_rows_total", "event");
@@ -174,12 +177,12 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
-            holds: HoldResult::NAMES.map(|result| holds.of(result)),
-            hold_hits: HoldHits::NAMES.map(|kind| hold_hits.of(kind)),
+            alert_answers_lost: counter("weir_alert_lost_answers_total"),
             leases: LeaseResult::NAMES.map(|result| leases.of(result)),
             lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
             rows: RowEvent::NAMES.map(|event| rows.of(event)),
             foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
+            unknown_fields: UnknownFields::new(&registry),
             values: options.values,
             trouble: Trouble::default(),
             evictions: counter("weir_evictions_total"),
@@ -294,6 +297,12 @@ impl Metrics {
         self.last_load.set(since.as_secs());
     }
 
+    /// Counts messages with fields of limits that weir does not know, and logs one of them: its name and the number of
+    /// the field.
+    pub fn unknown_limit_fields(&self, source: LimitSource, messages: u64, message: &str, field: u32) {
+        self.unknown_fields.found(source, messages, message, field);
+    }
+
     pub fn policies_refused(&self) {
         self.load_errors.add(1);
     }
@@ -331,6 +340,8 @@ impl Metrics {
             };
             sources.push_back(Box::new(requests_of_domains(&self.domains, unknown)));
             sources.push_back(Box::new(unmatched_of_domains(&self.domains, unknown)));
+            sources.push_back(Box::new(holds_of_domains(&self.domains)));
+            sources.push_back(Box::new(hold_hits_of_domains(&self.domains)));
         }
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
@@ -385,7 +396,8 @@ fn add_service(
     statistics.add("ratelimit.service.global_shadow_mode", Kind::Counter, move || global_shadows.load(Relaxed));
     let of = requests.clone();
     statistics.add("ratelimit.service.call.should_rate_limit.service_error", Kind::Counter, move || {
-        // A request that cannot be read never reaches the service.
+        // A request that cannot be read never reaches the service. It counts as unreadable first: in this order the number is
+        // never too large.
         let invalid = of.failures(DecisionResult::Invalid).saturating_sub(of.unreadable());
         invalid + of.failures(DecisionResult::NoPolicies)
     });
@@ -478,12 +490,8 @@ impl Observer for PerRuntime {
         self.metrics.undone[usize::from(confirmed)].add(1);
     }
 
-    fn holds(&self, result: HoldResult, count: u64) {
-        self.metrics.holds[result as usize].add(count);
-    }
-
-    fn hold_hits(&self, kind: HoldHits, hits: u64) {
-        self.metrics.hold_hits[kind as usize].add(hits);
+    fn alerts_lost(&self, charges: u64) {
+        self.metrics.alert_answers_lost.add(charges);
     }
 
     fn lease_asked(&self, result: LeaseResult) {
@@ -509,6 +517,10 @@ impl Observer for PerRuntime {
                 "weir did not write the value at the key of a row: the default plan counts"
             );
         }
+    }
+
+    fn unknown_limit_field(&self, number: u32) {
+        self.metrics.unknown_limit_fields(LimitSource::Grpc, 1, "RateLimitOverride", number);
     }
 
     fn evicted(&self, hits_lost: Hits) {
@@ -550,7 +562,7 @@ mod tests {
         let limit = &rule.limits[0];
         let operation = Operation::Consume(hits);
         let charges = [Charge { role: rule.role, ..Charge::alone("k", limit, operation) }];
-        let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
+        let decision = decision::decide(&charges, &[0], &mut [None][..], Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let by = AnsweredBy::Store;

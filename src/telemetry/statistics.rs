@@ -7,8 +7,9 @@
 mod dynamic;
 mod names;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -24,6 +25,8 @@ const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
 /// Replaces the entries in the name of a limit of the request, if that name does not fit.
 const REST: &str = "_other";
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
+/// How many names a reader reads in one step.
+const BATCH: usize = 64;
 
 /// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits
 /// within a limit even if another limit denied the request.
@@ -60,7 +63,26 @@ pub struct Statistics {
     by_request: bool,
     /// How many names did not fit.
     refused: AtomicU64,
+    /// In the order of their names.
     reads: Mutex<Vec<Read>>,
+}
+
+/// The position of a reader. It has no copy of the statistics, so a slow reader keeps none in memory.
+#[derive(Debug, Default)]
+pub struct StatisticsCursor {
+    stage: Stage,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// The numbers whose names are before those of limits.
+    #[default]
+    Before,
+    /// The limits after this name.
+    Limits(Option<Box<str>>),
+    /// The numbers whose names are after those of limits.
+    After,
+    End,
 }
 
 /// The counters whose names come from policies.
@@ -242,58 +264,90 @@ impl Statistics {
         self.refused.load(Relaxed)
     }
 
-    /// Adds a number that is stored elsewhere.
+    /// Adds a number that is stored elsewhere. A counter that is read in several steps can seem to fall, while another thread
+    /// counts: it is shown with the most that it has been.
     pub fn add(&self, name: &str, kind: Kind, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.reads.lock().push(Read { name: name.to_owned(), kind, read: Box::new(read) });
+        let most = AtomicU64::new(0);
+        let read: Box<dyn Fn() -> u64 + Send + Sync> = match kind {
+            Kind::Gauge => Box::new(read),
+            Kind::Counter => Box::new(move || {
+                let value = read();
+                most.fetch_max(value, Relaxed).max(value)
+            }),
+        };
+        let mut reads = self.reads.lock();
+        let place = reads.partition_point(|before| *before.name < *name);
+        reads.insert(place, Read { name: name.to_owned(), kind, read });
     }
 
-    /// Passes every number with its full name to `see`, once, in no particular order. Includes numbers that are 0.
+    /// Passes every number with its full name to `see`, once. Includes numbers that are 0.
     pub fn visit(&self, mut see: impl FnMut(&str, Kind, u64)) {
-        let mut full = String::from(RATE_LIMIT);
-        let mut see_limit = |name: &str, values: &Values| {
-            full.truncate(RATE_LIMIT.len());
-            full.push_str(name);
-            full.push('.');
-            let length = full.len();
-            for (statistic, value) in LIMIT_STATISTICS {
-                full.truncate(length);
-                full.push_str(statistic);
-                see(&full, Kind::Counter, value(values));
+        let mut cursor = StatisticsCursor::default();
+        while self.advance(&mut cursor, &mut see) {}
+    }
+
+    /// Passes the next numbers to `see`, of at most 64 limits, and advances the cursor. Returns false at the end. Names are in
+    /// order, apart from those of a limit that begin with the whole name of another. Nothing is locked between two steps.
+    pub fn advance(&self, cursor: &mut StatisticsCursor, mut see: impl FnMut(&str, Kind, u64)) -> bool {
+        match &cursor.stage {
+            Stage::Before => {
+                self.read_others(|name| name < RATE_LIMIT, see);
+                cursor.stage = Stage::Limits(None);
             }
-        };
-        let named = self.named.lock();
-        // A request can have a name that a policy has too.
-        let mut shared: HashMap<Box<str>, Values> = HashMap::new();
-        self.dynamic.visit(Counts::values, |name, values| {
-            if named.by_name.contains_key(name) {
-                shared.insert(name.into(), values);
-            } else {
-                see_limit(name, &values);
+            Stage::Limits(last) => match self.read_limits(last.as_deref(), &mut see) {
+                Some(last) => cursor.stage = Stage::Limits(Some(last)),
+                None => cursor.stage = Stage::After,
+            },
+            Stage::After => {
+                self.read_others(|name| name >= RATE_LIMIT, see);
+                cursor.stage = Stage::End;
             }
-        });
-        for (name, kept) in &named.by_name {
-            let mut values = kept.values();
-            if let Some(more) = shared.get(name) {
-                values.add(*more);
-            }
-            see_limit(name, &values);
+            Stage::End => return false,
         }
-        drop(named);
-        let count = |count: &AtomicU64| count.load(Relaxed);
-        self.unknown_domains.visit(count, |domain, count| {
-            see(&format!("{RATE_LIMIT}{domain}.{DOMAIN_NOT_FOUND}"), Kind::Counter, count);
-        });
-        for Read { name, kind, read } in self.reads.lock().iter() {
+        true
+    }
+
+    fn read_others(&self, is_wanted: impl Fn(&str) -> bool, mut see: impl FnMut(&str, Kind, u64)) {
+        for Read { name, kind, read } in self.reads.lock().iter().filter(|other| is_wanted(&other.name)) {
             see(name, *kind, read());
         }
     }
 
-    /// One line for each number, `name: value`, sorted by name: the content of envoyproxy/ratelimit's `/stats`.
-    pub fn text(&self) -> String {
-        let mut lines = Vec::new();
-        self.visit(|name, _, value| lines.push(format!("{name}: {value}\n")));
-        lines.sort_unstable();
-        lines.concat()
+    /// Passes the numbers of the next limits and unknown domains to `see`. Returns the last name. None if there were none.
+    fn read_limits(&self, last: Option<&str>, mut see: impl FnMut(&str, Kind, u64)) -> Option<Box<str>> {
+        let last = last.map_or(Bound::Unbounded, Bound::Excluded);
+        // A name can be of a policy, of requests, and an unknown domain.
+        let mut found: BTreeMap<Arc<str>, Option<Values>> = BTreeMap::new();
+        for (name, kept) in self.named.lock().by_name.range::<str, _>((last, Bound::Unbounded)).take(BATCH) {
+            found.insert((**name).into(), Some(kept.values()));
+        }
+        for name in [self.dynamic.names_after(last, BATCH), self.unknown_domains.names_after(last, BATCH)].concat() {
+            found.entry(name).or_default();
+        }
+        let mut full = String::from(RATE_LIMIT);
+        let mut end = None;
+        for (name, named) in found.into_iter().take(BATCH) {
+            full.truncate(RATE_LIMIT.len());
+            full.push_str(&name);
+            full.push('.');
+            let length = full.len();
+            let mut see = |statistic: &str, value| {
+                full.truncate(length);
+                full.push_str(statistic);
+                see(&full, Kind::Counter, value);
+            };
+            if let Some(count) = self.unknown_domains.read(&name, |count| count.load(Relaxed)) {
+                see(DOMAIN_NOT_FOUND, count);
+            }
+            let by_request = self.dynamic.read(&name, Counts::values);
+            if named.is_some() || by_request.is_some() {
+                let mut values = named.unwrap_or_default();
+                values.add(by_request.unwrap_or_default());
+                LIMIT_STATISTICS.iter().for_each(|(statistic, value)| see(statistic, value(&values)));
+            }
+            end = Some((*name).into());
+        }
+        end
     }
 }
 
@@ -414,6 +468,76 @@ mod tests {
         let rest = Counts::default();
         statistics.count_request_limit("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
         statistics.unknown_domain("nowhere", 1);
-        assert_eq!((statistics.text(), statistics.dynamic_names(), statistics.refused()), (String::new(), 0, 0));
+        assert!(total_hits(&statistics).is_empty());
+        assert_eq!((statistics.dynamic_names(), statistics.refused()), (0, 0));
+    }
+
+    /// [`Statistics::add`]: `service_error` and `cx_local_close` are differences of two numbers.
+    #[test]
+    fn a_counter_that_is_read_in_several_steps_never_falls() {
+        let statistics = Statistics::new(10, true);
+        let value = Arc::new(AtomicU64::new(0));
+        for (name, kind) in [("counter", Kind::Counter), ("gauge", Kind::Gauge)] {
+            let of = value.clone();
+            statistics.add(name, kind, move || of.load(Relaxed));
+        }
+        for (now, counter) in [(3, 3), (2, 3), (4, 4), (0, 4)] {
+            value.store(now, Relaxed);
+            let mut shown = Vec::new();
+            statistics.visit(|name, _, value| shown.push((name.to_owned(), value)));
+            assert_eq!(shown, [("counter".to_owned(), counter), ("gauge".to_owned(), now)]);
+        }
+    }
+
+    #[test]
+    fn statistics_are_read_in_order_and_in_small_steps() {
+        let statistics = Statistics::new(1_000, true);
+        let counts: Vec<(String, Arc<Counts>)> =
+            (0..300).map(|number| (format!("shop.user_{number:03}"), Arc::default())).collect();
+        statistics.replace(counts.clone());
+        for number in 0..500 {
+            let value = format!("{number:03}");
+            let entries = [Entry { key: "user", value: &value }];
+            statistics.count_request_limit("shop", &entries, &Counts::default(), &hits(1));
+        }
+        for domain in ["nowhere", "shop.user_007"] {
+            statistics.unknown_domain(domain, 2);
+        }
+        statistics.add("ratelimit.a", Kind::Gauge, || 1);
+        statistics.add("ratelimit_server.z", Kind::Gauge, || 1);
+        counts[7].1.add(&hits(2));
+        let (mut cursor, mut lines, mut longest) = (StatisticsCursor::default(), Vec::new(), 0);
+        loop {
+            let before = lines.len();
+            if !statistics.advance(&mut cursor, |name, _, value| lines.push((name.to_owned(), value))) {
+                break;
+            }
+            longest = longest.max(lines.len() - before);
+        }
+        assert!(longest <= BATCH * 7, "{longest} lines in one step");
+        assert_eq!(lines.len(), 500 * 6 + 2 + 2);
+        assert!(lines.is_sorted() && lines.windows(2).all(|two| two[0].0 != two[1].0), "{lines:?}");
+        let value = |name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1);
+        assert_eq!(value("ratelimit.service.rate_limit.shop.user_007.total_hits"), Some(3));
+        assert_eq!(value("ratelimit.service.rate_limit.shop.user_007.domain_not_found"), Some(2));
+        assert_eq!(value("ratelimit.service.rate_limit.shop.user_499.total_hits"), Some(1));
+        assert_eq!((lines[0].0.as_str(), lines[3_003].0.as_str()), ("ratelimit.a", "ratelimit_server.z"));
+    }
+
+    /// A slow reader, and policies that are replaced meanwhile.
+    #[test]
+    fn a_reader_goes_on_after_its_last_name_when_policies_change() {
+        let statistics = Statistics::new(0, true);
+        let of = |numbers: std::ops::Range<usize>| {
+            numbers.map(|number| (format!("shop.user_{number:03}"), Arc::default())).collect::<Vec<_>>()
+        };
+        statistics.replace(of(0..100));
+        let (mut cursor, mut names) = (StatisticsCursor::default(), Vec::new());
+        let mut see = |name: &str, _, _| names.push(name.to_owned());
+        assert!(statistics.advance(&mut cursor, &mut see) && statistics.advance(&mut cursor, &mut see));
+        statistics.replace(of(50..80));
+        while statistics.advance(&mut cursor, &mut see) {}
+        assert_eq!(names.len(), 80 * 6, "0 to 63 before, and then 64 to 79");
+        assert!(names.is_sorted());
     }
 }

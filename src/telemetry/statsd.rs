@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+use weir_lifecycle::on_own_thread;
 use weir_tls::backoff::doubled;
 
 pub use self::lines::{Format, Mogrifier};
@@ -56,7 +57,11 @@ pub struct Options {
 pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) -> Result<(), String> {
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let lines = Lines::new(options.format, options.tags, options.mogrifiers);
+    let packet_bytes = match options.transport {
+        Transport::Tcp => PACKET_BYTES.1,
+        Transport::Udp => PACKET_BYTES.0,
+    };
+    let lines = Lines::new(options.format, options.tags, options.mogrifiers, packet_bytes);
     let mut sender = Sender::new(options.address, options.transport, lines, metrics);
     tokio::pin!(stop);
     loop {
@@ -83,7 +88,8 @@ enum Connection {
 struct Sender {
     address: String,
     transport: Transport,
-    lines: Lines,
+    /// None during a flush.
+    lines: Option<Lines>,
     metrics: Arc<Metrics>,
     connection: Option<Connection>,
     retry_at: Option<Instant>,
@@ -97,7 +103,7 @@ impl Sender {
         Self {
             address,
             transport,
-            lines,
+            lines: Some(lines),
             metrics,
             connection: None,
             retry_at: None,
@@ -112,27 +118,36 @@ impl Sender {
         if !self.connect().await {
             return;
         }
-        let packet_bytes = match self.transport {
-            Transport::Tcp => PACKET_BYTES.1,
-            Transport::Udp => PACKET_BYTES.0,
-        };
-        let mut failed = None;
-        for packet in self.lines.make(&self.metrics, packet_bytes) {
-            if failed.is_none() {
-                failed = self.send_packet(&packet).await.err();
+        let Some(lines) = self.lines.take() else { return };
+        let mut flush = lines.flush(self.metrics.clone());
+        // Reading many statistics takes milliseconds.
+        loop {
+            let (packets, rest) = on_own_thread(move || (flush.next(), flush)).await;
+            flush = rest;
+            if packets.is_empty() || !self.send_packets(packets).await {
+                break;
             }
-            if failed.is_some() {
+        }
+        let (lines, left) = flush.end();
+        self.lines = Some(lines);
+        self.metrics.statsd_dropped(left);
+    }
+
+    /// Returns whether there is still a connection.
+    async fn send_packets(&mut self, packets: Vec<Packet>) -> bool {
+        for packet in packets {
+            if self.connection.is_none() {
                 self.metrics.statsd_dropped(packet.lines);
+            } else if let Err(error) = self.send_packet(&packet).await {
+                self.metrics.statsd_dropped(packet.lines);
+                self.complain(&error);
                 // With UDP the next datagram can still arrive.
-                if self.transport == Transport::Udp {
-                    self.complain(failed.take());
+                if self.transport == Transport::Tcp {
+                    self.connection = None;
                 }
             }
         }
-        if failed.is_some() {
-            self.complain(failed);
-            self.connection = None;
-        }
+        self.connection.is_some()
     }
 
     async fn send_packet(&mut self, packet: &Packet) -> io::Result<()> {
@@ -176,7 +191,7 @@ impl Sender {
                     |_| io::ErrorKind::TimedOut.into(),
                     |dialled| dialled.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
                 );
-                self.complain(Some(error));
+                self.complain(&error);
                 self.retry_at = Some(Instant::now() + doubled(RETRY.0, self.failures, RETRY.1));
                 self.failures = self.failures.saturating_add(1);
                 false
@@ -184,10 +199,8 @@ impl Sender {
         }
     }
 
-    fn complain(&mut self, error: Option<io::Error>) {
-        if let Some(error) = error
-            && self.complaint.failed(1).is_some()
-        {
+    fn complain(&mut self, error: &io::Error) {
+        if self.complaint.failed(1).is_some() {
             tracing::warn!(address = self.address, %error, "no statsd server: statistics are not sent until there is one");
         }
     }

@@ -34,6 +34,9 @@ pub struct JsonRow {
     pub until: Option<String>,
     #[serde(default)]
     pub note: Box<str>,
+    /// In an answer, the row's version. In a request, the version of the row that it may replace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 pub fn json_numbers(numbers: &[Numbers]) -> Vec<JsonNumbers> {
@@ -63,7 +66,7 @@ impl From<&Row> for JsonRow {
             RowContent::Own(numbers) => (None, json_numbers(numbers)),
         };
         let (domain, descriptor, note) = (domain.clone(), spell_pairs(entries), note.clone());
-        Self { domain, descriptor, plan, limits, until: until.map(instant_text), note }
+        Self { domain, descriptor, plan, limits, until: until.map(instant_text), note, version: None }
     }
 }
 
@@ -71,7 +74,7 @@ impl JsonRow {
     /// # Errors
     /// The field that is wrong, with the reason.
     pub fn row(self) -> Result<Row, String> {
-        let Self { domain, descriptor, plan, limits, until, note } = self;
+        let Self { domain, descriptor, plan, limits, until, note, version: _ } = self;
         let numbers = numbers_of(limits)?;
         let content = match (plan, numbers.is_empty()) {
             (Some(plan), true) => RowContent::Plan(plan),

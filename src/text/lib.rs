@@ -1,6 +1,7 @@
 //! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false, JSON of
-//! rows; and the probable correction of a misspelled word.
+//! rows; the probable correction of a misspelled word; and limits in words.
 
+mod amount;
 mod boolean;
 mod duration;
 mod instant;
@@ -10,6 +11,7 @@ mod quoted;
 pub mod yaml;
 pub mod zone;
 
+pub use amount::amount;
 pub use boolean::boolean;
 pub use duration::{duration, duration_units, spell};
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};

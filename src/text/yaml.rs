@@ -5,11 +5,14 @@
 
 mod comments;
 mod position;
+mod tabs;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 pub use position::Position;
@@ -22,16 +25,22 @@ use super::quoted;
 /// of these characters.
 const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
 
+/// The bytes that each value of an alias counts as, besides its text.
+pub const VALUE_BYTES: usize = 4;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Reads only the first document, accepts all tags but `!!binary`, and of a key that appears twice takes the last value.
+    /// Reads only the first document, accepts all tags, and of a key that appears twice takes the last value.
     pub is_compatible: bool,
     /// In a compatible reading: the key whose mappings are joined if it is repeated.
     pub joined_key: &'static str,
-    /// The most values as written, and the most characters of `, [ ] { }`.
+    /// The most values as written.
     pub written_max: usize,
+    /// The most characters of `, [ ] { }`.
+    pub flow_marks_max: usize,
     /// The most values after expanding aliases, including keys.
     pub values_max: u32,
+    /// The most bytes of aliases, as [`Document::aliased_bytes`] counts them.
     pub aliased_bytes_max: usize,
     pub depth_max: usize,
 }
@@ -118,6 +127,8 @@ pub struct Document<'a> {
     pub root: Option<NodeId>,
     /// Probable mistakes.
     pub oddities: Vec<(Position, Oddity)>,
+    /// The bytes that the aliases would have if they were written out: of their texts, and [`VALUE_BYTES`] for each value.
+    pub aliased_bytes: usize,
     comments: Comments,
 }
 
@@ -128,12 +139,29 @@ impl<'a> Document<'a> {
     /// The first fault of the text.
     pub fn parse(text: &'a str, options: Options) -> Result<Self, Fault> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let (marks, most) = (text.matches(FLOW_MARKS).count(), options.written_max);
+        let (marks, most) = (text.matches(FLOW_MARKS).count(), options.flow_marks_max);
         if marks > most {
-            return Err(fault(Position::START, format!("{marks} of the characters , [ ] {{ }}, at most {most}")));
+            let advice = "write lists and mappings over several lines, or split the file";
+            let message = format!("{marks} of the characters , [ ] {{ }}, at most {most}: {advice}");
+            return Err(fault(Position::START, message));
         }
+        match tabs::after_colons_as_spaces(text, options.written_max) {
+            None => Self::read(text, text, options, |event| event),
+            // Each position is the same in both texts.
+            Some(spaced) => Self::read(text, &spaced, options, tabs::owned),
+        }
+    }
+
+    /// Parses `parsed`, and finds the comments of `text`.
+    fn read<'p>(
+        text: &'a str,
+        parsed: &'p str,
+        options: Options,
+        own: impl Fn(Event<'p>) -> Event<'a>,
+    ) -> Result<Self, Fault> {
+        let mut places = Places::of(text);
         let mut builder = Builder::new(options);
-        let mut parser = Parser::new_from_str(text);
+        let mut parser = Parser::new_from_str(parsed);
         let mut quotes = Vec::new();
         while let Some(event) = parser.next_event() {
             let start = match &event {
@@ -146,7 +174,13 @@ impl<'a> Document<'a> {
                 }
                 break;
             }
-            let (event, _) = event.map_err(|error| fault(start, format!("not valid YAML: {}", error.info())))?;
+            let (event, span) = event.map_err(|error| fault(start, format!("not valid YAML: {}", error.info())))?;
+            let event = match own(event) {
+                Event::Scalar(text, style, anchor, tag) => {
+                    Event::Scalar(places.borrowed(span.start.index(), text), style, anchor, tag)
+                }
+                other => other,
+            };
             if let Event::Scalar(text, ..) = &event
                 && text.contains('#')
             {
@@ -155,11 +189,12 @@ impl<'a> Document<'a> {
             builder.event(event, start)?;
         }
         let comments = Comments::of(text, &quotes);
-        Ok(Self { nodes: builder.nodes, root: builder.root, oddities: builder.oddities, comments })
+        let aliased_bytes = builder.aliased_bytes;
+        Ok(Self { nodes: builder.nodes, root: builder.root, oddities: builder.oddities, aliased_bytes, comments })
     }
 
     pub fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
-        Self { nodes, root: Some(root), oddities: Vec::new(), comments: Comments::default() }
+        Self { nodes, root: Some(root), oddities: Vec::new(), aliased_bytes: 0, comments: Comments::default() }
     }
 
     /// Whether one of these lines has a comment, or the line above is a comment.
@@ -209,6 +244,31 @@ impl<'a> Document<'a> {
     }
 }
 
+/// Finds texts of the parser in the source. The parser copies each text, which takes more memory than most texts have bytes.
+struct Places<'a> {
+    rest: &'a str,
+    /// The number of characters before the rest.
+    before: usize,
+}
+
+impl<'a> Places<'a> {
+    const fn of(source: &'a str) -> Self {
+        Self { rest: source, before: 0 }
+    }
+
+    /// The same text as a part of the source, if it is written there without quotes and escapes. `start` is the number
+    /// of characters before it, and must not be less than at the last call.
+    fn borrowed(&mut self, start: usize, text: Cow<'a, str>) -> Cow<'a, str> {
+        let skipped = start.saturating_sub(self.before);
+        let Some((at, _)) = self.rest.char_indices().nth(skipped) else { return text };
+        (self.rest, self.before) = (&self.rest[at..], self.before + skipped);
+        match self.rest.get(..text.len()) {
+            Some(written) if *written == *text => Cow::Borrowed(written),
+            _ => text,
+        }
+    }
+}
+
 /// A node with everything nested in it.
 #[derive(Clone, Copy)]
 struct Subtree {
@@ -245,7 +305,7 @@ struct Builder<'a> {
     anchors: HashMap<usize, Subtree>,
     /// The number of nodes so far, after expanding aliases.
     size: u32,
-    /// The bytes of text from aliases so far.
+    /// The bytes of aliases so far. [`Document::aliased_bytes`]
     aliased_bytes: usize,
 }
 
@@ -281,6 +341,8 @@ impl<'a> Builder<'a> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = is_plain(style, tag.as_deref(), self.options.is_compatible, at)?;
+                let is_binary = |tag: &Tag| tag.is_yaml_core_schema() && tag.suffix == "binary";
+                let text = if tag.as_deref().is_some_and(is_binary) { decoded(&text, at)?.into() } else { text };
                 let bytes = text.len();
                 let mut subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
                 subtree.bytes = bytes;
@@ -295,10 +357,11 @@ impl<'a> Builder<'a> {
                     return Err(fault(at, "an alias inside its own anchor"));
                 };
                 self.count(subtree.size, at)?;
-                self.aliased_bytes = self.aliased_bytes.saturating_add(subtree.bytes);
+                let bytes = subtree.bytes.saturating_add(subtree.size as usize * VALUE_BYTES);
+                self.aliased_bytes = self.aliased_bytes.saturating_add(bytes);
                 if self.aliased_bytes > self.options.aliased_bytes_max {
-                    let most = self.options.aliased_bytes_max >> 20;
-                    return Err(fault(at, format!("aliases expand to more than {most} MiB of text")));
+                    let most = self.options.aliased_bytes_max;
+                    return Err(fault(at, format!("aliases expand to more than {most} bytes")));
                 }
                 self.place(subtree, at)
             }
@@ -498,10 +561,18 @@ fn is_plain(style: ScalarStyle, tag: Option<&Tag>, is_compatible: bool, at: Posi
     match tag.suffix.as_str() {
         "str" if tag.is_yaml_core_schema() => Ok(false),
         _ if !is_compatible => Err(tagged(at)),
-        "binary" if tag.is_yaml_core_schema() => Err(fault(at, "!!binary: write the text")),
         // An unknown tag makes it text.
         suffix => Ok(tag.is_yaml_core_schema() && matches!(suffix, "int" | "float" | "bool" | "null")),
     }
+}
+
+/// The text of a `!!binary`.
+fn decoded(text: &str, at: Position) -> Result<String, Fault> {
+    // The lines of a block have breaks between them.
+    let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    let bytes = BASE64_STANDARD.decode(text).map_err(|error| fault(at, format!("!!binary: not base64: {error}")))?;
+    // Texts of requests are UTF-8.
+    String::from_utf8(bytes).map_err(|_| fault(at, "!!binary: not UTF-8 after decoding, so no request has this text"))
 }
 
 fn not_to_merge(at: Position) -> Fault {
@@ -520,16 +591,18 @@ fn fault(position: Position, message: impl Into<String>) -> Fault {
 mod tests {
     use super::*;
 
+    const OPTIONS: Options = Options {
+        is_compatible: false,
+        joined_key: "",
+        written_max: 100,
+        flow_marks_max: 100,
+        values_max: 100,
+        aliased_bytes_max: 100,
+        depth_max: 4,
+    };
+
     fn parse(text: &str) -> Document<'_> {
-        let options = Options {
-            is_compatible: false,
-            joined_key: "",
-            written_max: 100,
-            values_max: 100,
-            aliased_bytes_max: 100,
-            depth_max: 4,
-        };
-        Document::parse(text, options).unwrap()
+        Document::parse(text, OPTIONS).unwrap()
     }
 
     /// The lines with a comment, in them or above.
@@ -537,6 +610,72 @@ mod tests {
         let document = parse(text);
         let lines = u32::try_from(text.lines().count()).unwrap();
         (1..=lines).filter(|line| document.has_comment(*line, *line)).collect()
+    }
+
+    #[test]
+    fn a_tab_between_a_colon_and_a_value_is_white_space() {
+        let same = |tabbed: &str, spaced: &str| assert_eq!(shown(&parse(tabbed)), shown(&parse(spaced)), "{tabbed:?}");
+        for (tabbed, spaced) in [
+            ("a:\tb\n", "a: b\n"),
+            ("a:\t\tb c\t# why\nd:\t-1\n", "a: b c # why\nd: -1\n"),
+            ("a:\t'b'\nc:\t[d, {e:\tf}]\n", "a: 'b'\nc: [d, {e: f}]\n"),
+            ("ä:\té\n? k\n:\tv\n", "ä: é\n? k\n: v\n"),
+            ("a:\t&x 1\nb:\t*x\nc: \td\n", "a: &x 1\nb: *x\nc: d\n"),
+            ("a:\t|\n  b\n", "a: |\n  b\n"),
+        ] {
+            same(tabbed, spaced);
+        }
+        // A tab in a text is a part of it.
+        for (text, expected) in [
+            ("a:\t\"ä:\tb\"\n", "ä:\tb"),
+            ("a:\t'b:\tc ''d:\te'\n", "b:\tc 'd:\te"),
+            ("a: |\n  b:\tc\n  d:\te\n", "b:\tc\nd:\te\n"),
+            ("a: >-\n  b:\tc\n\n", "b:\tc"),
+            ("a:\tx:\\ty\n", "x:\\ty"),
+        ] {
+            assert_eq!(shown(&parse(text)), format!("{{a: {expected}}}"), "{text:?}");
+        }
+        let document = parse("a:\t\"x # y\"\nb:\tz # why\n");
+        assert!(!document.has_comment(1, 1) && document.has_comment(2, 2));
+        // A tab never indents.
+        for text in ["a:\n\tb: 1\n", "a:\t- b\n", "a:\tb: c\n", "a:\t\"b:\tc\n"] {
+            assert!(Document::parse(text, OPTIONS).is_err(), "{text:?}");
+        }
+    }
+
+    fn shown(document: &Document<'_>) -> String {
+        fn node(document: &Document<'_>, id: NodeId) -> String {
+            match &document.node(id).value {
+                Value::Scalar { text, .. } => text.to_string(),
+                Value::List(items) => {
+                    format!("{:?}", items.iter().map(|item| node(document, *item)).collect::<Vec<_>>())
+                }
+                Value::Mapping(entries) => {
+                    let entry = |(key, value): &(NodeId, NodeId)| {
+                        format!("{}: {}", node(document, *key), node(document, *value))
+                    };
+                    format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
+                }
+            }
+        }
+        node(document, document.root.unwrap())
+    }
+
+    #[test]
+    fn binary_is_text_in_a_compatible_reading() {
+        let compatible = Options { is_compatible: true, ..OPTIONS };
+        let read = |text: &str| {
+            Document::parse(text, compatible).map(|document| shown(&document)).map_err(|fault| fault.to_string())
+        };
+        assert_eq!(read("a: !!binary YW5u\nb: !!binary |\n  Y2\n  xlbw==\n"), Ok("{a: ann, b: cleo}".to_owned()));
+        for (text, expected) in [
+            ("YW5", ": !!binary: not base64: "),
+            ("/w==", ": !!binary: not UTF-8 after decoding, so no request has this text"),
+        ] {
+            let error = read(&format!("a: !!binary {text}\n")).unwrap_err();
+            assert!(error.starts_with("1:") && error.contains(expected), "{error}");
+        }
+        assert!(Document::parse("a: !!binary YW5u\n", OPTIONS).is_err());
     }
 
     #[test]

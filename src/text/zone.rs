@@ -32,3 +32,18 @@ fn nearest_zone(name: &str) -> Option<String> {
     let of_length = known.iter().filter(|zone| zone.len().abs_diff(name.len()) <= BYTES_OFF_MAX);
     nearest(name, of_length.map(String::as_str)).map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::zone;
+
+    /// Release 2026f of the time zone database: earlier ones had Havana at -05:00 from 2026-11-01 on.
+    #[test]
+    fn the_time_zones_are_those_of_2026f() {
+        let winter: Timestamp = "2026-12-01T12:00:00Z".parse().unwrap();
+        let hours = zone("America/Havana").unwrap().to_offset(winter).seconds() / 3_600;
+        assert_eq!(hours, -4);
+    }
+}

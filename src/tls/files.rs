@@ -1,7 +1,8 @@
-//! Files that are read at each dial, because they may be replaced while weir runs: passwords, certificates and keys.
+//! Files that are read again, because they may be replaced while weir runs: passwords, certificates, keys and tokens.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,11 @@ impl FileError {
     /// The error of the file at `path`.
     pub fn new(path: &Path, problem: impl Into<String>) -> FileError {
         FileError { path: path.to_owned(), problem: problem.into() }
+    }
+
+    /// The reason, without the path.
+    pub fn problem(&self) -> &str {
+        &self.problem
     }
 }
 
@@ -62,12 +68,28 @@ impl<T: Clone> Reread<T> {
 /// Lets one task at a time read files off the runtime.
 pub type OneAtATime = Arc<tokio::sync::Mutex<()>>;
 
-/// Reads a file of at most `bytes_max` bytes.
+/// Opens a regular file. Never waits for a pipe or a device.
 ///
 /// # Errors
-/// When it cannot be opened or read, or is larger.
+/// When the file cannot be opened, or is not regular.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    // Without the flag, opening a pipe waits for another process to write.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(not_regular()) }
+}
+
+/// The error of a pipe, a device or a directory.
+pub fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
+/// Reads a regular file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// When it cannot be opened or read, is not regular, or is larger.
 pub fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
-    let file = File::open(path).map_err(|error| FileError::new(path, format!("cannot be opened: {error}")))?;
+    let (file, _) = open(path).map_err(|error| FileError::new(path, format!("cannot be opened: {error}")))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1)
         .read_to_end(&mut bytes)
@@ -96,5 +118,28 @@ pub async fn off_the_runtime<T: Send + 'static>(
     match reading.await {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(error) => Err(format!("reading its files failed: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A password file that was a pipe waited for a writer, on a thread for each dial.
+    #[test]
+    fn a_pipe_is_refused_without_waiting_for_a_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&*pipe, Path::new("/dev/zero"), folder.path()] {
+            let error = read_bounded(path, 9).unwrap_err().to_string();
+            assert_eq!(error, format!("{}: cannot be opened: not a regular file", path.display()));
+        }
+        std::fs::write(folder.path().join("file"), "0123456789").unwrap();
+        let file = folder.path().join("file");
+        assert_eq!(read_bounded(&file, 10).unwrap(), b"0123456789");
+        assert!(read_bounded(&file, 9).unwrap_err().to_string().ends_with("/file: more than 9 bytes"));
     }
 }

@@ -3,6 +3,7 @@
 //! Not here: accepting connections (grpc), and when the files are read again (app).
 //!
 //! A handshake uses the current configuration. New files apply to later connections; open connections are not affected.
+//! Each connection of a client with a certificate has a full handshake, which checks the certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,19 +17,20 @@ use strum::{IntoStaticStr, VariantArray};
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
     SignatureScheme,
 };
 
 use super::files::{self, FileError};
-use super::validity::Validity;
+use super::validity::{Expiry, Validity};
 use super::verify::signatures_by;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
-/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes once.
+/// The TLS session tickets that a client gets for each handshake, if it needs no certificate. One is enough: a client
+/// resumes once.
 const TICKETS: usize = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,11 +193,7 @@ fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<Serve
             let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
                 .map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
-            if clients.names.is_empty() {
-                signed
-            } else {
-                Arc::new(NamedClients { signed, names: clients.names.clone() })
-            }
+            Arc::new(KnownClients { signed, names: clients.names.clone() })
         }
     };
     let (chain, key) = super::chain_and_key(&files.identity, &bytes.certificate, &bytes.key)?;
@@ -206,21 +204,29 @@ fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<Serve
         .with_single_cert(chain.clone(), key)
         .map_err(|error| super::wrong_identity(&files.identity, &error))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    config.send_tls13_tickets = TICKETS;
-    config.ticketer =
-        ring::Ticketer::new().map_err(|error| FileError::new(&files.identity.key, format!("no tickets: {error}")))?;
+    if files.clients.is_some() {
+        // A resumed session would accept the certificate of its first handshake without checking it again.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    } else {
+        config.send_tls13_tickets = TICKETS;
+        config.ticketer = ring::Ticketer::new()
+            .map_err(|error| FileError::new(&files.identity.key, format!("no tickets: {error}")))?;
+    }
     validity.put_own(&files.identity.certificate, &chain);
     Ok(config)
 }
 
-/// Accepts a client whose certificate is signed by a trusted authority and has one of the names.
+/// Accepts a client whose certificate is signed by a trusted authority, has one of the names, and has a time of expiry
+/// that weir can read, at which the connection ends.
 #[derive(Debug)]
-struct NamedClients {
+struct KnownClients {
     signed: Arc<dyn ClientCertVerifier>,
+    /// Empty for every name.
     names: Vec<ClientName>,
 }
 
-impl ClientCertVerifier for NamedClients {
+impl ClientCertVerifier for KnownClients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.signed.root_hint_subjects()
     }
@@ -232,9 +238,10 @@ impl ClientCertVerifier for NamedClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        let certificate =
-            webpki::EndEntityCert::try_from(end_entity).map_err(|_| Error::from(CertificateError::BadEncoding))?;
-        if self.names.iter().any(|name| name.is_in(&certificate)) {
+        let unreadable = || Error::from(CertificateError::BadEncoding);
+        let certificate = webpki::EndEntityCert::try_from(end_entity).map_err(|_| unreadable())?;
+        Expiry::of(end_entity).ok_or_else(unreadable)?;
+        if self.names.is_empty() || self.names.iter().any(|name| name.is_in(&certificate)) {
             Ok(verified)
         } else {
             Err(CertificateError::NotValidForName.into())

@@ -110,6 +110,29 @@ impl Period {
     }
 }
 
+/// When a certificate expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// The last second in which it is valid, since 1970.
+    not_after: u64,
+}
+
+impl Expiry {
+    /// None if the certificate cannot be parsed.
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        Period::of(certificate).map(|period| Self { not_after: period.not_after })
+    }
+
+    /// How long the certificate is still valid, by the system's clock. None if it has expired.
+    pub fn left(self) -> Option<Duration> {
+        self.left_at(now())
+    }
+
+    fn left_at(self, now: u64) -> Option<Duration> {
+        self.not_after.checked_sub(now).map(|left| Duration::from_secs(left.saturating_add(1)))
+    }
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -262,6 +285,15 @@ mod tests {
         assert_eq!(validity.not_after(Holder::Peer), last);
         drop(new);
         assert_eq!(validity.not_after(Holder::Peer), 0);
+    }
+
+    #[test]
+    fn a_certificate_is_valid_in_its_last_second() {
+        let (certificate, not_after) = until(2031);
+        let expiry = Expiry::of(&certificate).unwrap();
+        assert_eq!(expiry.left_at(not_after - 9), Some(Duration::from_secs(10)));
+        assert_eq!(expiry.left_at(not_after), Some(Duration::from_secs(1)));
+        assert_eq!(expiry.left_at(not_after + 1), None);
     }
 
     #[test]

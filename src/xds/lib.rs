@@ -27,7 +27,7 @@ use weir_tls::Tls;
 
 pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX, discovery};
 pub use self::pause::Pauses;
-pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
+pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX, UnknownFields};
 pub use self::status::{Nack, Status, Watch, shown};
 
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

@@ -12,8 +12,9 @@ use weir_engine::words::printable;
 use weir_policies::{Dialect, Loaded, Problems, Tree, read_trees};
 
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
+use super::scan::{self, UnknownFields};
 use super::status::shown;
-use super::{Resource, TYPE_URL, scan};
+use super::{Resource, TYPE_URL};
 
 /// The key of a descriptor's metadata with further keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
@@ -28,6 +29,11 @@ pub fn policies(resources: &[Resource], response_bytes_max: usize, dialect: Dial
     }
     // One at a time, so the messages of all resources are never in memory together.
     read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), dialect)
+}
+
+/// The fields in the limits of resources that weir does not know. None if there are none.
+pub fn unknown_fields(resources: &[Resource]) -> Option<UnknownFields> {
+    scan::unknown_fields(resources.iter().map(|resource| &*resource.value))
 }
 
 /// The name of a resource for messages, and its policies.

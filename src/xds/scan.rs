@@ -46,6 +46,16 @@ impl Kind {
         })
     }
 
+    /// The name and the largest field number of a message that describes limits.
+    const fn known(self) -> Option<(&'static str, u64)> {
+        match self {
+            Self::Descriptor => Some(("RateLimitDescriptor", 8)),
+            Self::Limit => Some(("RateLimitPolicy", 5)),
+            Self::Replaced => Some(("RateLimitReplace", 1)),
+            Self::Config | Self::Struct | Self::Member | Self::Value | Self::List => None,
+        }
+    }
+
     /// The most memory of a message, in bytes, in all forms that exist at the same time, without its texts. A test
     /// measures it.
     const fn memory(self) -> u64 {
@@ -123,9 +133,59 @@ pub(super) fn check<'a>(
     Ok(())
 }
 
+/// Fields of limits that weir does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownFields {
+    /// How many messages have one.
+    pub messages: u64,
+    /// The name of the first such message.
+    pub message: &'static str,
+    /// The number of a field in it.
+    pub field: u32,
+}
+
+/// The unknown fields in the limits of these configurations, which were decoded before. None if there are none.
+pub(super) fn unknown_fields<'a>(configs: impl IntoIterator<Item = &'a [u8]>) -> Option<UnknownFields> {
+    let mut found = None;
+    for config in configs {
+        find_unknown(Kind::Config, config, DEPTH_MAX, &mut found);
+    }
+    found
+}
+
+fn find_unknown(kind: Kind, mut bytes: &[u8], depth_left: usize, found: &mut Option<UnknownFields>) {
+    let Some(depth_left) = depth_left.checked_sub(1) else { return };
+    let mut unknown = None;
+    while !bytes.is_empty() {
+        let Some((number, content)) = field(&mut bytes) else { return };
+        if let Some((message, _)) = kind.known().filter(|(_, most)| number > *most) {
+            // A field has a number of 29 bits.
+            unknown = u32::try_from(number).ok().map(|field| UnknownFields { messages: 0, message, field });
+        }
+        if let (Content::Bytes(part), Some(kind)) = (content, kind.below(number)) {
+            find_unknown(kind, part, depth_left, found);
+        }
+    }
+    if let Some(unknown) = unknown {
+        found.get_or_insert(unknown).messages += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_fields_of_limits_are_counted_by_message() {
+        let found =
+            |config: &[u8]| unknown_fields([config; 2]).map(|found| (found.messages, found.message, found.field));
+        // A descriptor with a limit of 5, and metadata with unknown fields of its own.
+        assert_eq!(found(b"\x1a\x08\x1a\x02\x10\x05\x42\x02\x78\x01"), None);
+        assert_eq!(found(b"\x78\x01"), None, "of a configuration");
+        assert_eq!(found(b"\x1a\x06\x1a\x04\x10\x05\x38\x01"), Some((2, "RateLimitPolicy", 7)));
+        assert_eq!(found(b"\x1a\x06\x48\x01\x48\x02\x50\x01"), Some((2, "RateLimitDescriptor", 10)));
+        assert_eq!(found(b"\x1a\x06\x22\x04\x78\x01\x78\x01"), Some((2, "RateLimitDescriptor", 15)), "below");
+    }
 
     #[test]
     fn empty_descriptors_are_refused_by_their_number_and_without_an_allocation() {

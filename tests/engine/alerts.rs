@@ -30,7 +30,7 @@ fn bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
 
 /// The window of a key and its hits, straight from the state.
 fn counted(limit: &Limit, state: Option<&State>, now: Micros) -> (Micros, u32) {
-    let window = limit.kind().counted(&limit.kind().observe(state, 0, bounds(limit, now), now), now).unwrap();
+    let window = limit.kind().counted(&limit.kind().within(bounds(limit, now)).observe(state, 0, now), now).unwrap();
     (window.start, window.count)
 }
 
@@ -74,29 +74,25 @@ fn reported(limit: &Limit, steps: &[Step]) -> BTreeMap<(usize, Micros, u8), u32>
     for step in steps {
         now += step.after;
         let charge = |&(key, operation, role): &(usize, Operation, Role)| Charge {
-            key: keys[key],
-            limit,
-            operation,
-            group: 0,
             role,
-            owner: 0,
             bounds: bounds(limit, now),
+            ..Charge::alone(keys[key], limit, operation)
         };
         let charges: Vec<Charge<'_>> = step.takes.iter().map(charge).collect();
         let (places, firsts) = key_indices(&charges);
         let key_of = |place: u16| step.takes[usize::from(firsts[usize::from(place)])].0;
         let before = [0, 1].map(|key: usize| counted(limit, states[key].as_ref(), now));
-        let (decision, effects) = decide(&charges, &places, |place| states[key_of(place)].as_ref(), step.mode, now)
-            .expect("the bounds hold now");
-        for (charge, (effect, &place)) in charges.iter().zip(effects.iter().zip(&places)) {
-            let state = &mut states[key_of(place)];
-            *state = limit.kind().apply(state.take(), *effect, charge.bounds, now).into_state();
+        // By place.
+        let mut found: Vec<Option<State>> =
+            (0..).take(firsts.len()).map(|place| states[key_of(place)].take()).collect();
+        let decision = decide(&charges, &places, &mut found[..], step.mode, now).expect("the bounds hold now");
+        for (place, state) in (0..).zip(found) {
+            states[key_of(place)] = state;
         }
         let mut of_step = Vec::new();
-        for (at, charge) in charges.iter().enumerate() {
-            let Some(rise) = Rise::of_key(&charges, &places, &decision, step.mode, at) else { continue };
+        for (at, rise) in Rise::of_keys(&charges, &places, &decision, step.mode) {
             let key = step.takes[at].0;
-            of_step.extend(rise.shares(charge).map(|share| (key, rise.window.start, share)));
+            of_step.extend(rise.shares(&charges[at]).map(|share| (key, rise.window.start, share)));
         }
         let mut expected = Vec::new();
         for key in [0, 1] {
@@ -137,6 +133,6 @@ fn other_algorithms_have_no_window_in_which_a_share_could_be_crossed_once() {
     let burst = REQUESTS;
     for algorithm in [Algorithm::SlidingWindowCounter, Algorithm::SlidingWindowLog, Algorithm::Gcra { burst }] {
         let limit = Limit::new(REQUESTS, Unit::Day.window(), algorithm).unwrap();
-        assert_eq!(limit.kind().counted(&limit.kind().observe(None, 0, None, START), START), None);
+        assert_eq!(limit.kind().counted(&limit.kind().observe(None, 0, START), START), None);
     }
 }

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use weir_engine::algorithm::Effect;
 use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Operation, Outcome, Precision, Receipt,
-    Refill, Role, State, Verdict, Window, decision,
+    Refill, State, Verdict, Window, decision,
 };
 
 use crate::support::algorithms::every_algorithm;
@@ -51,10 +52,9 @@ impl Page {
 
     fn charge(&mut self, now: Micros, operation: Operation) -> Outcome {
         let (limit, bounds) = (&self.limit, self.bounds);
-        let charge = Charge { key: "k", limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds };
-        let decided = decision::decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now);
-        let (decision, effects) = decided.unwrap_or_else(|_| panic!("{bounds:?} do not hold {now}"));
-        self.state = limit.kind().apply(self.state.take(), effects[0], bounds, now).into_state();
+        let charge = Charge { bounds, ..Charge::alone("k", limit, operation) };
+        let decided = decision::decide(&[charge], &[0], std::slice::from_mut(&mut self.state), Mode::Atomic, now);
+        let decision = decided.unwrap_or_else(|_| panic!("{bounds:?} do not hold {now}"));
         decision.outcomes[0].clone()
     }
 
@@ -89,7 +89,7 @@ impl Page {
     }
 
     fn undo(&mut self, now: Micros, receipt: Receipt) -> (u32, u64) {
-        self.state = self.limit.kind().undone(self.state.take(), receipt, self.bounds, now).into_state();
+        self.limit.kind().within(self.bounds).change(&mut self.state, Effect::Undo(receipt), now);
         self.look(now)
     }
 }
@@ -211,7 +211,7 @@ fn windows_that_slide() {
     page.take(NOW, 4);
     page.take(FOURTEEN + 15 * SECOND, 5);
     assert_eq!(page.look(NOW), (1, 160 * SECOND));
-    assert_eq!(page.look(FOURTEEN - MINUTE - 1).0, 5);
+    assert_eq!(page.look(FOURTEEN - MINUTE - 1).0, 1);
 
     // [sw-2] [sw-3] [sw-4] [sw-6]
     let mut page = Page::of(3, MINUTE, sub_buckets(10));
@@ -286,6 +286,14 @@ fn debts_and_buckets() {
         assert_eq!(page.over(NOW - back, 1), 6 * MINUTE);
         assert_eq!(page.take(NOW - back + 6 * MINUTE, 1).0, 0);
     }
+
+    // [pc-5] The wait has all of a step back in it that is believed.
+    let mut page = Page::of(5, MINUTE, hourly(5));
+    page.take(NOW, 5);
+    let back = NOW - 59 * SECOND;
+    assert_eq!(page.over(back, 1), 71 * SECOND);
+    assert_eq!(page.over(back + 12 * SECOND, 1), 59 * SECOND);
+    assert_eq!(page.take(back + 71 * SECOND, 1).0, 0);
 
     // [pc-6]
     let mut page = Page::of(10, HOUR, hourly(10));

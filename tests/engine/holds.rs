@@ -80,7 +80,7 @@ fn expected(limit: &Limit, holds: &[Held], now: Micros) -> Key {
 /// What a charge of so many hits finds, but for the mark of a receipt, which an empty state lacks.
 fn found(limit: &Limit, key: &Key, hits: u32) -> (u32, u64, u64, Option<Observed>) {
     let seen = key.seen(limit, hits);
-    let whole = (!matches!(seen, Observed::SlidingWindow(_) | Observed::AnchoredWindow(_))).then_some(seen);
+    let whole = (!matches!(seen, Observed::Summary(_) | Observed::AnchoredWindow(_))).then_some(seen);
     let wait = limit.kind().fits_after(&seen, hits, key.now);
     (limit.kind().remaining(&seen, key.now), wait.unwrap_or(u64::MAX), limit.kind().reset_after(&seen, key.now), whole)
 }

@@ -8,5 +8,7 @@ pub mod algorithms;
 pub mod arbitrary;
 #[path = "../support/oracle.rs"]
 pub mod oracle;
+#[path = "../support/watched.rs"]
+pub mod watched;
 #[path = "../support/wildcards.rs"]
 pub mod wildcards;

@@ -143,8 +143,15 @@ fn stricter_is_told_from_looser() {
         ("5/h", "100/day", Direction::Both),
         ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 5/h, algorithm: gcra, burst: 9}", Direction::Looser),
         ("{rate: 5/h, algorithm: gcra, burst: 5}", "{rate: 6/h, algorithm: gcra, burst: 4}", Direction::Both),
-        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Direction::Neither),
-        ("5/h", "{rate: 4/h, algorithm: gcra}", Direction::Stricter),
+        ("5/h", "{rate: 5/h, algorithm: sliding_window_log}", Direction::Stricter),
+        ("5/h", "{rate: 4/h, algorithm: gcra}", Direction::Both),
+        ("{rate: 5/h, algorithm: gcra}", "{rate: 5/h, algorithm: token_bucket}", Direction::Neither),
+        ("10/s", "{requests_per_unit: 10, window: 10s, algorithm: concurrency}", Direction::Both),
+        ("{requests_per_unit: 10, window: 10s, algorithm: concurrency}", "10/s", Direction::Both),
+        ("5/h", "{rate: 5/h, post_paid: true}", Direction::Both),
+        ("{rate: 5/h, post_paid: true}", "{rate: 4/h, post_paid: true}", Direction::Stricter),
+        ("5/h", "{rate: 5/h, hold: true}", Direction::Both),
+        ("{rate: 5/h, hold: true}", "9/h", Direction::Both),
         ("5/h", "0/h", Direction::Stricter),
         ("0/h", "1/day", Direction::Looser),
         ("5/h", "{rate: 5/h, drain: true}", Direction::Stricter),
@@ -211,6 +218,24 @@ fn stricter_is_told_from_looser() {
         // Before, no customer had numbers of its own; when rows end, some may have had any.
         ("rate_limit: 5/h", "rows: {default: free}, rate_limit: 5/h", "changed a > a: otherwise"),
         ("rows: {default: free}, rate_limit: 5/h", "rate_limit: 5/h", "changed a > a: stricter and looser"),
+        // Rows that name a limit have no effect without it. Those of an only limit can leave the name out.
+        (&named("", "rpm", ""), &named("", "rate", ""), "changed a > a: stricter and looser"),
+        (&named("", "rpm", ""), &planned("gold: 9/h"), "changed a > a: stricter and looser"),
+        (&planned("gold: 9/h"), &named("", "rpm", ""), "changed a > a: otherwise"),
+        (&named("", "rpm", ""), &named("", "rpm", ", 90/day"), "changed a > a: stricter and looser"),
+        (&named("", "rpm", ", 90/day"), &named("", "rpm", ", 90/30h"), "changed a > a: stricter and looser"),
+        (
+            &named("", "rpm", ", {rate: 90/day, name: rpd}"),
+            &named("", "rpm", ", {rate: 80/day, name: rpd}"),
+            "changed a > a: stricter",
+        ),
+        (
+            &named("shadow_mode: true, ", "rpm", ""),
+            &named("shadow_mode: true, ", "rate", ""),
+            "changed a > a: otherwise",
+        ),
+        (&named("", "rpm", ""), &named("shadow_mode: true, ", "rate", ""), "changed a > a: looser"),
+        ("rate_limit: {rate: 5/h, name: rpm}", "rate_limit: {rate: 5/h, name: rate}", "changed a > a: otherwise"),
         (
             &format!("quota_mode: true, {}", planned("gold: 9/h")),
             &format!("quota_mode: true, {}", planned("gold: unlimited")),
@@ -225,6 +250,11 @@ fn stricter_is_told_from_looser() {
         let of = |rest: &str| format!("{{key: a, {rest}}}");
         assert_eq!(changes(&of(old), &of(new)), [expected], "{old} {new}");
     }
+}
+
+/// A rule with 5 hits an hour under this name, and more limits.
+fn named(mode: &str, name: &str, more: &str) -> String {
+    format!("{mode}rows: {{default: free}}, rate_limits: [{{rate: 5/h, name: {name}, plans: {{gold: 9/h}}}}{more}]")
 }
 
 /// A rule with 5 hits an hour and plans.
@@ -271,6 +301,15 @@ fn a_changed_plan_is_shown_with_its_name_and_the_states_of_its_customers() {
     );
 }
 
+/// [rw-5]
+#[test]
+fn states_that_rows_move_from_a_second_redis_are_named() {
+    let of = |rest: &str| format!("domain: shop\ndescriptors: [{{key: a, {rest}rate_limit: 5/s}}]\n");
+    let (_, text) = diff(&of(""), &of("rows: {default: free}, "), DiffFormat::Text, &[]);
+    let moved = "state of 5 per second: moved: used hits count, but with redis.per_second.url it begins empty\n";
+    assert!(text.contains(moved), "{text}");
+}
+
 #[test]
 fn domains_are_compared() {
     let of = |name: &str, rest: &str| format!("domain: {name}\n{rest}descriptors: [{{key: a, rate_limit: 5/h}}]\n");
@@ -290,6 +329,13 @@ fn domains_are_compared() {
     let changed = vec![(Kind::Changed, "shop".to_owned(), None)];
     assert_eq!(compared(&shop, &of("shop", "on_error: deny\n")), (changed.clone(), vec![]));
     assert_eq!(compared(&of("shop", "charging: atomic\n"), &shop), (changed, vec![]));
+    let counted = |old: &str, new: &str| {
+        let (old, new) = (loaded(old), loaded(new));
+        let comparison = compare(&old.policies, &new.policies);
+        [Direction::Stricter, Direction::Looser].map(|direction| comparison.with_direction(direction))
+    };
+    assert_eq!(counted(&shop, &of("shop", "on_error: deny\n")), [0, 0]);
+    assert_eq!(counted(&shop, &of("shop", "charging: independent\n")), [1, 1]);
     let other = "domain: store\ndescriptors: [{key: b, rate_limit: 6/h}]\n";
     let (domains, rules) = compared(&shop, other);
     assert_eq!(domains, [(Kind::Removed, "shop".to_owned(), None), (Kind::Added, "store".to_owned(), None)]);
@@ -309,6 +355,79 @@ fn diff(old: &str, new: &str, format: DiffFormat, fail_on: &[FailOn]) -> (Outcom
     let outcome = run(&diff, &mut out).unwrap();
     let place = format!("{}/", directory.path().display());
     (outcome, String::from_utf8(out).unwrap().replace(&place, ""))
+}
+
+#[test]
+fn rows_of_files_that_lose_their_effect_are_counted() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let write = |side: &str, name: &str, text: &str| {
+        let path = directory.path().join(side);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join(name), text).unwrap();
+        path
+    };
+    let policy = |name: &str| {
+        let limits = format!("[{{rate: 5/h, name: {name}, plans: {{gold: 9/h}}}}]");
+        policy(&format!(
+            "{{key: a, rows: {{default: free}}, rate_limits: {limits}}}, {{key: b, rows: {{default: free}}, rate_limits: {limits}}}"
+        ))
+    };
+    let old = write("old", "p.yaml", &policy("rpm"));
+    let rows = "domain,descriptor,plan,limits\nshop,a=1,gold,\nshop,a=2,,rpm=9/h\nshop,a=3,,7/h\nshop,b=4,,rpm=9/h\nshop,b=5,,rpm=8/h\n";
+    write("old", "c.rows.csv", rows);
+    let new = write("new", "p.yaml", &policy("rate"));
+    let compared = |format| {
+        let (dialect, traffic) = (DialectArguments::default(), None);
+        let (old, new) = (old.clone(), new.clone());
+        let mut out = Vec::new();
+        run(&Diff { old, new, dialect, traffic, format, fail_on: Vec::new() }, &mut out).unwrap();
+        String::from_utf8(out).unwrap().replace(&format!("{}/", directory.path().display()), "")
+    };
+    insta::assert_snapshot!(compared(DiffFormat::Text), @"
+    domain shop
+      changed   a   stricter and looser   new/p.yaml:2:15
+        - 5 per hour, fixed_window, name rpm
+        + 5 per hour, fixed_window, name rate
+        - plan gold: 9 per hour, fixed_window, name rpm
+        + plan gold: 9 per hour, fixed_window, name rate
+          names in rows: none, rpm -> none, rate
+          1 row without effect now: the default plan applies
+          for example a=x
+          state of 5 per hour: kept: used hits count
+          state of plan gold: 9 per hour: kept: used hits count
+      changed   b   stricter and looser   new/p.yaml:2:108
+        - 5 per hour, fixed_window, name rpm
+        + 5 per hour, fixed_window, name rate
+        - plan gold: 9 per hour, fixed_window, name rpm
+        + plan gold: 9 per hour, fixed_window, name rate
+          names in rows: none, rpm -> none, rate
+          2 rows without effect now: the default plan applies
+          for example b=x
+          state of 5 per hour: kept: used hits count
+          state of plan gold: 9 per hour: kept: used hits count
+
+    2 changed, 2 stricter, 2 looser, 3 rows without effect now; 0 rules as before
+    ");
+    let json: serde_json::Value = serde_json::from_str(&compared(DiffFormat::Json)).unwrap();
+    assert_eq!(json["summary"]["lost_rows"], 3);
+    let of_rule = |number: usize| json["rules"][number]["effects"].as_array().unwrap().last().unwrap()["old"].clone();
+    assert_eq!((of_rule(0), of_rule(1)), (1.into(), 2.into()));
+    assert!(compared(DiffFormat::Markdown).contains("3 rows without effect now"));
+    // The files beside the new policies count, if there are any.
+    write("new", "c.rows.csv", &rows.replace("rpm=", "rate="));
+    assert!(!compared(DiffFormat::Text).contains("without effect"));
+    write("new", "c.rows.csv", "domain,tenant\n");
+    let diff = Diff {
+        old: old.clone(),
+        new: new.clone(),
+        dialect: DialectArguments::default(),
+        traffic: None,
+        format: DiffFormat::Text,
+        fail_on: Vec::new(),
+    };
+    assert!(
+        matches!(run(&diff, &mut Vec::new()), Err(NoDiff::Rows(problems)) if problems[0].contains("no column plan"))
+    );
 }
 
 const OLD: &str = "\

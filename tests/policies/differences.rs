@@ -73,7 +73,8 @@ struct NaiveRule {
 enum NaiveRow {
     None,
     Plan(&'static str),
-    Own(u32),
+    /// The hits of a limit, by its name or without one.
+    Own(u32, Option<&'static str>),
 }
 
 #[derive(Clone, Debug)]
@@ -160,10 +161,14 @@ fn plans(numbers: &mut Numbers) -> Vec<(&'static str, Option<u32>)> {
 
 /// The row of a descriptor. It has numbers of its own only if its rule had rows before.
 fn row(numbers: &mut Numbers, old: &[NaiveNode], descriptor: &Descriptor) -> NaiveRow {
-    let had_rows = met(old, descriptor).is_some_and(|rule| rule.plans.is_some());
-    match numbers.below(6) {
-        0 if had_rows => NaiveRow::Own(u32::try_from(numbers.below(4)).unwrap()),
-        1 | 2 => NaiveRow::Plan(numbers.of(&["free", "gold", "lead"])),
+    let with_rows = met(old, descriptor).filter(|rule| rule.plans.is_some());
+    match (numbers.below(6), with_rows) {
+        (0, Some(rule)) => {
+            let hits = u32::try_from(numbers.below(4)).unwrap();
+            let own = rule.limits[0].1.as_deref().filter(|_| numbers.one_in(2));
+            NaiveRow::Own(hits, own.map(|own| NAMES.into_iter().find(|name| *name == own).unwrap()))
+        }
+        (1 | 2, _) => NaiveRow::Plan(numbers.of(&["free", "gold", "lead"])),
         _ => NaiveRow::None,
     }
 }
@@ -344,7 +349,11 @@ fn deciding(nodes: &[NaiveNode], request: &[Descriptor], rows: &[NaiveRow]) -> D
         let Some(rule) = rule else { continue };
         let left = rule.limits.iter().filter(|(_, name)| name.as_ref().is_none_or(|name| !replaced.contains(&name)));
         let of_row = match (&rule.plans, rows[number]) {
-            (Some(_), NaiveRow::Own(hits)) => Some(Some(hits)),
+            (Some(_), NaiveRow::Own(hits, name)) => {
+                // A row with a name that no limit has is no row.
+                let is_it = |(_, own): &(u32, Option<String>)| name.is_none() || own.as_deref() == name;
+                rule.limits.iter().all(is_it).then_some(Some(hits))
+            }
             (Some(plans), NaiveRow::Plan(name)) => plans.iter().find(|(plan, _)| *plan == name).map(|(_, hits)| *hits),
             _ => None,
         };

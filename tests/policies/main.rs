@@ -5,10 +5,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod amounts;
 mod comparison;
 mod differences;
+mod long;
 mod matches;
 mod modes;
+mod pairs;
 mod permits;
 mod policies;
 mod schemas;

@@ -168,7 +168,7 @@ fn limits_of_requests_are_no_quotas_unless_all_are() {
     for (modes, expected) in [(NONE, "OVER OVER OK"), (QUOTA, "OK OVER OK"), (SHADOW, "OK OVER OK")] {
         let bench = Bench::new(Mode::Atomic, modes);
         let mut query = query(&["own", "b"]);
-        query.descriptors[0].limit = Some((0, Unit::Hour));
+        query.descriptors[0].limit = Some((0, Unit::Hour.window()));
         assert_eq!(codes(&bench.decide(&query)), expected, "{modes:?}");
     }
 }
@@ -294,7 +294,7 @@ fn answers_list_every_limit_that_could_deny() {
     let expected = "login:f60s 5/60 4, daily 50/86400 49, hour 1/3600 0 over";
     assert_eq!(listed(&bench.decide(&look)), expected, "a look lists what is there");
     let mut own = query(&["minute"]);
-    own.descriptors[0].limit = Some((3, Unit::Hour));
+    own.descriptors[0].limit = Some((3, Unit::Hour.window()));
     assert_eq!(listed(&bench.decide(&own)), "(request) 3/3600 2");
     assert_eq!(listed(&bench.decide(&query(&["none", "watched"]))), "");
 

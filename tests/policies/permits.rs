@@ -27,6 +27,9 @@ descriptors:
   - key: trial
     rate_limits: [{rate: 3/h}, {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}]
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency}}
+  - {key: estimate, rate_limit: {rate: 10/h, hold: true}}
+  - {key: limited, rate_limit: 100/h}
+  - {key: tried, rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, shadow: true}}
   - key: term
     rate_limit: {requests_per_unit: 1, window: 60s, algorithm: concurrency, until: 2042-01-01}
 ";
@@ -38,11 +41,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Modes { limits: true, ..Modes::default() })
+    }
+
+    fn with(modes: Modes) -> Self {
         let loaded = weir_policies::parse(&[("shop.yaml", POLICY)]).unwrap_or_else(|problems| panic!("{problems}"));
         let policies = Arc::new(Policies::new(loaded.policies, Arc::new(Silent)));
         let clock = Arc::new(ManualClock::in_2041());
         let store = Arc::new(Memory::new(1_000, clock.clone(), Arc::new(Silent)));
-        let modes = Modes { limits: true, ..Modes::default() };
         // A domain with permits is atomic all the same. [cc-7]
         let options = Options { mode: Mode::Independent, modes, clock: clock.clone(), ..Options::new(store) };
         let limiter = Limiter::new(policies, options, Arc::new(Silent));
@@ -86,6 +92,30 @@ fn a_request_takes_one_permit_whatever_its_hits() {
     // Two descriptors are two requests in flight.
     assert!(!bench.ask(&["key", "key"], Operation::Consume(7)).denied);
     assert_eq!(bench.free("key"), 0);
+}
+
+/// With the setting `quota_mode`, 5 of 5 requests passed beside a descriptor that met nothing, and 3 without a permit.
+/// [dc-3] [cc-7] [hd-1]
+#[test]
+fn the_setting_quota_mode_makes_no_permit_and_no_hold_optional() {
+    for open in ["nothing", "limited", "watched", "tried"] {
+        let bench = Bench::with(Modes { quota: true, ..Modes::default() });
+        let passed = |key: &str, hits: u32| {
+            let answers = (0..5).map(|_| bench.ask(&[key, open], Operation::Consume(hits)));
+            answers.filter(|answer| !answer.denied && !answer.holds.is_empty()).count()
+        };
+        assert_eq!(passed("key", 1), 2, "permits beside {open}");
+        assert_eq!(passed("estimate", 5), 2, "holds beside {open}");
+        let denied = bench.ask(&["estimate", open], Operation::Consume(1));
+        assert!(denied.denied && denied.statuses[0].over && denied.holds.is_empty(), "{denied:?}");
+    }
+    // Other limits are quotas as before. A descriptor that meets only permits is none.
+    let bench = Bench::with(Modes { quota: true, ..Modes::default() });
+    let denied = |keys: &[&str], hits| bench.ask(keys, Operation::Consume(hits)).denied;
+    assert!(!denied(&["rate", "nothing"], 4), "beside a quota that is never over");
+    for permits in ["key", "watched"] {
+        assert!(denied(&["rate", permits], 4), "beside {permits}");
+    }
 }
 
 /// [cc-3]
@@ -167,9 +197,10 @@ fn an_override_gives_one_caller_another_number_and_keeps_its_permits() {
         let entries = [("key".into(), "1".into())].into();
         let one = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until: 1 };
         let fitted = Overrides::of(&set, &[one]);
-        let limits =
-            fitted.limits("w1:{shop|key=1}", || 0).map(|limits| (limits[0].requests(), limits[0].id().to_owned()));
-        limits.ok_or_else(|| fitted.places()[0].clone().unwrap_err().to_string())
+        let limit = fitted.limits("w1:{shop|key=1}", || 0).map(|fitted| &fitted.limits()[0]);
+        limit
+            .map(|limit| (limit.requests(), limit.id().to_owned()))
+            .ok_or_else(|| fitted.places()[0].clone().unwrap_err().to_string())
     };
     assert_eq!(fitted(5, 60 * SECOND), Ok((5, "p60s".to_owned())));
     assert_eq!(fitted(5, 30 * SECOND), Ok((5, "p30s".to_owned())));

@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::automaton::PATTERNS_MAX;
 use weir_engine::policy::SaidBy;
+use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
 use weir_policies::{
     DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, Dialect, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs,
@@ -408,9 +409,10 @@ fn a_huge_file_is_refused_unread() {
     let file = fs::File::create(dir.path().join("huge.yaml")).unwrap();
     file.set_len(1 << 40).unwrap();
     let told = load_dir(dir.path()).unwrap_err().to_string();
-    assert!(told.ends_with("huge.yaml: larger than 32 MiB: split it by domain"), "{told}");
+    let bound = format!("and policies.file_bytes allows {FILE_BYTES_MAX}: split it by domain, or set more");
+    assert!(told.ends_with(&format!("huge.yaml: {} bytes, {bound}", 1_u64 << 40)), "{told}");
     let text = " ".repeat(FILE_BYTES_MAX + 1);
-    assert_eq!(problems(&text), "p.yaml: larger than 32 MiB: split it by domain");
+    assert_eq!(problems(&text), format!("p.yaml: {} bytes, {bound}", text.len()));
 }
 
 #[test]
@@ -455,8 +457,11 @@ fn problems_past_the_bound_are_counted() {
     let many = PROBLEMS_MAX + 5;
     let text = format!("domain: d\ndescriptors:\n{}", "  - key: ''\n".repeat(many));
     let told = parse(&[("p.yaml", &text), ("q.yaml", "")]).unwrap_err();
-    assert_eq!((told.list().len(), told.count()), (PROBLEMS_MAX, many + 1));
-    assert!(told.to_string().ends_with("\nand 6 more problems"));
+    assert_eq!((told.list().len(), told.count()), (PROBLEMS_MAX, PROBLEMS_MAX + 1));
+    assert!(told.to_string().ends_with("\nand more: a file is read up to its problem number 100"), "{told}");
+    let few = format!("domain: d\ndescriptors:\n{}", "  - key: ''\n".repeat(60));
+    let told = parse(&[("p.yaml", &few), ("q.yaml", &few.replace("domain: d", "domain: e"))]).unwrap_err();
+    assert!(told.to_string().ends_with("\nand 20 more problems"), "{told}");
 }
 
 #[test]
@@ -471,7 +476,10 @@ fn too_many_descriptors_are_told_once() {
     };
     let told = parse(&[("a.yaml", &text("a")), ("b.yaml", &text("b"))]).unwrap_err();
     let line = half + 1;
-    assert_eq!(told.to_string(), format!("b.yaml:{line}:3: more than 1000000 descriptors in all files"));
+    assert!(
+        told.to_string().starts_with(&format!("b.yaml:{line}:3: more than 1000000 descriptors in all files: ")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -516,8 +524,47 @@ fn a_key_has_so_many_wildcards_and_regular_expressions() {
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Dialect::default()), expected);
     // A compatible reading has the bound where a regular expression is among them.
     let compatible = Dialect { compatible: true, merge_domains: false };
-    parse_with(&[("p.yaml", &patterns(PATTERNS_MAX + 1))], compatible).expect("wildcards only");
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
+    let warnings = |text: &str| {
+        let loaded = parse_with(&[("p.yaml", text)], compatible).expect("wildcards only");
+        loaded.warnings.list().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(warnings(&full).is_empty());
+    let expected = format!(
+        "p.yaml:{line}:3: warning: more than 1024 wildcards of the key \"a\" at one level, which weir refuses by default \
+         [many_wildcards]"
+    );
+    assert_eq!(warnings(&patterns(PATTERNS_MAX + 5)), [expected]);
+    let allowed = format!("{full}- {{key: a, value: x*, allow_warnings: {{many_wildcards: one for each tenant}}}}\n");
+    assert!(warnings(&allowed).is_empty());
+    let keys: String = (0..=PATTERNS_MAX).map(|i| format!("- {{key: a{i}*}}\n")).collect();
+    let expected = format!(
+        "p.yaml:{}:3: warning: more than 1024 keys with a * at one level, each of which is a pattern [many_wildcards]",
+        line - 1
+    );
+    assert_eq!(warnings(&format!("domain: d\ndescriptors:\n{keys}")), [expected]);
+}
+
+#[test]
+fn wildcards_that_cost_a_value_too_much_are_refused_with_their_place() {
+    let refused = |lines: &str| {
+        let text = format!("domain: d\ndescriptors:\n- {{key: a, value: v}}\n- key: b\n  descriptors:\n{lines}");
+        parse_with(&[("p.yaml", &text)], Dialect { compatible: true, merge_domains: false }).unwrap_err().to_string()
+    };
+    let many = |form: fn(usize) -> String, count: usize| (0..count).map(form).collect::<String>();
+    let values = many(|i| format!("  - {{key: a, value: '*a{i}*b*'}}\n"), STEPS_MAX / 2);
+    let expected = "p.yaml:16390:5: a value can take more than 32768 steps through the wildcards of the key of \
+                    \"d|b|a=*c*d*e*\", which takes the most: one step for each text between stars, and one for a text \
+                    before them";
+    assert_eq!(refused(&format!("{values}  - {{key: a, value: '*c*d*e*'}}\n")), expected);
+    let keys = many(|i| format!("  - {{key: 'x*{i}*', value: y}}\n"), STEPS_MAX / 2 + 1);
+    assert_eq!(refused(&keys), expected.replace("16390", "6").replace("a=*c*d*e*", "x*0*=y"));
+    let inner = many(|i| format!("  - {{key: a, value: '*b*{}*'}}\n", "a".repeat(i + 1)), INNER_MAX + 1);
+    let expected = "p.yaml:22:5: \"d|b|a=*b*aaaaaaaaaaaaaaaaa*\" has one of more than 16 texts between stars that end with \
+                    one another, in wildcards of its key: the maximum is 16";
+    // More wildcards than an automaton takes, none of which needs a search for a text in the middle.
+    let others = many(|i| format!("  - {{key: a, value: 'p{i}*'}}\n"), PATTERNS_MAX);
+    assert_eq!(refused(&format!("{inner}{others}")), expected);
 }
 
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.

@@ -205,6 +205,30 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "limit 2 never denies, because limit 1 of the rule admits no more in the same time",
     ),
     (
+        Code::NeverLeased,
+        "  - {key: a, rate_limits: [{rate: 9000/s, lease: 100ms}, 900_000/h]}\n",
+        "3:5",
+        "the lease of limit 1 admits no request, because limit 2 has no lease",
+    ),
+    (
+        Code::NeverLeased,
+        "  - key: a # tried out\n    rate_limits: [{rate: 1000/s, name: a, shadow: true}, {rate: 9000/min, lease: 100ms}]\n",
+        "3:5",
+        "the lease of limit 2 admits no request, because limit 1 has no lease",
+    ),
+    (
+        Code::LeaseTooLong,
+        "  - {key: a, rate_limit: {rate: 9000/s, algorithm: sliding_window, precision: 50ms, lease: 100ms}}\n",
+        "3:5",
+        "limit 1 has a lease of 100ms, and each lease ends with its precision of 50ms",
+    ),
+    (
+        Code::LeaseTooLong,
+        "  - {key: a, rate_limits: [{rate: 9000/min, lease: 10ms}, {rate: 900/100ms, lease: 1s}]}\n",
+        "3:5",
+        "limit 2 has a lease of 1s, and each lease ends with its window of 100ms",
+    ),
+    (
         Code::SamePlan,
         "  - {key: a, rows: {default: free}, rate_limits: [{rate: 9/s, plans: {gold: 9/s}}, {rate: 900/h, plans: {lead: 90/h}}]}\n",
         "3:5",
@@ -266,7 +290,7 @@ fn a_domain_that_is_spelled_as_another_is_found() {
 
 #[test]
 fn each_code_of_weir_check_has_a_case_here() {
-    let of_a_load = 10;
+    let of_a_load = 11;
     for code in &Code::ALL[of_a_load..] {
         let is_here = *code == Code::AlikeDomain || FOUND.iter().any(|(found, ..)| found == code);
         assert!(is_here, "{}", code.name());
@@ -396,6 +420,10 @@ fn what_is_meant_so_is_left_alone() {
         // The same limits below both, and one that is unlimited on purpose.
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - key: plan\n    value: gold\n    descriptors: [{key: op, rate_limit: 2/s}]\n",
         "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - {key: plan, value: gold, rate_limit: {unlimited: true}} # staff\n",
+        // Leases that some requests can use: the limit without one has a term, or is left out by another rule.
+        "  - {key: a, rate_limits: [{rate: 9000/s, lease: 1s}, {rate: 9000/min, from: 2099-01-01}]}\n",
+        "  - {key: a, rate_limits: [{rate: 9000/s, lease: 100ms}, {rate: 9000/min, name: x}]}\n  - {key: b, rate_limit: {rate: 1/s, replaces: [{name: x}]}}\n",
+        "  - {key: a, rate_limits: [{rate: 9000/s, algorithm: sliding_window, precision: 50ms, lease: 50ms}, {rate: 9000/min, lease: 1s}]}\n",
         // Terms that meet, and a limit that always applies beside those that do not.
         "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-01-01}]}\n",
         "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-02-01}, 60/h]}\n",

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use weir_engine::observer::Silent;
 use weir_engine::{
-    Algorithm, Anchor, Charge, Decision, Entry, Limit, Micros, Mode, OnError, Operation, Receipt, Role, Row,
-    RowContent, Unit,
+    Algorithm, Anchor, Charge, Decision, Entry, Limit, Micros, Mode, OnError, Operation, Receipt, Row, RowContent, Unit,
 };
-use weir_limiter::rows::{RowRefused, RowTable};
+use weir_limiter::rows::{Pruned, RowRefused, RowTable};
 use weir_limiter::{DescriptorRequest, Limiter, Options as LimiterOptions, Policies, Query};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{RowChange, RowChanged, RowRead, Store, StoreError, StoredOverrides, StoredRow, SystemClock, Undo};
+use weir_store::{
+    Deciding as _, Inspected as _, RowChange, RowChanged, RowRead, Store, StoreError, StoredOverrides, StoredRow,
+    SystemClock, Texts as _, Undo,
+};
 
 use crate::support::redis::RedisServer;
 use crate::support::vectors::{self, Action, ChargeUndo, Vector, VectorCharge};
@@ -106,15 +108,7 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     // The keys of others are not weir's to touch.
     let elsewhere = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "other:");
     let limit = Limit::new(5, Unit::Hour.window(), Algorithm::FixedWindow { anchor: Anchor::Clock }).unwrap();
-    let charge = Charge {
-        key: "w1:{shop|user=ann}",
-        limit: &limit,
-        operation: Operation::Consume(1),
-        group: 0,
-        role: Role::Enforced,
-        owner: 0,
-        bounds: None,
-    };
+    let charge = Charge::alone("w1:{shop|user=ann}", &limit, Operation::Consume(1));
     let refused = elsewhere.decide(&[charge], Mode::Atomic, Instant::now() + PATIENCE).get().await;
     assert_eq!(refused.unwrap_err().kind(), "noperm");
 }
@@ -137,7 +131,7 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     let store: Arc<dyn Store> = Arc::new(Redis::start(Options::new(Endpoint::parse(&url).unwrap()), ""));
     let options = LimiterOptions { budget: PATIENCE, on_error: OnError::Error, ..LimiterOptions::new(store.clone()) };
     let (known, clock) = (options.rows.clone(), Arc::new(SystemClock));
-    let table = RowTable::new(store, None, policies.clone(), known, clock, Arc::new(Silent));
+    let table = RowTable::new(store, policies.clone(), known, clock, Arc::new(Silent));
     let limiter = Limiter::new(policies, options, Arc::new(Silent));
 
     let row = |tenant: &str, until| Row {
@@ -170,13 +164,14 @@ async fn rows_need_no_more_rights_than_decisions_and_lists_of_rows_need_scan() {
     };
     let listed = table.page(Some("shop"), None).await;
     assert!(listed.as_ref().is_err_and(is_noperm), "{listed:?}");
-    let pruned = table.prune(Some("shop"), None).await;
+    let pruned = table.prune("ops", Some("shop"), None).await;
     assert!(pruned.as_ref().is_err_and(is_noperm), "{pruned:?}");
     assert_eq!(server.command(&["ACL", "SETUSER", "weir", "+scan"]).unwrap().trim(), "OK");
     let listed = table.page(Some("shop"), None).await.expect("a page");
     assert_eq!((listed.rows.len(), listed.next), (2, None));
-    assert_eq!(table.prune(Some("shop"), None).await, Ok((vec![row("ended", Some(1))], None)));
-    assert!(limiter.states("shop", "tenant", weir_store::ScanPosition::default(), 10).await.is_ok());
+    let pruned = table.prune("ops", Some("shop"), None).await.expect("a page");
+    assert_eq!(pruned, Pruned { removed: vec![row("ended", Some(1))], ..Pruned::default() });
+    assert!(limiter.states("shop", "tenant", weir_limiter::states::StatesPosition::default(), 10).await.is_ok());
 }
 
 /// Runs all that a vector asks for; that the answers are right, other tests say.
@@ -218,15 +213,7 @@ async fn replay(vector: &Vector, url: &str) {
 fn charge<'a>(vector: &'a Vector, asked: &'a VectorCharge, now: Micros) -> Charge<'a> {
     let limit = vector.limit(&asked.limit);
     let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
-    Charge {
-        key: &asked.key,
-        limit,
-        operation: asked.operation,
-        group: asked.group,
-        role: asked.role,
-        owner: 0,
-        bounds,
-    }
+    Charge { role: asked.role, bounds, ..Charge::alone(&asked.key, limit, asked.operation) }
 }
 
 fn undo<'a>(

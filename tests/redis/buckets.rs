@@ -9,7 +9,7 @@ use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
 use weir_engine::{Algorithm, Charge, Decision, Limit, Mode, Operation, Outcome, Precision, Receipt, Verdict, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Store, StoreError, Undo};
+use weir_store::{Deciding as _, Inspected as _, StoreError, Undo};
 
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;

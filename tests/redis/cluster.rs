@@ -22,7 +22,7 @@ use weir_store::memory::Memory;
 use weir_store::redis::error_class::{self, RedisErrorClass};
 use weir_store::redis::pipeline::{self, Options};
 use weir_store::redis::{Endpoint, Redis, RedisObserver};
-use weir_store::{Store, Undo};
+use weir_store::{Deciding as _, Inspected as _, Store, Undo};
 
 use crate::support::arbitrary::{START_US, bounds, config, fitting, limit, mode, operation, role};
 use crate::support::cluster::{Plan, RedisCluster, SLOTS};

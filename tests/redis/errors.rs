@@ -21,7 +21,7 @@ use weir_store::redis::breaker::{Circuit, TRIALS};
 use weir_store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, KINDS, Redis, RedisObserver};
-use weir_store::{Failure, Store, StoreError, Undo};
+use weir_store::{Deciding as _, Failure, Inspected as _, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;
 use crate::support::fake_node::FakeNode;
@@ -451,6 +451,27 @@ async fn a_key_of_another_type_is_kept() {
 #[tokio::test]
 async fn a_value_that_is_no_state_is_kept() {
     a_foreign_value_is_kept(&["SET", "{k}one", "garbage"], &["GET", "{k}one"], "garbage", "state").await;
+}
+
+/// GET /state of a key with a text of 17 MB broke the connection, which counted as a failure of Redis for all callers.
+#[tokio::test]
+async fn a_text_of_any_length_at_the_key_of_a_state_is_a_foreign_value_of_that_key_alone() {
+    let server = RedisServer::start();
+    let rig = Rig::start(&server.url());
+    rig.two().await.unwrap();
+    server.command(&["SETRANGE", "{k}long", "17000000", "x"]).unwrap();
+    let hour = Window::from_micros(3_600_000_000).unwrap();
+    for algorithm in [Algorithm::FixedWindow { anchor: Anchor::Clock }, Algorithm::Gcra { burst: 5 }] {
+        let limit = Limit::new(5, hour, algorithm).unwrap();
+        for _ in 0..MANY {
+            let read = rig.store.read_states(&[("{k}long", &limit)], Instant::now() + PATIENCE).get().await;
+            assert_eq!(not_sent(&read.unwrap_err()).kind, "state");
+        }
+    }
+    assert_eq!(*rig.heard.dropped.lock().unwrap(), Vec::<String>::new());
+    assert!(!rig.heard.has_opened());
+    let read = rig.store.read_states(&[("{k}one", &limit())], Instant::now() + PATIENCE).get().await.unwrap();
+    assert!(read.states[0].is_some());
 }
 
 #[tokio::test]

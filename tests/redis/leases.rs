@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::load::{Load, Said, Sample, summary};
 use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::stepped_clock::SteppedClock;
 use crate::support::wait::{PATIENCE, until};
@@ -278,6 +279,32 @@ fn a_limit_is_used_though_replicas_hold_its_hits() {
     let mut client = rls::Client::connect(bench.replicas[0].grpc);
     let answer = client.ask(rls::look("shop", &[("first_hit", "ended")])).expect("an answer");
     let admitted = samples.iter().filter(|sample| sample.said == Said::Within).count();
+    let left = usize::try_from(answer.statuses[0].limit_remaining).expect("it fits");
+    assert_eq!(admitted + left, LIMIT, "hits of leases were left behind");
+}
+
+/// A replica gave its leases back within the time of one decision: a Redis that was slower than that lost their hits at each restart.
+#[test]
+fn a_replica_that_ends_gives_its_hits_back_to_a_slow_redis() {
+    let redis = RedisServer::start();
+    let proxy = Proxy::start(redis.port());
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let url = proxy.url();
+    let settings = ["runtime.cores=1", "redis.timeout=200ms", "shutdown.pause=10ms"];
+    let mut arguments = vec!["--store", "redis", "--redis-url", &url];
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+    let mut weir = Weir::start(&policies.path(), &arguments);
+    let load = Load::start(&[weir.grpc], PER_SECOND, |_| rls::request("shop", &[("first_hit", "slow")]));
+    load.pass(LIMIT / 2);
+    let samples = load.finish();
+    proxy.delay(Duration::from_millis(500));
+    weir.terminate();
+    weir.wait_for_exit();
+    let admitted = samples.iter().filter(|sample| sample.said == Said::Within).count();
+    let direct = redis.url();
+    let weir = Weir::start(&policies.path(), &["--store", "redis", "--redis-url", &direct]);
+    let mut client = rls::Client::connect(weir.grpc);
+    let answer = client.ask(rls::look("shop", &[("first_hit", "slow")])).expect("an answer");
     let left = usize::try_from(answer.statuses[0].limit_remaining).expect("it fits");
     assert_eq!(admitted + left, LIMIT, "hits of leases were left behind");
 }

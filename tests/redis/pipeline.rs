@@ -8,13 +8,12 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
-use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Role, Window};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Window};
 use weir_store::redis::pipeline::{
     Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
 };
-use weir_store::redis::pool::REPLIES_BYTES_MAX;
-use weir_store::redis::{DialError, Endpoint, Redis, RedisObserver};
-use weir_store::{Store, StoreError, Undo};
+use weir_store::redis::{DialError, Endpoint, REPLIES_BYTES_MAX, Redis, RedisObserver};
+use weir_store::{Deciding as _, StoreError, Undo};
 
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
@@ -59,7 +58,7 @@ impl RedisObserver for Tally {
         self.batches.lock().unwrap().push(calls);
     }
 
-    fn dial_failed(&self, _: &DialError) {
+    fn dial_failed(&self, _: &str, _: &DialError) {
         self.dials_failed.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -742,15 +741,7 @@ async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other(
     let day = Window::from_micros(86_400_000_000).unwrap();
     let limit = Limit::new(3, day, Algorithm::SlidingWindowLog).unwrap();
     let keys: Vec<String> = (0..40).map(|n| format!("log-{n}")).collect();
-    let charge = |key, operation| Charge {
-        key,
-        limit: &limit,
-        operation,
-        group: 0,
-        role: Role::Enforced,
-        owner: 0,
-        bounds: None,
-    };
+    let charge = |key, operation| Charge::alone(key, &limit, operation);
     let decide = async |operation| {
         let charges: Vec<_> = keys.iter().map(|key| charge(key.as_str(), operation)).collect();
         store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap().outcomes

@@ -16,7 +16,7 @@ use weir_limiter::rows::{RowRefused, RowTable, WriteResult};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
 use weir_store::redis::pipeline::Options as Pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Store, SystemClock};
+use weir_store::{Deciding as _, Store, SystemClock};
 
 use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::clustered::store;
@@ -45,7 +45,7 @@ impl Replica {
         let policies = weir_policies::parse(&[("api.yaml", POLICY)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
         let (known, clock) = (Arc::new(KnownRows::of(&*store)), Arc::new(SystemClock));
-        let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock, Arc::new(Silent));
+        let table = RowTable::new(store.clone(), policies.clone(), known.clone(), clock, Arc::new(Silent));
         let options = Options { rows: known, budget, on_error: OnError::Error, ..Options::new(store) };
         Self { limiter: Limiter::new(policies, options, Arc::new(Silent)), table }
     }

@@ -62,7 +62,7 @@ async fn refused(pipeline: &Pipeline) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
         match count(pipeline, SHORT).await {
-            Err(CallError::NotSent { reason: Reason::NoConnection(error) }) => return error.to_string(),
+            Err(CallError::NotSent { reason: reason @ Reason::NoConnection { .. } }) => return reason.to_string(),
             // A dial that is not at its end yet.
             Err(error) => assert!(Instant::now() < end, "{error}"),
             Ok(answer) => panic!("expected no connection: {answer:?}"),
@@ -418,11 +418,11 @@ impl Operators {
         list["overrides"].as_array().unwrap().iter().map(|it| one(it).unwrap_or_else(|| panic!("{it}"))).collect()
     }
 
-    /// Waits until both servers have all that was confirmed, and the same of what was not; then asks both for decisions.
-    fn agree(&self, master: &RedisServer) {
-        let listed = until("both servers to have what was confirmed", FAILOVER_PATIENCE, || {
+    /// Waits until both servers have the overrides that are kept, and the same of all others; then asks both for decisions.
+    fn agree(&self, master: &RedisServer, kept: &BTreeMap<String, u32>) {
+        let listed = until("both servers to have what is kept", FAILOVER_PATIENCE, || {
             let [one, other] = self.servers.each_ref().map(Self::listed);
-            let has_all = self.confirmed.iter().all(|(user, requests)| one.get(user) == Some(requests));
+            let has_all = kept.iter().all(|(user, requests)| one.get(user) == Some(requests));
             let text = master.command(&["-n", "1", "GET", "w1:{weir}overrides"])?;
             let is_stored = one.keys().all(|user| text.contains(&format!("\"{user}\"")));
             (one == other && has_all && is_stored).then_some(one)
@@ -441,38 +441,47 @@ impl Operators {
     }
 }
 
-/// Overrides that are set while the master is replaced, in this way.
-fn overrides_through_a_failover(replace: impl FnOnce(&mut Group, u16)) {
+/// Sets overrides while the master is replaced, in this way. Of all that were confirmed and those that were before the
+/// failover, `kept` selects the overrides that must be in force after it.
+fn overrides_through_a_failover(
+    replace: impl FnOnce(&mut Group, u16),
+    kept: impl FnOnce(&BTreeMap<String, u32>, BTreeMap<String, u32>) -> BTreeMap<String, u32>,
+) {
     let mut group = Group::start();
     let mut operators = Operators::start(&group);
     until("overrides before", PATIENCE, || {
         operators.set();
         (operators.confirmed.len() >= 4).then_some(())
     });
+    let first = operators.confirmed.clone();
     let before = group.sentinels.master().unwrap();
     replace(&mut group, before);
     let after = until("another master", FAILOVER_PATIENCE, || {
         operators.set();
         group.sentinels.master().filter(|master| *master != before)
     });
-    // The old master may still be asked for a while, and its changes are lost with it.
+    // The old master may still be asked for a while.
     until("overrides by the new master", FAILOVER_PATIENCE, || {
         operators.set();
         let text = group.server(after).command(&["-n", "1", "GET", "w1:{weir}overrides"])?;
         let last = operators.confirmed.keys().next_back()?;
         text.contains(&format!("\"{last}\"")).then_some(())
     });
-    operators.agree(group.server(after));
+    operators.agree(group.server(after), &kept(&operators.confirmed, first));
 }
 
 #[test]
 fn overrides_survive_a_master_that_dies_and_none_that_was_confirmed_is_lost() {
-    overrides_through_a_failover(|group, master| group.server(master).kill());
+    overrides_through_a_failover(|group, master| group.server(master).kill(), |confirmed, _| confirmed.clone());
 }
 
+/// The old master and the new one may both confirm changes for a while. The newest text wins. [ov-3]
 #[test]
-fn overrides_survive_a_failover_by_order_and_those_that_only_the_old_master_got_come_back() {
-    overrides_through_a_failover(|group, _| group.sentinels.fail_over());
+fn overrides_after_a_failover_by_order_are_those_of_the_newest_text() {
+    overrides_through_a_failover(
+        |group, _| group.sentinels.fail_over(),
+        |confirmed, first| first.into_iter().chain(confirmed.clone().pop_last()).collect(),
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ use weir_tls::files::FileError;
 use weir_tls::{Identity, TlsFiles};
 
 use crate::support::authority::{Authority, Issued};
+use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::process::{PolicyDirectory, Process, Weir};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
@@ -190,6 +191,19 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
     }
 }
 
+/// weir was ready, and every request of two descriptors failed with CROSSSLOT, which Envoy lets pass: seen with serverless
+/// Redis and with a node of a cluster.
+#[test]
+fn a_redis_that_checks_slots_at_one_address_is_named_at_the_start() {
+    let cluster = RedisCluster::start(&Plan::of(1));
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let process = Process::start(&policies.path(), &arguments(&cluster.nodes[0].url(), &[]), &[]);
+    let (status, written) = process.finish();
+    assert_eq!(status.code(), Some(1), "{written}");
+    assert!(written.contains("keys of two slots (CROSSSLOT)"), "{written}");
+    assert!(written.contains("set redis.topology to cluster"), "{written}");
+}
+
 /// What the pipeline told its observer.
 #[derive(Debug, Default)]
 struct Tally {
@@ -237,7 +251,7 @@ impl Setup {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.call(incr(), SHORT).await {
-                Err(CallError::NotSent { reason: Reason::NoConnection(error) }) => return error.to_string(),
+                Err(CallError::NotSent { reason: reason @ Reason::NoConnection { .. } }) => return reason.to_string(),
                 // One that was open when it was sent on, or a dial that is not at its end yet.
                 Err(error) => assert!(Instant::now() < end, "{error}"),
                 Ok(answer) => panic!("expected no connection: {answer:?}"),

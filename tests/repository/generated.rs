@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use protox::prost::Message as _;
 
 /// The file that declares the service. It imports all the others.
-const SERVICE_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
+pub(crate) const SERVICE_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 /// The files of configuration by xDS, which weir asks another server for. Reflection does not show them.
-const XDS_PROTOS: [&str; 2] = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+pub(crate) const XDS_PROTOS: [&str; 2] =
+    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
 /// The messages that are written as JSON, with all messages inside them. src/rls/json.rs reads requests, since it names the place of a mistake.
 const JSON_MESSAGES: [&str; 2] = [".envoy.service.ratelimit.v3.RateLimitResponse", ".envoy.config.core.v3.HeaderValue"];
@@ -26,7 +27,7 @@ const XDS_GOOGLE_TYPES: (&str, &str) = (".google.protobuf", "::prost_types");
 
 const COMMAND: &str = "cargo test --test repository -- --ignored write_the_generated_code";
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("proto")
 }
 

@@ -3,6 +3,7 @@
 mod authority;
 mod python;
 mod tls;
+mod units;
 mod wire;
 
 use std::future::Future;

@@ -71,8 +71,8 @@ fn a_receipt_comes_back_by_grpc_and_by_http() {
         "{}",
         refused.body
     );
-    assert_eq!(served.metric("weir_holds_total{result=\"settled\"}"), Some(2));
-    assert_eq!(served.metric("weir_hold_hits_total{kind=\"given_back\"}"), Some(2_063));
+    assert_eq!(served.metric("weir_holds_total{domain=\"shop\",result=\"settled\"}"), Some(2));
+    assert_eq!(served.metric("weir_hold_hits_total{domain=\"shop\",kind=\"given_back\"}"), Some(2_063));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_setting_renames_the_entry_that_returns_a_receipt() {
     let output = command.output().expect("weir runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("999993 of 1000000 per year left"), "{text}");
-    let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}"));
+    let count = |result: &str| served.metric(&format!("weir_holds_total{{domain=\"shop\",result=\"{result}\"}}"));
     assert_eq!([count("opened"), count("settled"), count("lost").or(Some(0))], [Some(3), Some(3), Some(0)]);
 }
 
@@ -174,7 +174,8 @@ fn what_callers_opened_that_went_away_is_released() {
             }
         }
     });
-    let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}")).unwrap();
+    let count =
+        |result: &str| served.metric(&format!("weir_holds_total{{domain=\"shop\",result=\"{result}\"}}")).unwrap();
     let mut client = Client::connect(served.at.grpc);
     // The last ones go on for a moment.
     let kept = until("all releases to end", PATIENCE, || {
@@ -206,12 +207,15 @@ fn what_callers_of_json_opened_that_went_away_is_released() {
     for _ in 0..CALLS {
         let mut caller = http::connect(served.at.http).expect("a connection");
         caller.write_all(format!("{head}{body}").as_bytes()).expect("a request");
+        // Its handler has begun when a later one has ended: both run on one thread.
+        http::get(served.at.http, "/metrics").expect("an answer");
         caller.shutdown(Shutdown::Write).expect("it was open");
         // weir takes that for the end of the caller, and closes the connection without an answer.
         assert_eq!(caller.read_to_end(&mut Vec::new()).expect("the end"), 0);
     }
     redis.thaw();
-    let count = |result: &str| served.metric(&format!("weir_holds_total{{result=\"{result}\"}}")).unwrap();
+    let count =
+        |result: &str| served.metric(&format!("weir_holds_total{{domain=\"shop\",result=\"{result}\"}}")).unwrap();
     until("all holds to be released", PATIENCE, || (count("settled") == CALLS).then_some(()));
     assert_eq!((count("opened"), count("lost")), (CALLS, 0));
     assert_eq!(remaining(&client.ask(ann(0, None)).unwrap()), 1_000_000);

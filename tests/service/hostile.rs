@@ -5,6 +5,8 @@
 //! on the memory store.
 
 mod bare;
+mod budget;
+mod crowds;
 mod doors;
 mod doors_http;
 mod logs;

@@ -54,6 +54,25 @@ fn sigterm_takes_weir_out_of_service_first() {
     assert_refused(weir.grpc);
 }
 
+/// Scripts that reopen logs send these to other servers. They killed weir, and SIGQUIT ended it with a core dump.
+#[test]
+fn sigusr1_and_sigusr2_are_ignored_and_sigquit_drains() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let mut weir = Weir::start(&policies.path(), &["--set", "shutdown.pause=10ms", "--set", "shutdown.grace=15s"]);
+    let mut stream = half_a_request(weir.http);
+    for _ in 0..3 {
+        weir.signal("USR1");
+        weir.signal("USR2");
+    }
+    weir.signal("QUIT");
+    wait_until_refused(weir.http);
+    assert!(weir.is_running(), "it waits for the request in flight");
+    let (_, rest) = JSON_REQUEST.split_at(JSON_REQUEST.len() / 2);
+    stream.write_all(rest.as_bytes()).expect("the connection stands");
+    assert_eq!(http::read_answer(stream).expect("an answer").status, 200);
+    assert_eq!(weir.wait_for_exit().code(), Some(0));
+}
+
 /// The lines of a start in the log, with `_` for what differs from start to start.
 fn shape(log: &str) -> Vec<String> {
     let varies = Regex::new(r"^\S+Z |took=\S+|commit \w+|[\d.]+:\d+|^  (?:cores|policies) .*").expect("a pattern");

@@ -8,6 +8,8 @@ mod overrides;
 mod page;
 mod policies;
 mod row_import;
+mod row_log;
+mod row_versions;
 mod rows;
 mod rows_under_load;
 mod states;

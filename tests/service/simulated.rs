@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{Listener, MemoryBounds};
+use weir_grpc::{Listener, Messages};
+use weir_http2::Bounds;
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;
 use weir_lifecycle::{Phase, Phases, Supervisor};
@@ -106,29 +107,34 @@ impl Live {
         };
         let options = weir_grpc::Options {
             cores: NonZeroUsize::MIN,
-            request_bytes: settings.limits.request_bytes,
-            bounds: configured::bounds(&settings.limits),
-            extras,
-            receipt_key: settings.holds.receipt_key.clone(),
-            memory: MemoryBounds {
-                streams: settings.grpc.max_streams,
+            messages: Messages {
+                request_bytes: settings.limits.request_bytes,
                 receive_timeout: Duration::from_secs(10),
+                bounds: configured::bounds(&settings.limits),
+                extras,
+                receipt_key: settings.holds.receipt_key.clone(),
+                tracer: None,
+            },
+            bounds: Bounds {
+                streams: settings.grpc.max_streams,
                 connection_bytes: settings.grpc.connection_held_bytes,
-                total_bytes: settings.grpc.held_bytes,
+                total_bytes: settings.grpc_held_bytes(u64::MAX),
+                tables_bytes: usize::MAX,
             },
             tls: None,
             max_age: None,
-            tracer: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let phases = Phases::starting();
         let client = runtime.block_on(async {
             let life = phases.watch();
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
             let address: SocketAddr = listener.local_addr().unwrap();
             let supervisor = Supervisor::new(life.clone());
             let health = Health::starting().await;
-            weir_grpc::start(&supervisor, &life, Listener::Tcp(listener), &options, &health, limiter).unwrap();
+            let (here, listener) = (Handle::current(), Listener::Tcp(listener));
+            weir_grpc::start(&supervisor, &life, &here, listener, &options, &health, limiter).unwrap();
             phases.begin(Phase::Serving);
             RateLimitServiceClient::new(channel(address).await)
         });

@@ -12,7 +12,8 @@ use std::time::Duration;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, Struct, Value};
-use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitPolicy;
+use envoy_types::pb::ratelimit::config::ratelimit::v3::{RateLimitPolicy, RateLimitUnit};
+use prost::Message as _;
 use serde_json::Value as Json;
 use weir_telemetry::metrics::table::SECTIONS;
 
@@ -79,6 +80,65 @@ fn wait_for_trouble(weir: &Weir, reason: &str) {
 /// Some series of `/metrics`, added up.
 fn metric(weir: &Weir, name: &str) -> u64 {
     crate::support::served::metric(weir.http, name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// As `RateLimitPolicy`, and the messages around it, with a field that weir does not know.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterLimit {
+    #[prost(int32, tag = "1")]
+    unit: i32,
+    #[prost(uint32, tag = "2")]
+    requests_per_unit: u32,
+    #[prost(uint32, tag = "9")]
+    later: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterDescriptor {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "3")]
+    rate_limit: Option<LaterLimit>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterConfig {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    domain: String,
+    #[prost(message, repeated, tag = "3")]
+    descriptors: Vec<LaterDescriptor>,
+}
+
+#[test]
+fn a_field_of_a_limit_that_weir_does_not_know_is_counted_and_logged_once_a_minute() {
+    let ads = Ads::start();
+    ads.set("1", vec![shop(2)]);
+    let weir = serving(&ads.server(), &[]);
+    let series = "weir_unknown_limit_fields_total{source=\"xds\"}";
+    assert_eq!(metric(&weir, series), 0);
+    let descriptor = |key: &str| LaterDescriptor {
+        key: key.to_owned(),
+        rate_limit: Some(LaterLimit { unit: RateLimitUnit::Year.into(), requests_per_unit: 7, later: 1 }),
+    };
+    let config = LaterConfig {
+        name: "later".to_owned(),
+        domain: "shop".to_owned(),
+        descriptors: ["user", "tenant"].map(descriptor).to_vec(),
+    };
+    let later = Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() };
+    for (version, count) in [("2", 2), ("3", 4)] {
+        ads.set(version, vec![later.clone()]);
+        ads.wait_for_ack(version);
+        assert_eq!(metric(&weir, series), count, "two limits of each version");
+    }
+    assert_eq!(limit(&mut Client::connect(weir.grpc), "shop"), Some(7), "the rest of the limit is in force");
+    let is_of_limit = |line: &LogLine| {
+        let is_it = line.message().is_some_and(|message| message.starts_with("limits have a field"));
+        is_it && line.field("message_type") == Some(&"RateLimitPolicy".into()) && line.field("field") == Some(&9.into())
+    };
+    assert_eq!(weir.count_in_log(is_of_limit), 1);
 }
 
 fn is_message(message: &'static str) -> impl Fn(&LogLine) -> bool {

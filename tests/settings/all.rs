@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir_engine::{Mode, OnError};
-use weir_settings::{FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
+use weir_settings::{FILE_BYTES_MAX, Kind, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
 
 pub(super) fn environment(variables: &[(&str, &str)]) -> Layer {
     Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
@@ -44,6 +44,7 @@ fn the_defaults_are_those_of_the_design() {
     let settings = Settings::load(&[policies()]).unwrap();
     insta::assert_debug_snapshot!(settings, @r#"
     Settings {
+        program: Weir,
         listen: Listen {
             grpc: Tcp(
                 0.0.0.0:8081,
@@ -67,7 +68,7 @@ fn the_defaults_are_those_of_the_design() {
             max_streams: 256,
             receive_timeout: 5s,
             connection_held_bytes: 8388608,
-            held_bytes: 33554432,
+            held_bytes: 0,
         },
         http: Http {
             connections_per_peer: 0,
@@ -103,9 +104,12 @@ fn the_defaults_are_those_of_the_design() {
             all_files: false,
             dot_files: false,
             beside: false,
+            file_bytes: None,
+            total_bytes: None,
             allow_empty: false,
             compatible: false,
             merge_domains: false,
+            isolate: false,
         },
         store: Memory,
         charging: Atomic,
@@ -122,6 +126,7 @@ fn the_defaults_are_those_of_the_design() {
             limit_header: "RateLimit-Limit",
             remaining_header: "RateLimit-Remaining",
             reset_header: "RateLimit-Reset",
+            unit_multiplier: false,
         },
         holds: Holds {
             receipt_key: "weir.receipt",
@@ -133,7 +138,7 @@ fn the_defaults_are_those_of_the_design() {
         deny_cache: DenyCache {
             max_age: 1s,
             max_keys: 65536,
-            until_window_end: false,
+            until_window_end: None,
         },
         redis: Redis {
             server: RedisServer {
@@ -366,8 +371,9 @@ fn example(name: &str) -> &'static str {
         "policies.xds.server" => "dns:///xds.internal:18000",
         "policies.xds.node_metadata" => "zone=eu-1,stage=a=b",
         "policies.xds.headers" => "authorization:Bearer x:y,x-tenant:blue",
-        "policies.xds.start_without_config" | "policies.xds.tls.enabled" => "on",
+        "policies.xds.start_without_config" | "policies.xds.tls.enabled" | "deny_cache.until_window_end" => "on",
         "policies.xds.max_message_bytes" | "limits.request_bytes" => "1024",
+        "policies.file_bytes" | "policies.total_bytes" => "65536",
         "policies.xds.tls.server_name" => "xds.internal",
         "policies.xds.keepalive.interval"
         | "policies.xds.connect_timeout"
@@ -511,7 +517,10 @@ fn every_bound_holds_at_and_past_its_edge() {
         assert!(Settings::load(&[policies(), good]).is_ok(), "{name}");
         let bad = flags(&[&format!("{name}={bad}")]);
         let text = problems(&[policies(), bad]);
-        assert!(text.starts_with(&format!("--set: {name} = ")), "{text}");
+        assert!(
+            text.starts_with(&format!("--set: {name} = ")) || text.starts_with(&format!("--set: {name}: ")),
+            "{text}"
+        );
     }
     let long = flags(&[&format!("redis.key_prefix={}", "x".repeat(65))]);
     assert!(problems(&[policies(), long]).ends_with("65 bytes: at most 64"));
@@ -665,7 +674,7 @@ fn no_output_shows_a_secret() {
     ]);
     assert!(!text.contains(SECRET), "{text}");
     insta::assert_snapshot!(text, @r#"
-    --set: redis.url = "redis://***@cache:port": not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
+    --set: redis.url: not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
     --set: redis.pasword: no such setting, the nearest is redis.password
     --set: an argument without "=": write NAME=VALUE
     environment: WEIR__REDIS__PASWORD: no such setting, the nearest is WEIR__REDIS__PASSWORD
@@ -673,6 +682,39 @@ fn no_output_shows_a_secret() {
     weir.yaml:2:1: redis.password: given twice, before by weir.yaml:1:9
     --set: redis.password: 7000 bytes: at most 4096
     "#);
+}
+
+/// The login of an OTLP endpoint was in the error that refused it, and the key of one with another path.
+#[test]
+fn no_error_prints_the_value_of_a_setting_that_names_a_server() {
+    let is_server =
+        |kind| matches!(kind, Kind::RedisUrl | Kind::Url | Kind::SecretUrl | Kind::HostPort | Kind::Origins { .. });
+    let servers: Vec<&str> = SETTINGS.iter().filter(|s| is_server(s.kind)).map(|s| s.name).collect();
+    assert!(servers.len() >= 8, "{servers:?}");
+    for value in [
+        "https://me:hunter2@collector:4318/",
+        "ftp://collector/v1/traces?key=hunter2",
+        "redis://me:hunter2@cache:port",
+        "me:hunter2@cache:6379",
+        "collector:hunter2",
+        "hunter2",
+        "https://collector/hunter2 ?key=hunter2",
+    ] {
+        for name in &servers {
+            let text = problems(&[policies(), flags(&[&format!("{name}={value}")])]);
+            assert!(text.starts_with(&format!("--set: {name}: ")) && !text.contains("hunter2"), "{text}");
+        }
+        let unnamed = problems(&[policies(), flags(&[&format!("tracing.otlp.endpoint:{value}/?a=b")])]);
+        assert!(!unnamed.contains("hunter2"), "{unnamed}");
+    }
+    for contradiction in [
+        &["metrics.exporter=otlp", "tracing.otlp.endpoint=http://c/hunter2?key=hunter2"][..],
+        &["redis.url=redis://:hunter2@one,two"],
+        &["redis.topology=cluster", "redis.url=redis://:hunter2@one/1"],
+    ] {
+        let text = problems(&[policies(), flags(contradiction)]);
+        assert!(!text.contains("hunter2"), "{text}");
+    }
 }
 
 #[test]

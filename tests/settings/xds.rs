@@ -26,6 +26,11 @@ fn policies_by_xds_need_a_server_and_no_directory() {
         with("policies.xds.backoff.max=500ms"),
         "--set: policies.xds.backoff.max: less than policies.xds.backoff.initial"
     );
+    assert_eq!(
+        with("policies.isolate=on"),
+        "--set: policies.isolate: has no effect with policies.source = xds: a control plane sends all policies as one version"
+    );
+    assert!(Settings::load(&[flags(&xds), flags(&["policies.isolate=off"])]).is_ok());
     let halves = flags(&["policies.xds.tls.enabled=on", "policies.xds.tls.key_file=key"]);
     assert_eq!(
         problems(&[flags(&xds), halves]),

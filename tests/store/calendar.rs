@@ -12,12 +12,11 @@ use weir_engine::{
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
 use weir_store::memory::Memory;
 use weir_store::redis::{Endpoint, Redis, pipeline};
-use weir_store::{Before, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{Before, Deciding, Inspected, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
 use crate::support::redis::RedisServer;
-use crate::support::stores::without_overrides;
 
 /// Two a day in Berlin: alone, and behind a pacing limit that has room for more.
 const POLICY: &str = "\
@@ -137,13 +136,9 @@ impl Watched {
     }
 }
 
-impl Store for Watched {
-    without_overrides!();
+impl Store for Watched {}
 
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
+impl Deciding for Watched {
     fn is_immediate(&self) -> bool {
         self.way == Way::Memory
     }
@@ -175,6 +170,12 @@ impl Store for Watched {
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
         self.inner.undo(charges, deadline)
     }
+}
+
+impl Inspected for Watched {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
         self.inner.reset(keys, deadline)
@@ -188,8 +189,8 @@ impl Store for Watched {
         self.inner.ping(deadline)
     }
 
-    fn supports(&self, limit: &Limit) -> Result<(), String> {
-        self.inner.supports(limit)
+    fn scan<'a>(&'a self, _: &'a str, _: ScanPosition, _: Instant) -> Reply<'a, Scanned> {
+        unreachable!("no test asks")
     }
 }
 
@@ -337,13 +338,9 @@ struct Jumpy {
     asked: Mutex<Vec<Bounds>>,
 }
 
-impl Store for Jumpy {
-    without_overrides!();
+impl Store for Jumpy {}
 
-    fn name(&self) -> &'static str {
-        "jumpy"
-    }
-
+impl Deciding for Jumpy {
     fn decide_after<'a>(
         &'a self,
         _: Before<'a>,
@@ -360,6 +357,12 @@ impl Store for Jumpy {
     fn undo<'a>(&'a self, _: &'a [Undo<'a>], _: Instant) -> Reply<'a, ()> {
         unreachable!("nothing was charged")
     }
+}
+
+impl Inspected for Jumpy {
+    fn name(&self) -> &'static str {
+        "jumpy"
+    }
 
     fn reset<'a>(&'a self, _: &'a [&'a str], _: Instant) -> Reply<'a, u64> {
         unreachable!("nobody asks")
@@ -373,8 +376,8 @@ impl Store for Jumpy {
         Reply::Ready(Ok(()))
     }
 
-    fn supports(&self, _: &Limit) -> Result<(), String> {
-        Ok(())
+    fn scan<'a>(&'a self, _: &'a str, _: ScanPosition, _: Instant) -> Reply<'a, Scanned> {
+        unreachable!("no test asks")
     }
 }
 

@@ -112,6 +112,21 @@ const CASES: &[Case] = &[
         "{key: user, rate_limit: {rate: 5/day, calendar: true, timezone: Europe/Berlin}}",
         &["forgotten (timezone)", "empty"],
     ),
+    // With a second Redis for limits per second, the state would move.
+    case("{key: user, rate_limit: 5/s}", "{key: user, rows: {default: free}, rate_limit: 5/s}", &["moved"]),
+    case("{key: user, rows: {default: free}, rate_limit: 5/s}", "{key: user, rate_limit: 5/s}", &["moved"]),
+    case("{key: user, rate_limit: 5/s}", "{key: user, rate_limits: [5/s, 9/h]}", &["moved", "empty"]),
+    case(
+        "{key: user, rows: {default: free}, rate_limit: 5/s}",
+        "{key: user, rows: {default: free}, rate_limit: 6/s}",
+        &["kept"],
+    ),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rows: {default: free}, rate_limit: 5/h}", &["kept"]),
+    case(
+        "{key: user, rate_limits: [5/s, 9/h]}",
+        "{key: user, rows: {default: free}, rate_limits: [5/s, 9/h]}",
+        &["kept", "kept"],
+    ),
     // A second limit of the same shape makes the name a part of the key.
     case(
         "{key: user, rate_limit: {rate: 5/h, name: a}}",
@@ -275,10 +290,9 @@ fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u32> {
     let kept = |limit: &weir_engine::Limit| match change {
         // The comparison says nothing of rules that stay as they are.
         None => before == Some(now),
-        Some(change) => change
-            .states
-            .iter()
-            .any(|state| state.limit.id() == limit.id() && matches!(state.fate, Fate::Kept | Fate::Rescaled)),
+        Some(change) => change.states.iter().any(|state| {
+            state.limit.id() == limit.id() && matches!(state.fate, Fate::Kept | Fate::Rescaled | Fate::Moved)
+        }),
     };
     limits.iter().map(|limit| limit.capacity() - if kept(limit) { USED } else { 0 }).min()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_engine::observer::Silent;
 use weir_engine::{Algorithm, Decision, Limit, Mode, Operation, State, Unit};
 use weir_store::memory::Memory;
-use weir_store::{Store, Undo};
+use weir_store::{Deciding as _, Inspected as _, Undo};
 
 use crate::support::manual::{ManualClock, answer, charge, far};
 

@@ -101,15 +101,7 @@ fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::VectorCharge], now: Micr
     let charge = |asked: &'a vectors::VectorCharge| {
         let limit = vector.limit(&asked.limit);
         let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
-        Charge {
-            key: &asked.key,
-            limit,
-            operation: asked.operation,
-            group: asked.group,
-            role: asked.role,
-            owner: 0,
-            bounds,
-        }
+        Charge { role: asked.role, bounds, ..Charge::alone(&asked.key, limit, asked.operation) }
     };
     asked.iter().map(charge).collect()
 }

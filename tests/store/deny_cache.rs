@@ -495,6 +495,57 @@ fn what_has_ended_goes_though_nobody_asks_for_it() {
     assert!(scene.cache.is_empty());
 }
 
+/// [dn-5] envoyproxy/ratelimit report 1230: a replica went on to deny until the window ended, although hits had been given back
+/// at another replica and its own peek had shown that they were there.
+#[test]
+fn envoyproxy_ratelimit_1230_a_denial_ends_when_the_store_shows_room() {
+    for limit in every_limit() {
+        let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+        scene.use_up(&limit);
+        assert!(scene.cached(&limit, 1).is_some(), "{limit:?}");
+        // Another replica gives them back: this cache does not see that.
+        let refund = scene.charge(KEY, &limit, Operation::Refund(4), Role::Enforced);
+        scene.decide_one(&refund, Mode::Atomic);
+        let peek = scene.charge(KEY, &limit, Operation::Peek, Role::Enforced);
+        let outcome = scene.decide_one(&peek, Mode::Atomic);
+        assert_eq!(outcome.remaining, 4, "{limit:?}");
+        // The same instant as that of the denial does not show which state is the later one.
+        scene.cache.insert(&peek, &outcome, scene.now(), scene.now(), scene.cache.generation());
+        assert!(scene.cached(&limit, 1).is_some(), "{limit:?}");
+        scene.step(MS);
+        scene.cache.insert(&peek, &outcome, scene.now(), scene.now(), scene.cache.generation());
+        assert_eq!((scene.cached(&limit, 1), scene.cache.len()), (None, 0), "{limit:?}");
+    }
+}
+
+/// [dn-5] Room for fewer hits than those denied is no news.
+#[test]
+fn an_answer_without_room_for_the_denied_hits_keeps_the_denial() {
+    let limit = per_hour(10);
+    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+    scene.ask(&limit, 7, Mode::Atomic, 0, 0);
+    scene.ask(&limit, 5, Mode::Atomic, 0, 0);
+    scene.step(MS);
+    assert_eq!(scene.ask(&limit, 1, Mode::Atomic, 0, 0).verdict, Verdict::Within);
+    assert!(scene.cached(&limit, 5).is_some());
+    // Other numbers of the same key: of a request that sends its own, or after an override.
+    assert_eq!(scene.ask(&per_hour(20), 1, Mode::Atomic, 0, 0).verdict, Verdict::Within);
+    assert!(scene.cached(&limit, 5).is_some());
+}
+
+/// [dn-7] Also as `LOCAL_CACHE_SIZE_IN_BYTES`, one age bounds each denial.
+#[test]
+fn a_cache_of_complete_answers_ends_denials_at_the_same_age() {
+    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+    scene.cache = DenyCache::of_complete_answers(SECOND, KEYS_MAX[1]);
+    let limit = per_hour(4);
+    scene.use_up(&limit);
+    scene.step(999 * MS);
+    assert!(scene.cached(&limit, 1).is_some());
+    scene.step(MS);
+    assert_eq!(scene.cached(&limit, 1), None);
+}
+
 #[test]
 fn a_cache_of_no_age_keeps_nothing() {
     let mut scene = Scene::new(Duration::ZERO, KEYS_MAX[1]);
@@ -506,7 +557,7 @@ fn a_cache_of_no_age_keeps_nothing() {
 #[test]
 fn one_on_trial_is_neither_kept_nor_waited_for() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
-    scene.cache = DenyCache::until_window_end(KEYS_MAX[1]);
+    scene.cache = DenyCache::of_complete_answers(SECOND, KEYS_MAX[1]);
     let (limit, mut tried) = (per_hour(10), per_hour(1));
     tried.shadow = true;
     scene.use_up(&limit);

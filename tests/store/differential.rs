@@ -14,9 +14,7 @@ use weir_engine::decision::StaleBounds;
 use weir_engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Verdict};
 use weir_store::Undo;
 
-use crate::support::arbitrary::{
-    DAY_US, START_US, bounds, config, fitting, limits, mode, operation, role, step, with_terms,
-};
+use crate::support::arbitrary::{DAY_US, START_US, bounds, config, fitting, limits, mode, operation, role, step};
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
 use crate::support::vectors::{Action, Answer, Step, Vector, VectorCharge};
@@ -86,7 +84,7 @@ fn doing() -> impl Strategy<Value = Doing> {
 fn random_sequences_agree_on_engine_memory_and_redis() {
     let server = RedisServer::start();
     let sequences = Cell::new(0);
-    let sequence = (vec(with_terms(limits()), KEYS.len()), vec((moves(), doing()), 1..40));
+    let sequence = (vec(limits(), KEYS.len()), vec((moves(), doing()), 1..40));
     let result = TestRunner::new(config(SHARE)).run(&sequence, |(limits, story)| {
         sequences.set(sequences.get() + 1);
         let mut stores = Stores::new(&server, &format!("{}:", sequences.get()), START_US);
@@ -147,7 +145,7 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
                     let (key, limit) = (asked.key.as_str(), &named[&asked.limit]);
                     let (operation, role) = (asked.operation, asked.role);
                     let bounds = bounds(limit, asked.by.unwrap_or(now));
-                    charges.push(Charge { key, limit, operation, group: 0, role, owner: 0, bounds });
+                    charges.push(Charge { role, bounds, ..Charge::alone(key, limit, operation) });
                 }
                 let decisions = stores.decide(&charges, mode);
                 for (name, decision) in NAMES.iter().zip(&decisions).skip(1) {

@@ -7,8 +7,8 @@ use std::thread;
 
 use weir_engine::observer::{Silent, Tally};
 use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, Operation, PolicySet, Unit, Verdict};
-use weir_store::Store;
 use weir_store::memory::Memory;
+use weir_store::{Deciding as _, Inspected as _};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::{ManualClock, answer, charge, far};
@@ -259,6 +259,62 @@ fn a_full_state_that_is_charged_further_has_denied() {
     }
 }
 
+/// Two keys of one decision took each other's place: the second dropped what the first had just charged.
+#[test]
+fn a_decision_does_not_drop_its_own_keys() {
+    let limit = per_minute(9);
+    for mode in [Mode::Atomic, Mode::Independent] {
+        let setup = setup(10);
+        take(&setup.store, "known", &limit, 1, OURS);
+        for i in 0..9 {
+            // Each is worth more than what a request of one hit leaves.
+            take(&setup.store, &format!("used {i}"), &limit, 9, OURS);
+            take(&setup.store, &format!("used {i}"), &limit, 1, OURS);
+        }
+        let keys = ["one", "two", "known", "three"];
+        let charges = keys.map(|key| Charge { owner: OURS, ..charge(key, &limit, Operation::Consume(1)) });
+        assert!(!answer(setup.store.decide(&charges, mode, far())).denied);
+        let left = keys.map(|key| {
+            let look = charge(key, &limit, Operation::Peek);
+            answer(setup.store.decide(&[look], mode, far())).outcomes[0].remaining
+        });
+        assert_eq!(left, [8, 8, 7, 8], "{mode:?}");
+        assert_eq!(setup.losses(), [9; 3]);
+    }
+}
+
+/// A decision of more keys than there is room for drops some of its own.
+#[test]
+fn a_decision_of_more_keys_than_the_bound_keeps_to_it() {
+    let (setup, limit) = (setup(4), per_minute(9));
+    let keys: Vec<String> = (0..9).map(|i| format!("k{i}")).collect();
+    let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Operation::Consume(1))).collect();
+    assert!(!answer(setup.store.decide(&charges, Mode::Atomic, far())).denied);
+    assert_eq!((setup.store.keys(), setup.losses()), (Some(4), vec![1; 5]));
+}
+
+/// A log that grew past the bytes of its shard dropped itself: no request was ever over.
+#[test]
+fn a_write_for_which_bytes_are_missing_does_not_drop_its_own_key() {
+    let (setup, hour) = (setup(64), Unit::Hour.window());
+    let log = Limit::new(10_000, hour, Algorithm::SlidingWindowLog).unwrap();
+    let charge_each = |key: &str, charges: u32| {
+        for _ in 0..charges {
+            assert_eq!(take(&setup.store, key, &log, 1, OURS), Verdict::Within);
+        }
+        let look = charge(key, &log, Operation::Peek);
+        answer(setup.store.decide(&[look], Mode::Atomic, far())).outcomes[0].remaining
+    };
+    for number in 0..4 {
+        charge_each(&format!("large {number}"), 9_000);
+    }
+    // Each is worth less than those.
+    for number in 0..60 {
+        assert_eq!(charge_each(&format!("small {number}"), 500), 9_500, "{number}");
+    }
+    assert!(setup.losses().len() > 4, "bytes are missing");
+}
+
 /// Many callers hammer one full key, while others use each key of a flood once. Answers the hits that the hammered key
 /// admitted once it was full.
 fn hammer(setup: &Setup, limit: &Limit, flooded: u32, keys: usize) -> u32 {
@@ -341,4 +397,16 @@ fn a_rule_that_came_first_keeps_its_share_when_another_is_flooded() {
             assert!(is_stored(&setup.store, key, &limit), "{keys_max} keys: {key} is gone");
         }
     }
+}
+
+/// A key of a decision that made place for another key of it was counted from zero again.
+#[test]
+fn a_decision_that_evicts_one_of_its_own_keys_keeps_the_hits_of_that_key() {
+    let Setup { store, .. } = setup(1);
+    let limit = Limit::per_unit(10, Unit::Hour);
+    take(&store, "old", &limit, 4, OURS);
+    let charges = ["new", "old"].map(|key| charge(key, &limit, Operation::Consume(1)));
+    answer(store.decide(&charges, Mode::Atomic, far()));
+    let peeked = answer(store.decide(&[charge("old", &limit, Operation::Peek)], Mode::Atomic, far()));
+    assert_eq!(peeked.outcomes[0].remaining, 5);
 }

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use weir_engine::{Charge, Limit, Micros, Mode, Operation, Precision, Receipt, Role, Unit};
+use weir_engine::{Charge, Limit, Micros, Mode, Observed, Operation, Precision, Receipt, Role, State, Unit};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Clock, Store, SystemClock, Undo};
+use weir_store::{Clock, Deciding as _, Inspected as _, SystemClock, Undo};
 
 use crate::support::algorithms::every_algorithm;
 use crate::support::arbitrary::bounds;
@@ -68,7 +68,7 @@ impl Setup {
         for (key, &limit) in keys.iter().zip(limits) {
             let operation = crate::support::arbitrary::fitting(limit, operation);
             let bounds = bounds(limit, now);
-            charges.push(Charge { key, limit, operation, group: 0, role: Role::Shadow, owner: 0, bounds });
+            charges.push(Charge { role: Role::Shadow, bounds, ..Charge::alone(key, limit, operation) });
         }
         let decision = self.runtime.block_on(self.store.decide(&charges, Mode::Independent, deadline()).get()).unwrap();
         decision.outcomes.iter().map(|outcome| outcome.receipt).collect()
@@ -83,8 +83,13 @@ impl Setup {
         let peeked = self.runtime.block_on(self.store.read_states(&[(key, limit)], deadline()).get()).unwrap();
         let Some(state) = &peeked.states[0] else { return false };
         let bounds = bounds(limit, peeked.now);
-        let ends =
-            peeked.now + limit.kind().reset_after(&limit.kind().as_written(state, bounds, peeked.now), peeked.now);
+        // As written: an observation cuts these two to what the limit believes.
+        let written = match state {
+            State::Pacing(debt) => Observed::Pacing(*debt),
+            State::TokenBucket(bucket) => Observed::TokenBucket(*bucket),
+            state => limit.kind().within(bounds).observe(Some(state), 0, peeked.now),
+        };
+        let ends = peeked.now + limit.kind().reset_after(&written, peeked.now);
         let expires = self.server.command(&["PEXPIRETIME", key]).unwrap();
         let expires_ms: i64 = expires.trim().parse().unwrap();
         if expires_ms == GONE {

@@ -1,8 +1,9 @@
 //! Holds on both stores: what an opening charges, what its receipt settles, and what is counted of that. Not in here: receipts as
 //! texts (rls), and that a settle leaves what the actual alone would have left (engine/holds.rs).
 
-use weir_engine::{Micros, Mode, Operation};
-use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, Settle};
+use weir_engine::overrides::Numbers;
+use weir_engine::{Micros, Mode, Operation, Window};
+use weir_limiter::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 
 use crate::support::redis::RedisServer;
 use crate::support::worlds::{World, Worlds};
@@ -92,6 +93,92 @@ fn an_estimate_takes_at_most_the_limit_and_a_limit_of_0_stays_never() {
     });
 }
 
+/// Numbers of an override, in hits per hours.
+fn numbers(name: Option<&str>, requests: u32, hours: u64) -> Numbers {
+    let window = Window::from_micros(hours * HOUR_US).expect("at most 366 days");
+    Numbers { name: name.map(Into::into), requests, window, burst: None }
+}
+
+/// [ov-4]
+#[test]
+fn a_hold_is_settled_after_an_override_began_or_ended() {
+    on_both(|worlds| {
+        for limit in WINDOWS.iter().filter(|limit| !limit.contains("calendar")) {
+            let own = worlds.with(&policy(limit), Mode::Atomic);
+            let [less, all, more] = [3, 2, 4].map(|hits| open(&own, hits).expect("it fits"));
+            // Another window, so another state.
+            own.set_override(&[numbers(None, 100, 2)]);
+            assert_eq!(settle(&own, &less, 1), 100, "{limit}: less than held");
+            assert_eq!(settle(&own, &all, 2), 100, "{limit}: as much as held");
+            assert_eq!(settle(&own, &more, 9), 95, "{limit}: the excess is charged under the override");
+            own.delete_override();
+            assert_eq!(left(&own), 3, "{limit}");
+            assert_eq!(own.holds.get(), ([3, 3, 0, 0], [9, 2, 5]), "{limit}");
+
+            let overridden = worlds.with(&policy(limit), Mode::Atomic);
+            overridden.set_override(&[numbers(None, 100, 720)]);
+            let [less, more] = [60, 20].map(|hits| open(&overridden, hits).expect("it fits"));
+            overridden.step(HOUR_US);
+            assert_eq!(settle(&overridden, &less, 10), 10, "{limit}: the override has ended");
+            assert_eq!(settle(&overridden, &more, 25), 5, "{limit}: the excess is charged under the rule");
+            overridden.set_override(&[numbers(None, 50, 24)]);
+            let other = open(&overridden, 9).expect("it fits");
+            overridden.set_override(&[numbers(None, 100, 720)]);
+            assert_eq!(settle(&overridden, &other, 0), 70, "{limit}: another override");
+            overridden.set_override(&[numbers(None, 50, 24)]);
+            assert_eq!(left(&overridden), 50, "{limit}");
+            assert_eq!(overridden.holds.get(), ([3, 3, 0, 0], [89, 59, 5]), "{limit}");
+        }
+    });
+}
+
+/// [ov-4]
+#[test]
+fn each_of_several_holds_is_settled_in_the_limit_that_it_was_charged_to() {
+    let limits = "{rate: 10/hour, hold: true, name: short}, {rate: 100/day, hold: true, name: long}";
+    let policy = format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits: [{limits}]\n");
+    let long = |hours| [numbers(Some("long"), 50, hours)];
+    on_both(|worlds| {
+        let world = worlds.with(&policy, Mode::Atomic);
+        let left = || world.states().iter().map(|state| state.remaining).collect::<Vec<_>>();
+        world.set_override(&long(48));
+        let holds = open(&world, 8).expect("it fits");
+        world.delete_override();
+        settle(&world, &holds, 3);
+        assert_eq!(left(), [7, 100]);
+        world.set_override(&long(48));
+        assert_eq!(left(), [7, 47]);
+        // Both limits have had the same shape, by two overrides.
+        let holds = open(&world, 6).expect("it fits");
+        world.set_override(&[numbers(Some("short"), 20, 48)]);
+        settle(&world, &holds, 9);
+        assert_eq!(left(), [8, 97], "the excess of both");
+        world.set_override(&long(48));
+        assert_eq!(left(), [1, 38], "nothing goes back");
+    });
+}
+
+/// [ov-4]
+#[test]
+fn a_receipt_with_more_overrides_than_its_bound_is_lost_and_no_other() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy("rate: 1000/hour"), Mode::Atomic);
+        world.set_override(&[numbers(None, 1_000, 24)]);
+        let held = open(&world, 10).expect("it fits")[0];
+        let in_hours = |hours| {
+            let window = Window::from_micros(hours * HOUR_US).expect("a window");
+            let overridden = held.overridden.map(|one| OverriddenLimit { window, ..one });
+            HeldCharge { key: 7, overridden, ..held }
+        };
+        world.delete_override();
+        let others: Vec<_> = (100..108).map(in_hours).collect();
+        settle(&world, &[&others[..], &[held]].concat(), 0);
+        assert_eq!(world.holds.get(), ([1, 0, 0, 9], [10, 0, 0]));
+        settle(&world, &[&others[1..], &[held]].concat(), 0);
+        assert_eq!(world.holds.get(), ([1, 1, 0, 16], [10, 10, 0]));
+    });
+}
+
 /// [hd-6]
 #[test]
 fn what_no_longer_counts_is_not_given_back_to_a_later_window() {
@@ -103,7 +190,53 @@ fn what_no_longer_counts_is_not_given_back_to_a_later_window() {
             open(&world, 5).expect("a new window");
             assert_eq!(settle(&world, &holds, 1), 5, "{limit}: the hits of the new window stay");
             assert_eq!(settle(&world, &holds, 9), 4, "{limit}: what was used beyond counts now");
+            assert_eq!(settle(&world, &holds, 8), 4, "{limit}: nothing to give back");
+            assert_eq!(world.holds.all(), ([2, 0, 3, 0, 0, 0], [13, 0, 1]), "{limit}: three settles are late");
         }
+    });
+}
+
+/// Three settles of one opening counted 3 holds and 240 of 80 hits.
+#[test]
+fn a_hold_that_is_settled_again_counts_by_what_the_store_gave_back() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let world = worlds.with(&policy(&limit.replace("rate: 10", "rate: 100")), Mode::Atomic);
+            let holds = open(&world, 80).expect("it fits");
+            for _ in 0..3 {
+                assert_eq!(settle(&world, &holds, 0), 100, "{limit}");
+            }
+            assert_eq!(world.holds.all(), ([1, 1, 0, 2, 0, 0], [80, 80, 0]), "{limit}");
+            // A part of the hits is left.
+            let holds = open(&world, 80).expect("it fits");
+            assert_eq!(settle(&world, &holds, 30), 70, "{limit}");
+            assert_eq!(settle(&world, &holds, 30), 100, "{limit}");
+            assert_eq!(world.holds.all(), ([2, 2, 0, 3, 0, 0], [160, 160, 0]), "{limit}");
+            // Two holds of one key, in one settle.
+            let two = [open(&world, 20), open(&world, 30)].map(|holds| holds.expect("it fits")).concat();
+            assert_eq!(settle(&world, &two, 10), 90, "{limit}");
+            assert_eq!(world.holds.all(), ([4, 4, 0, 3, 0, 0], [210, 200, 0]), "{limit}");
+        }
+    });
+}
+
+/// A denial that estimates cause ends when they are settled. [dt-1]
+#[test]
+fn a_denial_by_a_hold_says_at_the_latest() {
+    let text = "domain: shop
+descriptors:
+- {key: user, rate_limit: {rate: 10/hour, hold: true}}
+- {key: plain, rate_limit: {rate: 10/hour}}
+";
+    on_both(|worlds| {
+        let world = worlds.with(text, Mode::Atomic);
+        let asked = |key, hits| world.ask_for(&[(key, "ann", Operation::Consume(hits))], None).statuses[0].clone();
+        let is_bound =
+            |key, hits| asked(key, hits).detail.and_then(|detail| detail.fits_after).map(|wait| wait.is_bound);
+        assert_eq!(is_bound("user", 4), Some(false), "the same hits fit again at once");
+        assert_eq!((is_bound("user", 6), is_bound("user", 1)), (Some(true), Some(true)));
+        assert!(asked("user", 1).over);
+        assert_eq!((is_bound("plain", 10), is_bound("plain", 1)), (Some(false), Some(false)));
     });
 }
 
@@ -167,6 +300,135 @@ descriptors:
         // A descriptor that meets no hold reports as ever.
         world.ask_for(&[("tenant", "other", Operation::Consume(5))], None);
         assert_eq!(world.ask_for(&[("tenant", "other", Operation::Peek)], None).statuses[0].remaining, 45);
+    });
+}
+
+/// Reports of callers that knew of no hold were not charged while one was on trial. [hd-3] [tr-3]
+#[test]
+fn a_hold_on_trial_changes_nothing_for_post_paid_limits() {
+    let text = |more: &str| {
+        format!("domain: shop\ndescriptors:\n- key: user\n  rate_limits: [{{rate: 100/day, post_paid: true}}{more}]\n")
+    };
+    on_both(|worlds| {
+        let without = worlds.with(&text(""), Mode::Atomic);
+        let trial = worlds.with(&text(", {rate: 100/hour, hold: true, shadow: true}"), Mode::Atomic);
+        let remaining = |world: &World<'_>, hits| world.ask_for(&ann(hits), None).statuses[0].remaining;
+        assert_eq!((remaining(&without, 37), remaining(&trial, 37)), (63, 63), "a report is charged");
+        let states = || trial.states().iter().map(|state| state.remaining).collect::<Vec<_>>();
+        // The estimate was a report. A settle reports nothing, as without the trial: no rule would meet its entry.
+        let holds = trial.ask_for(&ann(8), None).holds;
+        trial.ask_for(&ann(3), Some(first(&holds)));
+        assert_eq!(states(), [55, 60]);
+    });
+}
+
+/// An enforced hold of another descriptor of the settle made its post-paid limits report a second time. [hd-3]
+#[test]
+fn a_settle_of_a_hold_on_trial_reports_nothing_beside_an_enforced_hold() {
+    let text = "domain: shop
+descriptors:
+- key: user
+  rate_limits: [{rate: 100/hour, hold: true, shadow: true}, {rate: 100/day, post_paid: true}]
+- {key: job, rate_limit: {rate: 10/hour, hold: true}}
+";
+    on_both(|worlds| {
+        for beside in [Operation::Peek, Operation::Consume(1), Operation::Refund(1)] {
+            let world = worlds.with(text, Mode::Atomic);
+            let states = || world.states().iter().map(|state| state.remaining).collect::<Vec<_>>();
+            let holds = world.ask_for(&ann(8), None).holds;
+            assert_eq!((holds.len(), states()), (1, vec![92, 92]), "the opening reports");
+            let asked = [("user", "ann", Operation::Consume(3)), ("job", "x", beside)];
+            world.ask_for(&asked, Some(first(&holds)));
+            assert_eq!(states(), [97, 92], "{beside:?}");
+            // If the settle is for an enforced hold too, its opening reported nothing.
+            let opened = [("user", "ann", Operation::Consume(8)), ("job", "x", Operation::Consume(1))];
+            let holds = world.ask_for(&opened, None).holds;
+            assert_eq!((holds.len(), states()), (2, vec![89, 92]), "{beside:?}");
+            world.ask_for(&opened, Some(Settle { descriptors: 0b11, holds }));
+            assert_eq!(states(), [89, 84], "{beside:?}");
+        }
+    });
+}
+
+/// What the rule says of policies that change, and of a settle of some of the descriptors. [hd-3]
+#[test]
+fn a_settle_knows_only_its_own_descriptors_and_the_policies_in_force() {
+    let text = |shadow: &str| {
+        format!(
+            "domain: shop
+descriptors:
+- key: user
+  rate_limits: [{{rate: 100/hour, hold: true{shadow}}}, {{rate: 100/day, post_paid: true}}]
+- {{key: job, rate_limit: {{rate: 10/hour, hold: true}}}}
+- {{key: month, rate_limit: {{rate: 100/day, post_paid: true}}}}
+"
+        )
+    };
+    let (trial, enforced) = (text(", shadow: true"), text(""));
+    on_both(|worlds| {
+        let consume = Operation::Consume;
+        for (opened, settled, left) in [(&trial, &enforced, 89), (&enforced, &trial, 100)] {
+            let world = worlds.with(opened, Mode::Atomic);
+            let holds = world.ask_for(&ann(8), None).holds;
+            world.swap(settled);
+            world.ask_for(&ann(3), Some(first(&holds)));
+            assert_eq!(world.states()[1].remaining, left);
+        }
+        let world = worlds.with(&trial, Mode::Atomic);
+        let holds = world.ask_for(&[("user", "ann", consume(8)), ("job", "x", consume(1))], None).holds;
+        world.ask_for(&ann(3), Some(first(&holds)));
+        assert_eq!(world.states()[1].remaining, 100, "the descriptor with the trial alone");
+        let holds = world.ask_for(&[("user", "ann", consume(8)), ("month", "x", consume(8))], None).holds;
+        world.ask_for(&[("month", "x", consume(3))], Some(first(&holds)));
+        let month = world.ask_for(&[("month", "x", Operation::Peek)], None).statuses[0].remaining;
+        assert_eq!(month, 89, "the other descriptor alone");
+    });
+}
+
+/// A report of 37 beside a peek at a hold was answered with OK, and charged nowhere. [hd-3]
+#[test]
+fn a_report_beside_a_peek_or_a_refund_of_a_hold_is_charged() {
+    let text = "domain: shop
+descriptors:
+- {key: user, rate_limit: {rate: 10/hour, hold: true}}
+- {key: job, rate_limit: {requests_per_unit: 2, window: 60s, algorithm: concurrency}}
+- {key: month, rate_limit: {rate: 100/day, post_paid: true}}
+";
+    on_both(|worlds| {
+        let world = worlds.with(text, Mode::Atomic);
+        let left = |key| world.ask_for(&[(key, "ann", Operation::Peek)], None).statuses[0].remaining;
+        let mut expected = 100;
+        for held in ["user", "job"] {
+            for beside in [Operation::Peek, Operation::Refund(0), Operation::Refund(3)] {
+                let asked = [(held, "ann", beside), ("month", "ann", Operation::Consume(7))];
+                let answer = world.ask_for(&asked, None);
+                expected -= 7;
+                assert_eq!((answer.denied, answer.holds.len()), (false, 0), "{held} {beside:?}");
+                assert_eq!(left("month"), expected, "{held} {beside:?}");
+            }
+            let asked = [(held, "ann", Operation::Consume(1)), ("month", "ann", Operation::Consume(7))];
+            assert_eq!(world.ask_for(&asked, None).holds.len(), 1);
+            assert_eq!(left("month"), expected, "{held}: charged at the settle");
+        }
+    });
+}
+
+/// A refund of 0 hits was a peek, and so OVER_LIMIT on a full limit. [dc-9]
+#[test]
+fn a_refund_of_0_hits_is_within_and_changes_nothing() {
+    on_both(|worlds| {
+        for limit in ["rate: 2/hour", "rate: 2/hour, algorithm: gcra", "rate: 2/hour, algorithm: sliding_window_log"] {
+            let text = format!("domain: shop\ndescriptors: [{{key: user, rate_limit: {{{limit}}}}}]\n");
+            for mode in Mode::ALL {
+                let world = worlds.with(&text, mode);
+                let nothing = || world.ask(Operation::Refund(0));
+                assert_eq!((nothing().denied, nothing().statuses[0].remaining), (false, 2), "{limit}");
+                world.ask(Operation::Consume(2));
+                let answer = nothing();
+                assert_eq!((answer.denied, answer.statuses[0].over, answer.statuses[0].remaining), (false, false, 0));
+                assert_eq!(left(&world), 0, "{limit}");
+            }
+        }
     });
 }
 
@@ -343,6 +605,35 @@ fn a_settle_is_one_call_to_redis() {
             world.step(50 * HOUR_US);
         }
     }
+}
+
+/// Each hold of a limit that was no longer in force was a call of its own: 64 for one receipt. [ov-4]
+#[test]
+fn the_former_limits_of_a_descriptor_are_settled_by_one_call() {
+    let server = RedisServer::start();
+    let worlds = Worlds::of(Some(&server));
+    let world = worlds.with(&policy("rate: 1000/hour"), Mode::Atomic);
+    let windows = 24..32_u64;
+    let mut holds = Vec::new();
+    for hours in windows.clone() {
+        world.set_override(&[numbers(None, 1_000, hours)]);
+        holds.extend((0..HOLDS_MAX / 8).map(|_| open(&world, 10).expect("it fits")[0]));
+    }
+    assert_eq!(holds.len(), HOLDS_MAX);
+    // The first call with a script may bring it along.
+    let first_call = open(&world, 10).expect("it fits");
+    world.delete_override();
+    settle(&world, &first_call, 0);
+    let before = server.runs("evalsha");
+    // All but one are settled with 0.
+    settle(&world, &holds, 10);
+    assert_eq!(server.runs("evalsha") - before, 2, "one gives back, and one decides");
+    assert_eq!(world.holds.get(), ([65, 65, 0, 0], [650, 640, 0]));
+    let used = windows.map(|hours| {
+        world.set_override(&[numbers(None, 1_000, hours)]);
+        1_000 - left(&world)
+    });
+    assert_eq!(used.sum::<u32>(), 10);
 }
 
 /// Redis has the keys that the same requests leave there without holds, while holds are open and after their settles.

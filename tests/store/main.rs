@@ -26,3 +26,4 @@ mod simulation;
 mod split;
 mod terms;
 mod trials;
+mod upgrade;

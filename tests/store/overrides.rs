@@ -1,15 +1,12 @@
-//! What a store promises about the text of all overrides: memory and Redis alike, also for several who share one.
+//! What Redis promises about the text of all overrides, also for several who share it.
 //!
 //! Not here: what the text says, and what becomes of it (the limiter, service/operator/overrides.rs).
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use weir_engine::observer::Silent;
-use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{OVERRIDES_BYTES_MAX, Store, StoredOverrides, SystemClock};
+use weir_store::{Inspected as _, OVERRIDES_BYTES_MAX, StoredOverrides, Texts as _};
 
 use crate::support::redis::RedisServer;
 use crate::support::wait::PATIENCE;
@@ -18,15 +15,15 @@ fn stored(version: &str, text: &str) -> StoredOverrides {
     StoredOverrides { version: version.to_owned(), text: Some(text.to_owned()) }
 }
 
-async fn read(store: &dyn Store, known: &str) -> Option<StoredOverrides> {
+async fn read(store: &Redis, known: &str) -> Option<StoredOverrides> {
     store.read_overrides(known, Instant::now() + PATIENCE).get().await.expect("the store answers")
 }
 
-async fn write(store: &dyn Store, known: &str, with: &StoredOverrides) -> bool {
+async fn write(store: &Redis, known: &str, with: &StoredOverrides) -> bool {
     store.write_overrides(known, with, Instant::now() + PATIENCE).get().await.expect("the store answers")
 }
 
-async fn keeps_the_contract(one: &dyn Store, other: &dyn Store) {
+async fn keeps_the_contract(one: &Redis, other: &Redis) {
     let name = one.name();
     assert_eq!(read(one, "").await, None, "{name}: nothing is there");
     let first = stored("1", "a\n\u{e9}");
@@ -45,9 +42,7 @@ async fn keeps_the_contract(one: &dyn Store, other: &dyn Store) {
 }
 
 #[tokio::test]
-async fn memory_and_redis_replace_overrides_only_if_nobody_was_faster() {
-    let memory = Memory::new(10, Arc::new(SystemClock), Arc::new(Silent));
-    keeps_the_contract(&memory, &memory).await;
+async fn redis_replaces_overrides_only_if_nobody_was_faster() {
     let server = RedisServer::start();
     let redis = |prefix: &str| Redis::start(Options::new(Endpoint::parse(&server.url()).unwrap()), prefix);
     keeps_the_contract(&redis("a:"), &redis("a:")).await;

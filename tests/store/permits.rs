@@ -1,7 +1,8 @@
 //! Permits of requests in flight on both stores: their receipts, and what a settle takes out. Not in here: how long a permit lasts,
 //! and answers (policies/permits.rs).
 
-use weir_engine::{Micros, Mode, Operation};
+use weir_engine::overrides::Numbers;
+use weir_engine::{Micros, Mode, Operation, Receipt, Window, key};
 use weir_limiter::{Answer, HeldCharge, Settle};
 
 use crate::support::redis::RedisServer;
@@ -76,6 +77,29 @@ fn a_second_settle_takes_another_permit_of_its_sub_bucket_and_of_no_other() {
     });
 }
 
+/// [hd-4]
+#[test]
+fn a_receipt_made_by_hand_takes_out_permits_of_others_and_a_refund_does_not() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(&format!("{{{PERMITS}}}")), Mode::Atomic);
+        let ann = [(); 3].map(|()| open(&world));
+        world.ask(Operation::Refund(3));
+        assert_eq!(free(&world), 0, "a refund ends no request");
+
+        // Another caller knows the descriptor of ann, and the store and the time from a receipt of its own.
+        let mut bob = world.ask_for(&[("user", "bob", Operation::Consume(1))], None).holds[0];
+        let tag_and_id = world.states()[0].key.clone();
+        bob.key = key::number(&tag_and_id);
+        bob.receipt = Receipt { hits: 2, ..bob.receipt };
+        assert_eq!(settle(&world, &[bob], 0), 2);
+        assert!(!ask(&world, 1, None).denied, "one of three whose requests still run");
+        assert_eq!(world.holds.get().0[1], 1);
+
+        // The request that held the permit finds it gone, or takes out that of another one.
+        assert_eq!(ann.map(|permit| settle(&world, &permit, 0)), [2, 3, 3]);
+    });
+}
+
 /// [cc-2]
 #[test]
 fn a_permit_whose_settle_is_lost_ends_by_itself_and_its_late_settle_takes_no_other() {
@@ -134,6 +158,26 @@ fn on_trial_in_shadow_mode_and_after_its_term_a_permit_is_settled_all_the_same()
         ask(&world, 1, Some(&permit));
         world.swap(&policy(&format!("{{{PERMITS}}}")));
         assert_eq!(free(&world), 3);
+    });
+}
+
+/// [ov-4]
+#[test]
+fn a_permit_is_taken_out_after_an_override_began_or_ended() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy(&format!("{{{PERMITS}}}")), Mode::Atomic);
+        let window = Window::from_micros(600 * SECOND_US).expect("a window");
+        let numbers = [Numbers { name: None, requests: 2, window, burst: None }];
+        let own = open(&world);
+        world.set_override(&numbers);
+        assert_eq!(settle(&world, &own, 1), 2);
+        let overridden = open(&world);
+        world.delete_override();
+        assert_eq!(free(&world), 3, "the first request has ended");
+        assert_eq!(settle(&world, &overridden, 1), 3);
+        world.set_override(&numbers);
+        assert_eq!(free(&world), 2);
+        assert_eq!(world.holds.get(), ([2, 2, 0, 0], [2, 2, 0]));
     });
 }
 

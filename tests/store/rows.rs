@@ -4,9 +4,11 @@
 //! slots (split/rows.rs), and operators (service/operator/rows.rs).
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -14,14 +16,15 @@ use weir_engine::observer::{RowEvent, Silent};
 use weir_engine::overrides::Numbers;
 use weir_engine::{Entry, Micros, Observer, Operation, Row, RowContent, Unit};
 use weir_limiter::deny_cache::DenyCache;
+use weir_limiter::rows::count::RowCount;
 use weir_limiter::rows::known::KnownRows;
-use weir_limiter::rows::{RowRefused, RowTable, WriteResult, Written};
+use weir_limiter::rows::{RowMatch, RowRefused, RowTable, WriteResult, Written, row_version};
 use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Limiter, Options, Policies, Query, Settle};
 use weir_store::Clock as _;
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options as Pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{RowChange, RowChanged, RowRead, Store, StoredRow};
+use weir_store::{RowChange, RowChanged, RowRead, Store, StoredRow, Texts as _};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -85,7 +88,7 @@ impl Replica {
         let policies = weir_policies::parse(&[("api.yaml", POLICY), ("ai.yaml", HOLDS)]).expect("policies").policies;
         let policies = Arc::new(Policies::new(policies, events.clone()));
         let known = Arc::new(KnownRows::of(&*store));
-        let table = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), events.clone());
+        let table = RowTable::new(store.clone(), policies.clone(), known.clone(), clock.clone(), events.clone());
         let deny_cache = Some(Arc::new(DenyCache::new(Duration::from_secs(60), 1_000)));
         let options = Options { deny_cache, rows: known, budget: BUDGET, clock: clock.clone(), ..Options::new(store) };
         Self { limiter: Limiter::new(policies, options, events.clone()), table, events }
@@ -301,6 +304,61 @@ async fn a_decision_removes_a_row_that_ended_a_minute_ago_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_change_for_a_known_row_leaves_any_other_row_alone_on_both_stores() {
+    let world = World::new("a:");
+    for replica in [&world.memory, &world.replicas[0]] {
+        let table = &replica.table;
+        let of = |plan: &str| row("tenant", "acme", self::plan(plan), None);
+        let version = |plan: &str| row_version(&of(plan)).unwrap();
+        let only = |version: u64| Some(RowMatch::Versions([1, version].into()));
+        let write = async |plan: &str, only| table.write_matching("ops", vec![(of(plan), only)]).await.remove(0);
+        let end = |written: Result<Written, RowRefused>| written.map(|written| written.result);
+        // Nothing is there.
+        assert_eq!(end(write("gold", Some(RowMatch::Any)).await), Err(RowRefused::Unmatched(None)));
+        assert_eq!(end(write("gold", only(version("gold"))).await), Err(RowRefused::Unmatched(None)));
+        assert_eq!(end(write("gold", None).await), Ok(WriteResult::Written));
+        let gold = Err(RowRefused::Unmatched(Some(version("gold"))));
+        assert_eq!(end(write("max", only(version("free"))).await), gold);
+        assert_eq!(end(write("max", Some(RowMatch::Versions([].into()))).await), gold);
+        let checked =
+            table.check_matching(vec![(of("max"), only(7)), (of("max"), None), (of("max"), only(version("gold")))]);
+        assert_eq!(checked.await, [Err(RowRefused::Unmatched(Some(version("gold")))), Ok(()), Ok(())]);
+        let written = write("max", only(version("gold"))).await.expect("written");
+        assert_eq!((written.result, written.before), (WriteResult::Written, Some(of("gold"))));
+        // A call that is sent again after its answer was lost.
+        assert_eq!(end(write("max", only(version("gold"))).await), Ok(WriteResult::Same));
+        assert_eq!(end(write("free", Some(RowMatch::Any)).await), Ok(WriteResult::Written));
+        // Of many changes of one row, one is made.
+        let calls = ["gold", "max"].repeat(8);
+        let ends = join_all(calls.iter().map(|plan| write(plan, only(version("free"))))).await;
+        let made: HashSet<&str> = calls
+            .iter()
+            .zip(&ends)
+            .filter(|(_, end)| end.as_ref().is_ok_and(|written| written.result == WriteResult::Written))
+            .map(|(plan, _)| *plan)
+            .collect();
+        let written = ends.iter().flatten().filter(|written| written.result == WriteResult::Written).count();
+        assert_eq!((written, made.len()), (1, 1), "{ends:?}");
+        let there = made.into_iter().next().unwrap();
+        let entries = [Entry { key: "tenant", value: "acme" }];
+        assert_eq!(table.get("api", &entries).await.unwrap().0, of(there));
+        let remove = async |only: Option<RowMatch>| {
+            table.remove_matching("ops", "api", &entries, only.as_ref()).await.map(|removed| removed.row)
+        };
+        assert_eq!(remove(only(7)).await, Err(RowRefused::Unmatched(Some(version(there)))));
+        assert_eq!(remove(only(version(there))).await, Ok(of(there)));
+        assert_eq!(remove(Some(RowMatch::Any)).await, Err(RowRefused::Unmatched(None)));
+    }
+    // What weir did not write has no version.
+    let key = "a:w1:{api|tenant=acme}row";
+    world.server.command(&["SET", key, "x"]).expect("set");
+    let over_foreign = vec![(row("tenant", "acme", plan("gold"), None), Some(RowMatch::Any))];
+    let refused = world.replicas[0].table.write_matching("ops", over_foreign).await.remove(0);
+    assert_eq!(refused, Err(RowRefused::Foreign("w1:{api|tenant=acme}row".to_owned())));
+    assert_eq!(world.server.command(&["GET", key]).unwrap().trim(), "x");
+}
+
+#[tokio::test]
 async fn redis_removes_only_the_row_that_was_read() {
     let world = World::new("a:");
     let store = &world.stores[0];
@@ -314,12 +372,21 @@ async fn redis_removes_only_the_row_that_was_read() {
     assert_eq!(change(RowChange::Write(&stored(1))).await, written(RowRead::Absent));
     assert_eq!(change(RowChange::Write(&stored(2))).await, written(RowRead::Row(stored(1))));
     assert_eq!(change(RowChange::Remove(&stored(1))).await, RowChanged::Kept);
+    for (row, over, end) in
+        [(3, 1, RowChanged::Kept), (3, 2, written(RowRead::Row(stored(2)))), (2, 3, written(RowRead::Row(stored(3))))]
+    {
+        assert_eq!(
+            change(RowChange::Replace { row: &stored(row), over: &stored(over) }).await,
+            end,
+            "{row} over {over}"
+        );
+    }
     assert_eq!(change(RowChange::Remove(&StoredRow { until: None, ..stored(2) })).await, RowChanged::Kept);
     let read = store.read_rows(&["w1:{api|tenant=a}row"], Instant::now() + BUDGET).get().await;
     assert_eq!(read, Ok(vec![RowRead::Row(stored(2))]));
     assert_eq!(change(RowChange::Remove(&stored(2))).await, RowChanged::Removed);
     let memory = Memory::new(10, world.clock.clone(), Arc::new(Silent));
-    assert!(memory.read_rows(&["k"], Instant::now()).get().await.is_err(), "the process has the rows, not the store");
+    assert!(memory.texts().is_none(), "the process has the rows, not the store");
 }
 
 #[tokio::test]
@@ -471,13 +538,15 @@ async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
     let numbers = |requests| {
         RowContent::Own(Box::new([Numbers { name: None, requests, window: Unit::Hour.window(), burst: None }]))
     };
-    let (confirmed, is_done) = (Cell::new(0), Cell::new(false));
+    let (confirmed, decided, is_done) = (Cell::new(0), Cell::new(0), Cell::new(false));
     let write = async {
         for requests in 3..3 + CHANGES {
+            let before = decided.get();
             let by = &world.replicas[requests as usize % 2];
             by.set(&row("team", "a", numbers(requests), None)).await.expect("written");
             confirmed.set(requests);
-            for _ in 0..4 {
+            // A row that changes each time that it is read would end decisions by `on_error`.
+            while decided.get() == before {
                 tokio::task::yield_now().await;
             }
         }
@@ -490,6 +559,7 @@ async fn no_decision_that_begins_after_a_confirmed_change_uses_older_numbers() {
             let answer = replica.ask(&[("team", "a")], Operation::Peek).await;
             let used = answer.statuses[0].limit.as_ref().expect("a limit").requests;
             assert!(used >= before, "{used} after {before} was confirmed");
+            decided.set(decided.get() + 1);
             decisions += 1;
         }
         decisions
@@ -582,4 +652,33 @@ fn on_random_histories_two_replicas_answer_as_one_process() {
     }
     result.expect("they agree");
     assert!(again > 0, "no history made a replica decide again");
+}
+
+#[tokio::test]
+async fn rows_of_a_store_are_counted_in_small_steps() {
+    let world = World::new("a:");
+    let replica = &world.replicas[0];
+    let count = async |count: &mut RowCount| {
+        let (mut steps, scans) = (1, world.server.runs("scan"));
+        while steps < 100 {
+            match replica.table.count_some(count).await.expect("an answer") {
+                Some(rows) => return (rows, steps, world.server.runs("scan") - scans),
+                None => steps += 1,
+            }
+        }
+        panic!("no end");
+    };
+    let mut going_on = RowCount::default();
+    assert_eq!(count(&mut going_on).await.0, 0);
+    let customers = (0..300).map(|n| row("tenant", &format!("c{n}"), plan("gold"), None)).collect();
+    assert!(replica.table.write(customers).await.iter().all(Result::is_ok));
+    // States of weir, rows of another prefix, and keys of others.
+    let fill = "for n = 1, 12000 do redis.call('SET', 'a:w1:{api|user=' .. n .. '}f60', 1) end \
+                for n = 1, 500 do redis.call('SET', 'b:w1:{api|tenant=' .. n .. '}row', 1) redis.call('SET', 'row' .. n, 1) end";
+    world.server.command(&["EVAL", fill, "0"]).expect("filled");
+    let (rows, steps, scans) = count(&mut going_on).await;
+    assert_eq!(rows, 300);
+    assert!(steps >= 3 && scans <= steps * 50, "{steps} steps, {scans} scans");
+    world.server.command(&["FLUSHALL"]).expect("flushed");
+    assert_eq!(count(&mut going_on).await.0, 0);
 }

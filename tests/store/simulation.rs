@@ -67,7 +67,7 @@ impl Written {
 
     fn refused(&self, arguments: &SimulateArguments) -> String {
         match run(arguments, io::sink(), io::sink()) {
-            Ok(()) => panic!("ran"),
+            Ok(_) => panic!("ran"),
             Err(SimulateError::Input(problems)) => self.shown(&problems),
             Err(error) => panic!("{error}"),
         }

@@ -19,10 +19,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weir_engine::observer::{HoldResult, Silent, Tally};
-use weir_engine::{Entry, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
+use weir_engine::overrides::{Numbers, Override};
+use weir_engine::{Domain, Entry, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
+use weir_limiter::overrides::{OverrideTable, SetOverride};
+use weir_limiter::states::StatesPosition;
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Settle, Status, Undecided};
-use weir_store::StoreError;
 use weir_store::memory::Memory;
+use weir_store::{Clock, Inspected as _, StoreError, SystemClock};
 
 use self::slotted::{Call, Fault, Slotted, next_random, slot_of};
 use crate::support::arbitrary::START_US;
@@ -96,13 +99,32 @@ const PLAIN: [&str; 10] = [
 struct Heard {
     fell_back: Mutex<Vec<OnError>>,
     undone: Mutex<Vec<bool>>,
-    /// By [`HoldResult::NAMES`].
-    holds: Mutex<[u64; 4]>,
+    alerts_lost: AtomicU64,
+    holds: HoldResults,
+}
+
+/// By [`HoldResult::NAMES`].
+#[derive(Clone, Default)]
+struct HoldResults(Arc<Mutex<[u64; HoldResult::ALL.len()]>>);
+
+impl HoldResults {
+    /// How many holds were opened, settled, reported and lost. None is settled late or twice.
+    fn get(&self) -> [u64; 4] {
+        let [opened, settled, late, again, reported, lost] = *self.0.lock();
+        assert_eq!((late, again), (0, 0));
+        [opened, settled, reported, lost]
+    }
+}
+
+impl Tally for HoldResults {
+    fn holds(&self, _domain: &Domain, result: HoldResult, count: u64) {
+        self.0.lock()[result as usize] += count;
+    }
 }
 
 impl Observer for Heard {
-    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
-        Silent.loaded(policies)
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(self.holds.clone())
     }
 
     fn fell_back(&self, action: OnError, _kind: &'static str) {
@@ -113,8 +135,8 @@ impl Observer for Heard {
         self.undone.lock().push(confirmed);
     }
 
-    fn holds(&self, result: HoldResult, count: u64) {
-        self.holds.lock()[result as usize] += count;
+    fn alerts_lost(&self, charges: u64) {
+        self.alerts_lost.fetch_add(charges, SeqCst);
     }
 }
 
@@ -131,10 +153,26 @@ impl Bench {
     }
 
     fn with(policy: &str, mode: Mode, on_error: OnError, seed: u64) -> Self {
-        let store = Slotted::new(seed);
+        Self::in_store(Slotted::new(seed), Arc::new(SystemClock), policy, mode, on_error)
+    }
+
+    /// One whose clock is the store's.
+    fn in_time() -> Self {
+        let store = Slotted::new(1);
+        Self::in_store(store.clone(), store.clock.clone(), POLICY, Mode::Atomic, OnError::Error)
+    }
+
+    /// One with this clock of weir.
+    fn in_store(store: Arc<Slotted>, clock: Arc<dyn Clock>, policy: &str, mode: Mode, on_error: OnError) -> Self {
         let local = Memory::new(KEYS_MAX, Arc::new(ManualClock::in_2041()), Arc::new(Silent));
-        let options =
-            Options { mode, on_error, local: Some(Arc::new(local)), budget: BUDGET, ..Options::new(store.clone()) };
+        let options = Options {
+            mode,
+            on_error,
+            local: Some(Arc::new(local)),
+            budget: BUDGET,
+            clock,
+            ..Options::new(store.clone())
+        };
         let heard = Arc::new(Heard::default());
         Self { store, limiter: Arc::new(limiter(policy, options, heard.clone())), heard }
     }
@@ -211,11 +249,11 @@ fn a_request_that_one_slot_denies_charges_none() {
     }
 }
 
-/// The undo brings the boundaries of its charge. A clock that has left them is asked once more with others.
+/// The undo brings the boundaries around weir's clock. A store whose clock has left them is asked once more with others.
 #[test]
 fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
     for (now, undos) in [(START_US, 1), (START_US - 4 * DAY_US, 2), (START_US + 4 * DAY_US, 2)] {
-        let bench = Bench::new();
+        let bench = Bench::in_time();
         let full = bench.value_in("gcra", 0);
         let (calendar, other) = (bench.value_in("calendar", 1), bench.value_in("calendar", 2));
         assert!(!bench.ask(&[("gcra", &full, Operation::Consume(3)), ("calendar", &other, ONE)]).unwrap().denied);
@@ -306,7 +344,7 @@ fn however_requests_over_slots_interleave_exactly_what_was_admitted_is_charged()
 fn a_member_killed_between_reserve_and_undo_leaves_a_charge_and_never_admits_more() {
     for fault in [Fault::NotSent, Fault::Lost, Fault::AnswerLost] {
         for key in PLAIN {
-            let bench = Bench::new();
+            let bench = Bench::in_time();
             let (full, other) = (bench.value_in(key, 0), bench.value_in(key, 1));
             assert!(!bench.ask(&[(key, &full, Operation::Consume(3))]).unwrap().denied);
             bench.store.fails(Call::Undo, &bench.key(key, &other), fault);
@@ -471,7 +509,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
-    let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second)) };
+    let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second.window())) };
     let query = Query { domain: "shop", descriptors: [asked].into_iter().collect(), settle: None };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
@@ -484,6 +522,55 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     assert_eq!((left("per_second"), left("fixed_window")), (1, 0));
     assert_eq!(run(limiter.reset("shop", &[Entry { key: "per_second", value: "ann" }])).unwrap().stored, 1);
     assert_eq!(left("per_second"), 3);
+}
+
+/// An override can move the state of a single limit to the other store: the list of states read only the store of the rule.
+#[test]
+fn states_that_an_override_has_moved_to_the_other_store_are_listed() {
+    const PLAIN: &str = "\
+domain: shop
+descriptors:
+- {key: second, rate_limit: {rate: 9/second}}
+- {key: minute, rate_limit: {rate: 9/minute}}
+";
+    let clock = Arc::new(ManualClock::in_2041());
+    let store = || Arc::new(Memory::new(KEYS_MAX, clock.clone(), Arc::new(Silent)));
+    let (main, seconds) = (store(), store());
+    let options = Options {
+        per_second: Some(seconds.clone()),
+        clock: clock.clone(),
+        budget: BUDGET,
+        ..Options::new(main.clone())
+    };
+    let policies = weir_policies::parse(&[("shop.yaml", PLAIN)]).expect("good policies").policies;
+    let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
+    let overrides = OverrideTable::new(main.clone(), policies.clone(), clock.clone());
+    let limiter = Limiter::new(policies, options, Arc::new(Silent));
+    for (key, unit) in [("second", Unit::Minute), ("minute", Unit::Second)] {
+        let numbers = [Numbers { name: None, requests: 5, window: unit.window(), burst: None }].into();
+        let entries = [(key.into(), "ann".into())].into();
+        let set = Override { domain: "shop".into(), entries, numbers, until: clock.now() + 1_000_000_000 };
+        let set = SetOverride { set, set_at: 0, by: "test".into(), reason: "test".into() };
+        // A state of before, which is not in force.
+        assert!(!run(decide(&limiter, &[(key, "ann", ONE)])).unwrap().denied);
+        run(overrides.set(&set)).expect("it fits");
+        assert!(!run(decide(&limiter, &[(key, "ann", ONE), (key, "bob", ONE)])).unwrap().denied);
+    }
+    assert_eq!((main.keys(), seconds.keys()), (Some(3), Some(3)));
+    for rule in ["second", "minute"] {
+        for most in [1, 10] {
+            let (mut found, mut next) = (Vec::new(), Some(StatesPosition::default()));
+            while let Some(from) = next {
+                let page = run(limiter.states("shop", rule, from, most)).expect("the stores answer");
+                found.extend(page.states.into_iter().map(|state| (state.key, state.used, state.capacity)));
+                next = page.next;
+            }
+            found.sort();
+            let (of_ann, of_bob) = if rule == "second" { ("f60s", "f1s") } else { ("f1s", "f60s") };
+            let key = |value, id| format!("w1:{{shop|{rule}={value}}}{id}");
+            assert_eq!(found, [(key("ann", of_ann), 1, 5), (key("bob", of_bob), 1, 9)], "{rule}");
+        }
+    }
 }
 
 /// Rules that say each thing, on a domain that says `local`.

@@ -5,7 +5,7 @@ use proptest::prop_oneof;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 use weir_engine::algorithm::sliding_window_log::REQUESTS_MAX;
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Precision, Role, Term, Window};
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Precision, Role, Window};
 
 use super::algorithms::every_algorithm;
 
@@ -111,21 +111,6 @@ pub fn limits() -> impl Strategy<Value = [Limit; 2]> {
     (window(), shape()).prop_flat_map(|(window_us, shape)| [limit_of(shape, window_us), limit_of(shape, window_us)])
 }
 
-/// The limits, of which some apply for some time about [`START_US`] only.
-pub fn with_terms(limits: impl Strategy<Value = [Limit; 2]>) -> impl Strategy<Value = [Limit; 2]> {
-    let near = || prop_oneof![3 => 0..5_000_000_u64, 2 => 0..120_000_000_u64, 1 => 0..7_200_000_000_u64];
-    let term = move || {
-        let both = (near(), near()).prop_map(|(from, length)| Term::new(START_US + from, START_US + from + length + 1));
-        let from = near().prop_map(|from| Term::new(START_US + from, Term::NO_END));
-        let until = near().prop_map(|until| Term::new(0, START_US + until + 1));
-        prop_oneof![5 => Just(None), 1 => both, 1 => from, 2 => until]
-    };
-    (limits, [term(), term()]).prop_map(|(mut limits, terms)| {
-        limits.iter_mut().zip(terms).for_each(|(limit, term)| limit.term = term.map(Box::new));
-        limits
-    })
-}
-
 /// The charge of a limit: no report goes to a log.
 pub fn fitting(limit: &Limit, operation: Operation) -> Operation {
     match operation {
@@ -151,7 +136,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         8 => hits().prop_map(Operation::Consume),
         2 => Just(Operation::Peek),
-        2 => hits().prop_map(Operation::Refund),
+        2 => prop_oneof![6 => hits(), 1 => Just(0)].prop_map(Operation::Refund),
         2 => hits().prop_map(Operation::Report),
     ]
 }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -70,6 +71,14 @@ impl Authority {
     /// A certificate for a client.
     pub fn client(&self, file: &str) -> Issued {
         self.issue(file, &[], &[], ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// A certificate for a client that expires at this second since 1970.
+    pub fn client_until(&self, file: &str, second: u64) -> Issued {
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(second);
+        self.sign(file, params, &KeyPair::generate().expect("a key"))
     }
 
     /// A certificate for a client with these names, which may be IPs, and these URIs.

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_engine::algorithm::Effect;
 use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode, Operation, Outcome, Precision, Role, Unit, decision};
 use weir_limiter::deny_cache::DenyCache;
 use weir_store::memory::Memory;
-use weir_store::{Clock as _, Store as _};
+use weir_store::{Clock as _, Deciding as _, Inspected as _};
 
 use super::algorithms::every_algorithm;
 use super::arbitrary::{bounds, fitting};
 use super::manual::{ManualClock, answer, far};
+use super::watched::Watched;
 
 /// A key like any other.
 pub const KEY: &str = "w1:{shop|user=ann}";
@@ -61,7 +61,7 @@ impl Scene {
 
     pub fn charge<'a>(&self, key: &'a str, limit: &'a Limit, operation: Operation, role: Role) -> Charge<'a> {
         let bounds = bounds(limit, self.clock.now());
-        Charge { key, limit, operation: fitting(limit, operation), group: 0, role, owner: 0, bounds }
+        Charge { role, bounds, ..Charge::alone(key, limit, fitting(limit, operation)) }
     }
 
     pub fn decide(&self, charges: &[Charge<'_>], mode: Mode) -> Decision {
@@ -72,15 +72,15 @@ impl Scene {
         self.decide(std::slice::from_ref(charge), mode).outcomes[0].clone()
     }
 
-    /// What the store would decide now, and what it would write, without doing so.
-    pub fn would(&self, charges: &[Charge<'_>], mode: Mode) -> (Decision, Vec<Effect>) {
+    /// What the store would decide now, without doing so, and whether each charge would change what its state shows.
+    pub fn would(&self, charges: &[Charge<'_>], mode: Mode) -> (Decision, Vec<bool>) {
         let (places, firsts) = decision::key_indices(charges);
         let asked: Vec<(&str, &Limit)> =
             firsts.iter().map(|&first| (charges[usize::from(first)].key, charges[usize::from(first)].limit)).collect();
-        let peeked = answer(self.store.read_states(&asked, far()));
-        let read = |place: u16| peeked.states[usize::from(place)].as_ref();
-        let (decision, effects) = decision::decide(charges, &places, read, mode, peeked.now).unwrap();
-        (decision, effects.to_vec())
+        let mut peeked = answer(self.store.read_states(&asked, far()));
+        let mut states = Watched::new(&mut peeked.states, peeked.now);
+        let decision = decision::decide(charges, &places, &mut states, mode, peeked.now).unwrap();
+        (decision, charges.iter().map(|charge| states.has_changed(charge)).collect())
     }
 
     pub fn would_take(&self, limit: &Limit, hits: u32) -> Outcome {

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Verdict, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Store, StoreError};
+use weir_store::{Deciding as _, StoreError};
 
 use super::cluster::RedisCluster;
 use super::manual::charge;

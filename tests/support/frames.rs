@@ -2,8 +2,10 @@
 //! read frame by frame. It shares no code with the server under test.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 /// How long a read or write may take.
 const IO_TIMEOUT: Duration = Duration::from_secs(40);
@@ -99,7 +101,18 @@ pub struct Raw {
 impl Raw {
     /// Connects and shakes hands, with this window for the responses of each stream.
     pub fn connect(address: SocketAddr, window: u32) -> Raw {
-        let socket = TcpStream::connect(address).expect("a connection");
+        Raw::over(TcpStream::connect(address).expect("a connection"), window)
+    }
+
+    /// The same from this address of the machine.
+    pub fn connect_from(source: IpAddr, address: SocketAddr, window: u32) -> Raw {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("an address of this machine");
+        socket.connect(&address.into()).expect("a connection");
+        Raw::over(socket.into(), window)
+    }
+
+    fn over(socket: TcpStream, window: u32) -> Raw {
         socket.set_read_timeout(Some(IO_TIMEOUT)).expect("a timeout");
         socket.set_write_timeout(Some(IO_TIMEOUT)).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_engine::{Charge, Limit, Micros, Operation, Role};
+use weir_engine::{Charge, Limit, Micros, Operation};
 use weir_store::{Clock, Reply};
 
 use super::arbitrary::START_US;
@@ -45,5 +45,5 @@ pub fn far() -> Instant {
 
 /// An enforced charge for the first rule.
 pub fn charge<'a>(key: &'a str, limit: &'a Limit, operation: Operation) -> Charge<'a> {
-    Charge { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
+    Charge::alone(key, limit, operation)
 }

@@ -3,7 +3,7 @@
 //! `us + f / L` microseconds and one of `hits` hits are both plain products; waits and resets not by formula but by
 //! bisection, asking when it would be so. One key, one charge a decision.
 
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Receipt, Refill, Term, Verdict};
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Receipt, Refill, Verdict};
 
 use super::algorithms::sub_bucket;
 
@@ -115,15 +115,8 @@ impl Oracle {
             Some(hits) if hits <= fits && !(operation == Operation::Peek && mode == Mode::Independent) => {
                 Verdict::Within
             }
-            Some(hits) => {
-                // Past its end a limit is in nobody's way.
-                let end = limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END);
-                let own = (hits <= capacity(limit)).then(|| wait(limit, &before, hits, when));
-                match own.into_iter().chain(end.map(|end| end - now)).min() {
-                    Some(retry_after) => Verdict::Over { retry_after },
-                    None => Verdict::Never,
-                }
-            }
+            Some(hits) if hits <= capacity(limit) => Verdict::Over { retry_after: wait(limit, &before, hits, when) },
+            Some(_) => Verdict::Never,
             None => Verdict::Within,
         };
 
@@ -191,7 +184,8 @@ impl Oracle {
         let (before, stale) = self.now(limit, when);
         let mut after = before.clone();
         let (hits, mark, period) = (i128::from(receipt.hits), i128::from(receipt.mark), period(limit));
-        // What has moved to another time is not the receipt's any more, and stays as it was.
+        // What has moved to another time is not the receipt's any more, and stays as it was. The two windows of a counter
+        // are stored where they have moved to.
         if stale && matches!(before, Now::Hits(..)) && limit.algorithm() != Algorithm::SlidingWindowCounter {
             return;
         }
@@ -275,7 +269,7 @@ impl Oracle {
                 if ahead <= period.max(AHEAD_US) {
                     (Now::Hits(here.max(newest) / place_unit(limit), live), false)
                 } else {
-                    let moved = moved(limit, &live, newest, here);
+                    let moved = moved(limit, &live, here);
                     (Now::Hits(here / place_unit(limit), moved.clone()), !moved.is_empty())
                 }
             }
@@ -294,7 +288,7 @@ impl Oracle {
                     return (Now::Debt(if many { most } else { owed.min(most) }), true);
                 }
                 let far = owed.div_euclid(debt.rate) > most.div_euclid(debt.rate) + AHEAD_US;
-                (Now::Debt(owed.min(most)), far)
+                (Now::Debt(if far { most } else { owed }), far)
             }
             Self::Bucket(None) => (Now::Bucket(now, 0), false),
             Self::Bucket(Some(_)) if limit.requests() == 0 => (Now::Bucket(now, 0), false),
@@ -417,20 +411,13 @@ fn counts(limit: &Limit, place: i128, at: i128) -> bool {
 }
 
 /// The hits that count, moved to now since they lie too far ahead of it.
-fn moved(limit: &Limit, live: &[Hit], newest: i128, here: i128) -> Vec<Hit> {
-    match limit.algorithm() {
-        Algorithm::SlidingWindowCounter => {
-            live.iter().map(|hit| Hit { place: hit.place - newest + here, ..*hit }).collect()
-        }
-        algorithm => {
-            let log = algorithm == Algorithm::SlidingWindowLog;
-            let hits: i128 = live.iter().map(|hit| hit.hits).sum();
-            let hits = if log { hits } else { hits.min(COUNT) };
-            let sum = live.last().map_or(0, |hit| hit.sum);
-            let one = Hit { place: here / place_unit(limit), hits, sum };
-            if hits > 0 { vec![one] } else { Vec::new() }
-        }
-    }
+fn moved(limit: &Limit, live: &[Hit], here: i128) -> Vec<Hit> {
+    let log = limit.algorithm() == Algorithm::SlidingWindowLog;
+    let hits: i128 = live.iter().map(|hit| hit.hits).sum();
+    let hits = if log { hits } else { hits.min(COUNT) };
+    let sum = live.last().map_or(0, |hit| hit.sum);
+    let one = Hit { place: here / place_unit(limit), hits, sum };
+    if hits > 0 { vec![one] } else { Vec::new() }
 }
 
 /// The hits that are used up now.

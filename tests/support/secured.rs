@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::{ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion, crypto};
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint, Error};
@@ -31,14 +31,31 @@ pub fn config(trusted: &Authority, identity: Option<&Issued>) -> ClientConfig {
     config_of_pem(trusted.pem().as_bytes(), identity)
 }
 
+/// The same by these versions of TLS.
+pub fn config_of(
+    versions: &[&'static SupportedProtocolVersion],
+    trusted: &Authority,
+    identity: Option<&Issued>,
+) -> ClientConfig {
+    with_versions(versions, trusted.pem().as_bytes(), identity)
+}
+
 /// The same for an authority of which there is only the certificate.
 pub fn config_of_pem(trusted: &[u8], identity: Option<&Issued>) -> ClientConfig {
+    with_versions(DEFAULT_VERSIONS, trusted, identity)
+}
+
+fn with_versions(
+    versions: &[&'static SupportedProtocolVersion],
+    trusted: &[u8],
+    identity: Option<&Issued>,
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(trusted).expect("a certificate");
     roots.add(ca).expect("an authority");
     let provider = Arc::new(crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("known versions")
         .with_root_certificates(roots);
     let mut config = match identity {

@@ -7,38 +7,20 @@ use std::time::{Duration, Instant};
 
 use weir_engine::algorithm::anchored_window::window_at;
 use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
-use weir_engine::algorithm::{Effect, Next};
-use weir_engine::decision::{self, StaleBounds};
+use weir_engine::algorithm::{Change, Effect};
+use weir_engine::decision::{self, StaleBounds, States};
 use weir_engine::observer::Silent;
 use weir_engine::{Bounds, Charge, Decision, Limit, Micros, Mode, State};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Before, Clock as _, Reply, StatesRead, Store, StoreError, Undo};
+use weir_store::{
+    Before, Clock as _, Deciding, Inspected, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, Undo,
+};
 
 use super::algorithms::sub_bucket;
 use super::manual::ManualClock;
 use super::redis::RedisServer;
-
-/// The part of `Store` about overrides, for a store of a test that has none.
-macro_rules! without_overrides {
-    () => {
-        fn read_overrides<'a>(&'a self, _: &'a str, _: Instant) -> Reply<'a, Option<weir_store::StoredOverrides>> {
-            unreachable!("no test asks")
-        }
-
-        fn write_overrides<'a>(
-            &'a self,
-            _: &'a str,
-            _: &'a weir_store::StoredOverrides,
-            _: Instant,
-        ) -> Reply<'a, bool> {
-            unreachable!("no test asks")
-        }
-    };
-}
-#[allow(unused_imports, reason = "one of the test programs uses it")]
-pub(crate) use without_overrides;
 
 /// Their names, in the order of every answer.
 pub const NAMES: [&str; 3] = ["engine", "memory", "redis"];
@@ -98,29 +80,44 @@ fn change(
     states: &mut HashMap<String, Kept>,
     key: &str,
     (limit, bounds, at): (&Limit, Option<Bounds>, Micros),
-    next: impl FnOnce(Option<State>) -> Next,
+    change: impl FnOnce(&mut Option<State>) -> Change,
 ) {
-    match next(states.get(key).map(|kept| kept.state.clone())) {
-        Next::Kept(_) => {}
-        Next::Put(state) => {
-            let kept = Kept { state, limit: limit.clone(), bounds, at };
-            let seen = limit.kind().as_written(&kept.state, bounds, at);
-            assert_eq!(at + limit.kind().reset_after(&seen, at), kept.ends(), "when {kept:?} ends");
+    let mut state = states.get(key).map(|kept| kept.state.clone());
+    match change(&mut state) {
+        Change::Kept => {}
+        Change::Put(level) => {
+            let kept = Kept { state: state.expect("it was put"), limit: limit.clone(), bounds, at };
+            assert_eq!(at + level.reset_after, kept.ends(), "when {kept:?} ends");
             states.insert(key.to_owned(), kept);
         }
-        Next::Gone => {
+        Change::Gone => {
             states.remove(key);
         }
     }
 }
 
-impl Store for Engine {
-    without_overrides!();
+/// The states of a decision at `now`, by the first charges of its keys.
+struct KeptStates<'a> {
+    states: &'a mut HashMap<String, Kept>,
+    charges: &'a [Charge<'a>],
+    firsts: &'a [u16],
+    now: Micros,
+}
 
-    fn name(&self) -> &'static str {
-        NAMES[0]
+impl States for KeptStates<'_> {
+    fn read(&self, place: u16) -> Option<&State> {
+        let key = self.charges[usize::from(self.firsts[usize::from(place)])].key;
+        self.states.get(key).map(|kept| &kept.state)
     }
 
+    fn change(&mut self, _: u16, charge: &Charge<'_>, by: impl FnOnce(&mut Option<State>) -> Change) {
+        change(self.states, charge.key, (charge.limit, charge.bounds, self.now), by);
+    }
+}
+
+impl Store for Engine {}
+
+impl Deciding for Engine {
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -130,28 +127,19 @@ impl Store for Engine {
     ) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
-        let charges_of = before.given_back.iter().map(|back| &charges[usize::from(back.charge)]);
-        let applying = charges.iter().filter(|charge| charge.limit.applies_at(now));
-        let mut bounds = applying.chain(charges_of.clone()).filter_map(|charge| charge.bounds);
+        let of_undos = before.undos.iter().filter_map(|undo| undo.bounds);
+        let mut bounds = charges.iter().filter_map(|charge| charge.bounds).chain(of_undos);
         if bounds.any(|bounds| window_at(&bounds, now).is_none()) {
             return Reply::Ready(Err(StoreError::StaleBounds { now }));
         }
-        for (back, &Charge { key, limit, bounds, .. }) in before.given_back.iter().zip(charges_of) {
-            let given_back = |state| limit.kind().undone(state, back.receipt, bounds, now);
+        for &Undo { key, limit, receipt, bounds } in before.undos {
+            let given_back = |state: &mut _| limit.kind().within(bounds).change(state, Effect::Undo(receipt), now).0;
             change(&mut states, key, (limit, bounds, now), given_back);
         }
         let (places, firsts) = decision::key_indices(charges);
-        let read =
-            |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);
-        let decided = decision::decide(charges, &places, read, mode, now);
-        let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::StaleBounds { now })) };
-        for (charge, effect) in charges.iter().zip(effects) {
-            if effect != Effect::Nothing {
-                let Charge { key, limit, bounds, .. } = *charge;
-                change(&mut states, key, (limit, bounds, now), |state| limit.kind().apply(state, effect, bounds, now));
-            }
-        }
-        Reply::Ready(Ok(decision))
+        let mut states = KeptStates { states: &mut states, charges, firsts: &firsts, now };
+        let decided = decision::decide(charges, &places, &mut states, mode, now);
+        Reply::Ready(decided.map_err(|StaleBounds| StoreError::StaleBounds { now }))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _: Instant) -> Reply<'a, ()> {
@@ -162,9 +150,17 @@ impl Store for Engine {
             if bounds.is_some_and(|bounds| window_at(&bounds, now).is_none()) {
                 return Reply::Ready(Err(StoreError::StaleBounds { now }));
             }
-            change(&mut states, key, (limit, bounds, now), |state| limit.kind().undone(state, receipt, bounds, now));
+            change(&mut states, key, (limit, bounds, now), |state| {
+                limit.kind().within(bounds).change(state, Effect::Undo(receipt), now).0
+            });
         }
         Reply::Ready(Ok(()))
+    }
+}
+
+impl Inspected for Engine {
+    fn name(&self) -> &'static str {
+        NAMES[0]
     }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], _: Instant) -> Reply<'a, u64> {
@@ -183,8 +179,8 @@ impl Store for Engine {
         Reply::Ready(Ok(()))
     }
 
-    fn supports(&self, _: &Limit) -> Result<(), String> {
-        Ok(())
+    fn scan<'a>(&'a self, _: &'a str, _: ScanPosition, _: Instant) -> Reply<'a, Scanned> {
+        unreachable!("no test asks")
     }
 }
 

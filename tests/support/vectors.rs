@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - limit: the algorithm, `N per <time>`, then what it takes of `burst N`, `interval` (a token bucket's refill),
-//!   `precision <time>`, `first_hit`, `calendar`, `drain`, `post_paid`, and `from <time>` and `until <time>` since the base.
+//!   `precision <time>`, `first_hit`, `calendar`, `drain`, and `post_paid`.
 //!
 //! - time: since the vector's base, such as `0`, `1s-1us` or `-1h`. The base is the first multiple of `align` (7d, where
 //!   the vector says nothing) that lies in 2041: windows start there, and no key expires by Redis' own clock.
@@ -47,7 +47,7 @@ use weir_engine::algorithm::Summary;
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Precision,
-    Receipt, Refill, Role, State, Term, Verdict, Window,
+    Receipt, Refill, Role, State, Verdict, Window,
 };
 
 use self::states::{mark, mark_of, seen, state};
@@ -218,7 +218,7 @@ fn vector(title: &str, value: &toml::Value) -> Result<Vector, String> {
     let mut limits = BTreeMap::new();
     for (name, text) in table.get("limits").and_then(toml::Value::as_table).ok_or("it has no limits")? {
         let text = text.as_str().ok_or_else(|| format!("limit {name:?} is not a string"))?;
-        limits.insert(name.clone(), limit(text, base).map_err(|error| format!("limit {name:?}: {error}"))?);
+        limits.insert(name.clone(), limit(text).map_err(|error| format!("limit {name:?}: {error}"))?);
     }
     let mut vector = Vector { title: title.to_owned(), rules, base, limits, boundaries: Vec::new(), steps: Vec::new() };
     if let Some(boundaries) = table.get("boundaries") {
@@ -378,7 +378,7 @@ impl Vector {
     pub fn write_head(&self, name: &str) -> String {
         let mut limits = Vec::new();
         for (name, limit) in &self.limits {
-            limits.push(format!("{name} = \"{}\"", write_limit(limit, self.base)));
+            limits.push(format!("{name} = \"{}\"", write_limit(limit)));
         }
         format!("[[vector]]\nname = {name:?}\nrules = []\nlimits = {{ {} }}\nsteps = '''\n", limits.join(", "))
     }
@@ -391,9 +391,7 @@ pub type States<'a> = [(&'a str, Option<State>)];
 pub fn without_idle_marks(outcomes: impl IntoIterator<Item = Outcome>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
     for outcome in &mut outcomes {
-        if let Observed::SlidingWindow(Summary { used: 0, mark, .. })
-        | Observed::SlidingWindowLog(Summary { used: 0, mark, .. }) = &mut outcome.state
-        {
+        if let Observed::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
             *mark = 0;
         }
         outcome.before = outcome.state;
@@ -580,7 +578,7 @@ fn outcome(vector: &Vector, limit: &Limit, stored: Observed, text: &str, now: Mi
     Ok(outcome)
 }
 
-fn limit(text: &str, base: Micros) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<Limit, String> {
     let mut words = text.split_whitespace();
     let mut next = || words.next().ok_or_else(|| format!("{text:?} is cut off"));
     let name = next()?;
@@ -591,7 +589,6 @@ fn limit(text: &str, base: Micros) -> Result<Limit, String> {
     let window = Window::from_micros(micros(next()?)?).map_err(|error| error.to_string())?;
     let (mut burst, mut drain, mut post_paid) = (requests.max(1), false, false);
     let (mut refill, mut anchor, mut precision) = (Refill::Continuous, Anchor::Clock, None);
-    let (mut from, mut until) = (None, None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word:?} has no value"));
         match word {
@@ -602,8 +599,6 @@ fn limit(text: &str, base: Micros) -> Result<Limit, String> {
             "calendar" => anchor = Anchor::Calendar(CalendarUnit::Day),
             "drain" => drain = true,
             "post_paid" => post_paid = true,
-            "from" => from = Some(base + micros(value()?)?),
-            "until" => until = Some(base + micros(value()?)?),
             other => return Err(format!("unknown word {other:?}")),
         }
     }
@@ -614,15 +609,11 @@ fn limit(text: &str, base: Micros) -> Result<Limit, String> {
     let mut limit = Limit::new(requests, window, algorithm).map_err(|error| error.to_string())?;
     limit.drain = drain;
     limit.set_post_paid(post_paid);
-    if from.is_some() || until.is_some() {
-        let term = Term::new(from.unwrap_or(0), until.unwrap_or(Term::NO_END)).ok_or("it ends before it begins")?;
-        limit.term = Some(Box::new(term));
-    }
     Ok(limit)
 }
 
 /// A limit as vectors write it.
-pub fn write_limit(limit: &Limit, base: Micros) -> String {
+fn write_limit(limit: &Limit) -> String {
     let window = write_us(i128::from(limit.window().us()));
     let mut text = format!("{} {} per {window}", limit.algorithm().name(), limit.requests());
     if let Some(burst) = super::algorithms::burst(limit.algorithm()) {
@@ -646,15 +637,6 @@ pub fn write_limit(limit: &Limit, base: Micros) -> String {
     for (on, word) in [(limit.drain, " drain"), (limit.post_paid(), " post_paid")] {
         if on {
             text.push_str(word);
-        }
-    }
-    if let Some(term) = &limit.term {
-        let since = |instant: Micros| write_us(i128::from(instant) - i128::from(base));
-        if term.from() > 0 {
-            let _ = write!(text, " from {}", since(term.from()));
-        }
-        if term.until() < Term::NO_END {
-            let _ = write!(text, " until {}", since(term.until()));
         }
     }
     text

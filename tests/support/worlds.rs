@@ -9,8 +9,12 @@ use parking_lot::Mutex;
 use proptest::strategy::Strategy;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
+use weir_engine::descriptor::Entries;
 use weir_engine::observer::{Charged, HoldHits, HoldResult, Observer, Silent, Tally};
-use weir_engine::{Entry, Micros, Mode, Operation, PolicySet};
+use weir_engine::overrides::{Numbers, Override};
+use weir_engine::{Domain, Entry, Micros, Mode, Operation, PolicySet, Row, RowContent};
+use weir_limiter::overrides::{OverrideTable, SetOverride};
+use weir_limiter::rows::RowTable;
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, Settle, ShownState};
 use weir_store::memory::Memory;
 use weir_store::redis::{Endpoint, Redis, pipeline};
@@ -25,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The names of limits on trial since they were last taken, and whether each was over.
 #[derive(Clone, Default)]
-pub struct Trials(Arc<Mutex<Vec<(String, bool)>>>);
+pub struct Trials(Arc<Mutex<Vec<(String, bool)>>>, Arc<HoldCounts>);
 
 impl Trials {
     /// What was heard.
@@ -48,30 +52,31 @@ impl Tally for Trials {
             self.0.lock().push((name, charged.outcome.verdict.is_over()));
         }
     }
+
+    fn holds(&self, _domain: &Domain, result: HoldResult, count: u64) {
+        self.1.0.lock().0[result as usize] += count;
+    }
+
+    fn hold_hits(&self, _domain: &Domain, kind: HoldHits, hits: u64) {
+        self.1.0.lock().1[kind as usize] += hits;
+    }
 }
 
 /// What was counted of holds: by [`HoldResult::NAMES`], and hits by [`HoldHits::NAMES`].
 #[derive(Default)]
-pub struct HoldCounts(Mutex<([u64; 4], [u64; 3])>);
+pub struct HoldCounts(Mutex<([u64; 6], [u64; 3])>);
 
 impl HoldCounts {
-    /// What was counted so far.
+    /// What was counted so far, without late and repeated settles, of which there must be none.
     pub fn get(&self) -> ([u64; 4], [u64; 3]) {
+        let ([opened, settled, late, again, reported, lost], hits) = self.all();
+        assert_eq!((late, again), (0, 0), "late settles, and settles of what was settled");
+        ([opened, settled, reported, lost], hits)
+    }
+
+    /// All that was counted so far.
+    pub fn all(&self) -> ([u64; 6], [u64; 3]) {
         *self.0.lock()
-    }
-}
-
-impl Observer for HoldCounts {
-    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
-        Silent.loaded(policies)
-    }
-
-    fn holds(&self, result: HoldResult, count: u64) {
-        self.0.lock().0[result as usize] += count;
-    }
-
-    fn hold_hits(&self, kind: HoldHits, hits: u64) {
-        self.0.lock().1[kind as usize] += hits;
     }
 }
 
@@ -80,6 +85,8 @@ pub struct World<'w> {
     runtime: &'w Runtime,
     limiter: Limiter,
     policies: Arc<Policies>,
+    overrides: OverrideTable,
+    rows: RowTable,
     clock: Arc<ManualClock>,
     redis: Option<Arc<Redis>>,
     /// What was heard of limits on trial.
@@ -124,12 +131,19 @@ impl<'s> Worlds<'s> {
             None => Arc::new(Memory::new(1_000, clock.clone(), Arc::new(Silent))),
         };
         let modes = Modes { limits: true, metadata: true, ..Modes::default() };
+        let shared = store.clone();
         let options = Options { mode, modes, budget: PATIENCE, clock: clock.clone(), ..Options::new(store) };
         let policies = Arc::new(Policies::new(parsed(policy), Arc::new(trials.clone())));
-        let holds = Arc::new(HoldCounts::default());
-        let limiter = Limiter::new(policies.clone(), options, holds.clone());
-        World { runtime: &self.runtime, limiter, policies, clock, redis, trials, holds }
+        let overrides = OverrideTable::new(shared.clone(), policies.clone(), clock.clone());
+        let rows = RowTable::new(shared, policies.clone(), options.rows.clone(), clock.clone(), Arc::new(Silent));
+        let holds = trials.1.clone();
+        let limiter = Limiter::new(policies.clone(), options, Arc::new(Silent));
+        World { runtime: &self.runtime, limiter, policies, overrides, rows, clock, redis, trials, holds }
     }
+}
+
+fn ann() -> Entries {
+    [("user".into(), "ann".into())].into()
 }
 
 fn parsed(policy: &str) -> PolicySet {
@@ -153,6 +167,45 @@ impl World<'_> {
     /// Puts another policy in force; states stay.
     pub fn swap(&self, policy: &str) {
         self.policies.replace(parsed(policy));
+    }
+
+    /// Sets an override of the user ann that lasts an hour.
+    pub fn set_override(&self, numbers: &[Numbers]) {
+        let set = Override {
+            domain: "shop".into(),
+            entries: ann(),
+            numbers: numbers.into(),
+            until: self.now() + 3_600_000_000,
+        };
+        let set = SetOverride { set, set_at: 0, by: "test".into(), reason: "test".into() };
+        self.runtime.block_on(self.overrides.set(&set)).expect("it fits");
+    }
+
+    /// Deletes her override.
+    pub fn delete_override(&self) {
+        self.runtime.block_on(self.overrides.delete("shop", &ann(), "test")).expect("there is one");
+    }
+
+    /// Reads the overrides that other processes have set.
+    pub fn read_overrides(&self) {
+        self.runtime.block_on(self.overrides.look()).expect("the store answers");
+    }
+
+    /// Sets the row of a descriptor of one entry.
+    pub fn set_row(&self, key: &str, value: &str, content: RowContent) {
+        let entries = [(key.into(), value.into())].into();
+        let row = Row { domain: "shop".into(), entries, content, until: None, note: "".into() };
+        self.runtime.block_on(self.rows.write(vec![row])).remove(0).expect("it fits");
+    }
+
+    /// Removes it.
+    pub fn remove_row(&self, key: &str, value: &str) {
+        self.runtime.block_on(self.rows.remove("shop", &[Entry { key, value }])).expect("there is one");
+    }
+
+    /// Gives back the hits of leases, as at the end of a process.
+    pub fn leave(&self) {
+        self.runtime.block_on(self.limiter.leave());
     }
 
     /// A request of the user ann.

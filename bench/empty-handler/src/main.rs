@@ -126,6 +126,7 @@ impl RateLimitService for Constant {
                 requests_per_unit: 4_000_000_000,
                 unit: Unit::Year.into(),
                 name: String::new(),
+                unit_multiplier: None,
             }),
             limit_remaining: 3_999_999_999,
             duration_until_reset: Some(Duration { seconds: 31_000_000, nanos: 0 }),

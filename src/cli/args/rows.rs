@@ -36,7 +36,7 @@ pub enum RowAction {
     /// Print the rows for people
     List(AllArguments),
     /// Print the rows as a file for import
-    Export(AllArguments),
+    Export(ExportArguments),
     /// Remove the rows that have ended
     Prune(AllArguments),
 }
@@ -119,6 +119,17 @@ pub struct SetRowArguments {
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,
+}
+
+/// The arguments of `weir rows export`.
+#[derive(Args, Debug)]
+pub struct ExportArguments {
+    /// Which rows.
+    #[command(flatten)]
+    pub all: AllArguments,
+    /// Add a column with the version of each row: an import of the file replaces no row that has changed since
+    #[arg(long)]
+    pub versions: bool,
 }
 
 /// The rows of one domain, or all rows.

@@ -26,6 +26,7 @@ pub(super) fn document(report: &Report<'_>) -> Value {
             "stricter": all.with_direction(Direction::Stricter),
             "looser": all.with_direction(Direction::Looser),
             "forgotten": all.forgetting(),
+            "lost_rows": all.lost_rows,
             "same": all.same,
             "unknown": all.unknown.len(),
         },
@@ -125,6 +126,7 @@ fn of_effect(effect: &Effect<'_>) -> Value {
         Subject::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
         Subject::Plan(_, old, new) => ("plan", json!(limit(old)), json!(limit(new))),
         Subject::Key(key, old, new) => (*key, json!(old), json!(new)),
+        Subject::LostRows(rows) => ("lost_rows", json!(rows), Value::Null),
         Subject::Values(added, gone) => ("values", json!(gone), json!(added)),
         Subject::Met { old, new, .. } => ("met", json!(rule_in_words(*old)), json!(rule_in_words(*new))),
         Subject::Together { limit, is_replaced_now, .. } => {

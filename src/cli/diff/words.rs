@@ -7,9 +7,10 @@ use weir_lab::comparison::{
     CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
 };
 use weir_policies::Location;
+use weir_text::amount;
 
 use super::{Report, Side};
-use crate::check::{amount, limit_in_words};
+use crate::check::limit_in_words;
 
 pub(super) struct RuleWords {
     pub(super) domain: String,
@@ -73,6 +74,9 @@ impl Report<'_> {
         let mut parts: Vec<String> = of_kinds.iter().chain(&of_tends).filter_map(numbered).collect();
         if all.forgetting() > 0 {
             parts.push(format!("states of {} forgotten", counted(all.forgetting(), "change")));
+        }
+        if all.lost_rows > 0 {
+            parts.push(format!("{} without effect now", counted(all.lost_rows, "row")));
         }
         if !all.domains.is_empty() {
             parts.push(counted(all.domains.len(), "domain"));
@@ -138,6 +142,9 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<ChangeLine> {
             gone.into_iter().chain(limit(new).map(of_plan).map(ChangeLine::New)).collect()
         }
         Subject::Key(key, old, new) => vec![ChangeLine::Note(format!("{key}: {old} -> {new}"))],
+        Subject::LostRows(rows) => {
+            vec![ChangeLine::Note(format!("{} without effect now: the default plan applies", counted(*rows, "row")))]
+        }
         Subject::Values(added, gone) => {
             let mut lines = Vec::new();
             if !gone.is_empty() {
@@ -166,6 +173,7 @@ fn state(change: &StateChange<'_>) -> String {
     let what = match &change.fate {
         Fate::Kept => "kept: used hits count".to_owned(),
         Fate::Rescaled => "rescaled: used hits count, and drain at the new rate".to_owned(),
+        Fate::Moved => "moved: used hits count, but with redis.per_second.url it begins empty".to_owned(),
         Fate::Forgotten(causes) => {
             let causes: Vec<_> = causes.iter().map(|cause| cause.name()).collect();
             format!("forgotten ({})", causes.join(", "))

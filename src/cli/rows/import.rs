@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_engine::Micros;
 use weir_engine::rows::{Row, RowField};
 use weir_engine::words::counted;
-use weir_policies::files;
 use weir_policies::row_file::{RowFileError, RowLine, RowReader};
+use weir_tls::files;
 
 use crate::bar::Bar;
 
@@ -92,6 +92,13 @@ struct Counts {
     ended: usize,
 }
 
+/// A row, and the version of the row that it may replace.
+#[derive(Clone)]
+pub(super) struct RowToSend {
+    pub(super) row: Row,
+    pub(super) over: Option<u64>,
+}
+
 /// What to import.
 pub(super) struct Import<'a> {
     pub(super) path: &'a Path,
@@ -107,7 +114,7 @@ pub(super) struct Import<'a> {
 /// lines. `send` returns one result for each row of a batch, in order. Writes each wrong line to `notes` at once.
 pub(super) fn import<E: From<ImportError>>(
     order: &Import<'_>,
-    mut send: impl FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, E>,
+    mut send: impl FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, E>,
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), E> {
@@ -169,7 +176,7 @@ fn pass<E: From<ImportError>>(
     source: &Source<'_>,
     pass: Pass,
     on_wrong: Wrong,
-    send: &mut impl FnMut(Pass, Vec<Row>) -> Result<Vec<LineEnd>, E>,
+    send: &mut impl FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, E>,
     notes: &mut dyn Write,
 ) -> Result<Counts, E> {
     let path = source.path;
@@ -197,7 +204,7 @@ fn pass<E: From<ImportError>>(
         }
         if is_due && stop.is_none() {
             let Batch { lines, .. } = std::mem::take(&mut batch);
-            let sent = lines.iter().map(|line| line.row.clone()).collect();
+            let sent = lines.iter().map(|line| RowToSend { row: line.row.clone(), over: line.version }).collect();
             for (line, end) in lines.iter().zip(send(pass, sent).inspect_err(|_| bar.clear())?) {
                 let has_ended = line.row.until.is_some_and(|until| until <= order.now);
                 match end {
@@ -275,9 +282,9 @@ mod tests {
         let path = directory.path().join("rows.csv");
         fs::write(&path, ROWS).unwrap();
         let mut sent = 0;
-        let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
-            let end = |row: &Row| match refused {
-                Some(tenant) if pass == Pass::Write && *row.entries[0].1 == *tenant => {
+        let send = |pass, rows: Vec<RowToSend>| -> Result<_, ImportError> {
+            let end = |sent: &RowToSend| match refused {
+                Some(tenant) if pass == Pass::Write && *sent.row.entries[0].1 == *tenant => {
                     LineEnd::Refused(Some(RowField::Content), "no such plan".to_owned())
                 }
                 _ => LineEnd::Written,
@@ -326,7 +333,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rows.csv");
         fs::write(&path, ROWS).unwrap();
-        let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
+        let send = |pass, rows: Vec<RowToSend>| -> Result<_, ImportError> {
             if pass == Pass::Check {
                 let next = directory.path().join("next.csv");
                 fs::write(&next, "nothing").unwrap();
@@ -347,7 +354,7 @@ mod tests {
         fs::write(&path, format!("domain,tenant,plan\n{lines}")).unwrap();
         let interrupted = AtomicBool::new(false);
         let mut batches = 0;
-        let send = |pass, rows: Vec<Row>| -> Result<_, ImportError> {
+        let send = |pass, rows: Vec<RowToSend>| -> Result<_, ImportError> {
             batches += usize::from(pass == Pass::Write);
             interrupted.store(batches == 2, Relaxed);
             Ok(rows.iter().map(|_| LineEnd::Written).collect())
@@ -366,7 +373,7 @@ mod tests {
         fs::write(&path, format!("domain,tenant,plan,until\n{ended}{}", wrong.replace(",\n", ",,\n"))).unwrap();
         let written = |skip| {
             let (mut out, mut notes) = (Vec::new(), Vec::new());
-            let send = |_, rows: Vec<Row>| Ok(rows.iter().map(|_| LineEnd::Written).collect());
+            let send = |_, rows: Vec<RowToSend>| Ok(rows.iter().map(|_| LineEnd::Written).collect());
             let error: ImportError = import(&Import { skip, ..order(&path) }, send, &mut out, &mut notes).unwrap_err();
             let [out, notes] = [out, notes].map(|bytes| String::from_utf8(bytes).unwrap());
             (error.to_string(), out, notes.lines().count())

@@ -24,6 +24,10 @@ struct Subject<'a> {
 
 pub(super) fn document(report: &Report) -> String {
     let mut text = format!("{COLUMNS}\r\n");
+    if report.traffic.could_not_tell > 0 {
+        let numbers = [Some(report.traffic.could_not_tell), None, None, None];
+        line("could_not_tell", &Subject::default(), numbers, [None; 2], &mut text);
+    }
     for policies in &report.policies {
         of_policies(policies, &mut text);
     }

@@ -33,7 +33,7 @@ pub(super) fn report(report: &Report, width: usize, colours: Colours) -> String 
     let mut text = String::new();
     let names = names(report);
     traffic(report, &mut text);
-    if report.traffic.requests > report.traffic.refused {
+    if report.traffic.sent() > 0 {
         totals(report, &names, &mut text);
         plots(report, &names, width, colours, &mut text);
     }

@@ -71,4 +71,5 @@ pub(super) struct Descriptor {
 pub(super) struct Limit {
     pub(super) requests: u32,
     pub(super) unit: String,
+    pub(super) unit_multiplier: Option<u32>,
 }

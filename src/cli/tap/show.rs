@@ -59,7 +59,11 @@ impl Table {
             };
             let rule = match (&descriptor.rule, &descriptor.limit) {
                 (Some(rule), _) => printable(rule),
-                (None, Some(limit)) => format!("({} per {})", limit.requests, printable(&limit.unit)),
+                (None, Some(limit)) => {
+                    let unit = printable(&limit.unit);
+                    let per = limit.unit_multiplier.map_or(unit.clone(), |units| counted(units, &unit));
+                    format!("({} per {per})", limit.requests)
+                }
                 (None, None) => "-".to_owned(),
             };
             self.rule_width = width(self.rule_width, &rule);
@@ -131,7 +135,7 @@ mod tests {
     fn a_request_is_a_row_for_each_descriptor() {
         let lines = [
             r#"{"time":"2026-12-01T10:00:00.123456Z","domain":"shop","hits":1,"descriptors":[{"entries":[["user","~3f9c01d2a47b"],["path","/a,b"]],"rule":"user|path","verdict":"ok","remaining":7}],"verdict":"ok"}"#,
-            r#"{"time":"2026-12-01T10:00:01.000000Z","domain":"a-longer-domain","hits":3,"descriptors":[{"entries":[["user","ann"]],"rule":"user","verdict":"over","remaining":0},{"entries":[["x","y"]],"hits":2,"refund":true},{"entries":[["z",""]],"look":true,"limit":{"requests":5,"unit":"minute"},"verdict":"shadow","remaining":0}],"verdict":"over","lost":12}"#,
+            r#"{"time":"2026-12-01T10:00:01.000000Z","domain":"a-longer-domain","hits":3,"descriptors":[{"entries":[["user","ann"]],"rule":"user","verdict":"over","remaining":0},{"entries":[["x","y"]],"hits":2,"refund":true},{"entries":[["z",""]],"look":true,"limit":{"requests":5,"unit":"minute"},"verdict":"shadow","remaining":0},{"entries":[["z","1"]],"limit":{"requests":1,"unit":"second","unit_multiplier":30},"verdict":"ok","remaining":0}],"verdict":"over","lost":12}"#,
             r#"{"time":"2026-12-01T10:00:02.000000Z","domain":"shop","hits":1,"descriptors":[{"entries":[["user","bob"]],"rule":"user"}],"verdict":"error"}"#,
         ];
         insta::assert_snapshot!(shown(&lines, false), @r"
@@ -141,7 +145,8 @@ mod tests {
         10:00:01.000  over     a-longer-domain  user                       0  user=ann  (x3)
                       -        a-longer-domain  -                          -  x=y  (refund of 2)
                       shadow   a-longer-domain  (5 per minute)             0  z=  (look)
-        10:00:02.000  error    shop             user                       -  user=bob
+                      ok       a-longer-domain  (1 per 30 seconds)           0  z=1  (x3)
+        10:00:02.000  error    shop             user                         -  user=bob
         ");
         let coloured = shown(&lines, true);
         assert!(coloured.contains("\u{1b}[31mover   \u{1b}[0m") && coloured.contains("\u{1b}[33mshadow"));

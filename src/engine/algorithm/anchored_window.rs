@@ -3,8 +3,45 @@
 //! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is
 //! lua/algorithms/anchored_window.lua. Not here: the calendar. A charge carries the boundaries.
+//!
+//! Three hits in the minute from the first hit on:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Operation, Unit};
+//!
+//! let limit = Limit::new(3, Unit::Minute.window(), Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap();
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(2, 59), Verdict::Within);
+//! assert_eq!(hits(2, 60), wait(59), "the window ends a minute after its first hit");
+//! assert_eq!(hits(3, 200), Verdict::Within, "the next one begins with the next hit");
+//! assert_eq!(hits(1, 259), wait(1));
+//! ```
+//!
+//! Three hits per day of a calendar. A charge has the boundaries of the days around it, here of days of 23 to 25 hours:
+//!
+//! ```
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Operation, Unit};
+//!
+//! const HOUR: u64 = 3_600_000_000;
+//! let calendar = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+//! let limit = Limit::new(3, Unit::Day.window(), calendar).unwrap().in_zone("Europe/Berlin");
+//! let charge = Charge { bounds: Some([0, 24, 47, 71].map(|hours| hours * HOUR)), ..Charge::alone("key", &limit, Operation::Consume(2)) };
+//! let mut state = [None];
+//! let mut verdict = |hour| decide(&[charge.clone()], &[0], &mut state[..], Mode::Atomic, hour * HOUR).unwrap().outcomes[0].verdict;
+//! assert_eq!(verdict(40), Verdict::Within);
+//! assert_eq!(verdict(41), Verdict::Over { retry_after: 6 * HOUR }, "the day of 23 hours ends");
+//! ```
 
-use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
+use super::counting::{Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed, small};
+use super::{Observed, State};
 use crate::descriptor::Hits;
 use crate::time::{self, Bounds, CalendarUnit, Micros};
 
@@ -38,39 +75,33 @@ pub struct AnchoredWindow {
     window: time::Window,
     /// None: windows begin with the first hit.
     calendar: Option<CalendarUnit>,
+    /// The boundaries of the calendar's windows around the time of a charge.
+    bounds: Option<Bounds>,
 }
 
 impl AnchoredWindow {
     pub(super) const fn from_first_hit(requests: u32, window: time::Window) -> Self {
-        Self { requests, window, calendar: None }
+        Self { requests, window, calendar: None, bounds: None }
     }
 
     pub(super) const fn of_calendar(requests: u32, window: time::Window, unit: CalendarUnit) -> Self {
-        Self { requests, window, calendar: Some(unit) }
+        Self { requests, window, calendar: Some(unit), bounds: None }
     }
 
-    fn since_first_hit(&self, stored: Option<&StoredWindow>, now: Micros) -> ObservedWindow {
+    fn since_first_hit(&self, stored: Option<StoredWindow>, now: Micros) -> Found<ObservedWindow> {
         let window_us = self.window.us();
         match stored {
-            Some(&StoredWindow { start, count }) if count > 0 && start > now => {
-                let believed = is_believed(u128::from(start - now), window_us);
-                let start = if believed { start } else { now };
-                ObservedWindow { start, end: start + window_us, count }
+            Some(StoredWindow { start, count }) if count > 0 && start > now => {
+                if is_believed(u128::from(start - now), window_us) {
+                    Found::fresh(ObservedWindow { start, end: start + window_us, count })
+                } else {
+                    Found::stale(ObservedWindow { start: now, end: now + window_us, count })
+                }
             }
-            Some(&StoredWindow { start, count }) if count > 0 && now < start + window_us => {
-                ObservedWindow { start, end: start + window_us, count }
+            Some(StoredWindow { start, count }) if count > 0 && now < start + window_us => {
+                Found::fresh(ObservedWindow { start, end: start + window_us, count })
             }
-            _ => ObservedWindow { start: now, end: now, count: 0 },
-        }
-    }
-
-    /// The window after adding hits. An empty window from the first hit begins now. [aw-2]
-    fn added(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
-        let count = before.count.saturating_add(hits);
-        if before.end == before.start {
-            ObservedWindow { start: now, end: now + self.window.us(), count }
-        } else {
-            ObservedWindow { count, ..before }
+            _ => Found::fresh(ObservedWindow { start: now, end: now, count: 0 }),
         }
     }
 
@@ -84,48 +115,58 @@ impl AnchoredWindow {
         }
     }
 
-    /// The window after undoing one charge. Changes nothing if the receipt is of another window. [un-2]
-    fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
-        if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
+    /// The same limit within the boundaries of its calendar's windows.
+    pub(super) const fn within(self, bounds: Option<Bounds>) -> Self {
+        Self { bounds, ..self }
     }
 
-    const fn stored(left: ObservedWindow) -> StoredWindow {
-        StoredWindow { start: left.start, count: left.count }
+    /// Whether the window of the receipt has ended. [un-2]
+    pub(super) fn has_ended(&self, receipt: Receipt, now: Micros) -> bool {
+        match self.bounds.and_then(|bounds| window_at(&bounds, now)) {
+            Some((start, _)) => start > receipt.mark,
+            None => now >= receipt.mark.saturating_add(self.window.us()),
+        }
     }
 }
 
-fn by_calendar(stored: Option<&StoredWindow>, bounds: &Bounds, now: Micros) -> ObservedWindow {
+impl ObservedWindow {
+    /// The window later. An ended window becomes a window without hits and without length, because the end of the next
+    /// window is not known here.
+    pub(super) const fn later(self, now: Micros) -> Self {
+        if now < self.end { self } else { Self { start: now, end: now, count: 0 } }
+    }
+}
+
+fn by_calendar(stored: Option<StoredWindow>, bounds: &Bounds, now: Micros) -> Found<ObservedWindow> {
     let Some((start, end)) = window_at(bounds, now) else {
         unreachable!("the bounds {bounds:?} were checked to hold {now}")
     };
     match stored {
-        Some(&StoredWindow { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
-        Some(&StoredWindow { start: theirs, count }) if theirs > start => {
+        Some(StoredWindow { start: theirs, count }) if theirs == start => {
+            Found::fresh(ObservedWindow { start, end, count })
+        }
+        Some(StoredWindow { start: theirs, count }) if theirs > start => {
+            if !is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
+                return Found { view: ObservedWindow { start, end, count }, is_stale: count > 0 };
+            }
             // The next window begins at the first later boundary. If no boundary is later, the window has the length of
             // ours.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
-            if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
-                ObservedWindow { start: theirs, end: their_end, count }
-            } else {
-                ObservedWindow { start, end, count }
-            }
+            Found::fresh(ObservedWindow { start: theirs, end: their_end, count })
         }
-        _ => ObservedWindow { start, end, count: 0 },
+        _ => Found::fresh(ObservedWindow { start, end, count: 0 }),
     }
 }
 
 impl Counting for AnchoredWindow {
-    type State = StoredWindow;
-    type Observed = ObservedWindow;
-    type Numbers = [u64; 6];
+    type View = ObservedWindow;
 
-    const COUNTS_DENIED: bool = true;
+    const NUMBER: u8 = 3;
     const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
+    const COUNTS_DENIED: bool = true;
 
-    small_state!();
-
-    fn requests(&self) -> Hits {
+    fn capacity(&self) -> Hits {
         self.requests
     }
 
@@ -136,76 +177,70 @@ impl Counting for AnchoredWindow {
         }
     }
 
-    /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
-    fn observe(
-        &self,
-        stored: Option<&StoredWindow>,
-        _asked: Hits,
-        bounds: Option<Bounds>,
-        now: Micros,
-    ) -> ObservedWindow {
-        match (self.calendar, bounds) {
+    /// The window as it is at `now`. It is stale if the clock has stepped back too far for it to be believed. [aw-2]
+    /// [aw-6] [cl-2] [tm-2]
+    fn find(&self, state: Option<&State>, _asked: Hits, now: Micros) -> Found<ObservedWindow> {
+        let stored = if let Some(&State::AnchoredWindow(stored)) = state { Some(stored) } else { None };
+        match (self.calendar, &self.bounds) {
             (None, _) => self.since_first_hit(stored, now),
-            (Some(_), Some(bounds)) => by_calendar(stored, &bounds, now),
+            (Some(_), Some(bounds)) => by_calendar(stored, bounds, now),
             (Some(_), None) => unreachable!("a calendar's charge comes with its bounds"),
         }
     }
 
-    /// Whether the clock has stepped back too far for the window to be believed. [aw-6] [tm-2]
-    fn is_stale(&self, stored: &StoredWindow, bounds: Option<Bounds>, now: Micros) -> bool {
-        let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
-            Some((start, end)) => end - start,
-            None => self.window.us(),
-        };
-        stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
+    fn write(&self, state: &mut Option<State>, left: ObservedWindow, _: Effect, _: Micros) {
+        *state = Some(State::AnchoredWindow(StoredWindow { start: left.start, count: left.count }));
     }
 
-    /// An ended window becomes a window without hits and without length, because the end of the next window is not
-    /// known here.
-    fn later(&self, found: ObservedWindow, now: Micros) -> ObservedWindow {
-        if now < found.end { found } else { ObservedWindow { start: now, end: now, count: 0 } }
+    fn script_numbers(&self, _hits: Hits) -> StateNumbers {
+        let [before, start, end, after] = self.bounds.unwrap_or_default();
+        StateNumbers::from_slice(&[self.window.us(), u64::from(self.requests), before, start, end, after])
     }
 
-    /// The remaining hits of the limit; the window stores the used hits. [aw-4] [aw-7]
-    fn remaining(&self, observed: &ObservedWindow, _now: Micros) -> Hits {
-        self.requests.saturating_sub(observed.count)
-    }
-
-    fn retry_after(&self, observed: &ObservedWindow, _hits: Hits, now: Micros) -> Micros {
-        self.reset_after(observed, now)
-    }
-
-    fn reset_after(&self, observed: &ObservedWindow, now: Micros) -> Micros {
-        observed.end - now
-    }
-
-    fn is_past(&self, observed: &ObservedWindow, _now: Micros) -> bool {
-        observed.count > self.requests
-    }
-
-    fn is_empty(observed: &ObservedWindow, _now: Micros) -> bool {
-        observed.count == 0
-    }
-
-    fn mark(observed: &ObservedWindow) -> u64 {
-        observed.start
-    }
-
-    fn script_numbers(&self, _hits: Hits, bounds: Option<Bounds>) -> Self::Numbers {
-        let [before, start, end, after] = bounds.unwrap_or_default();
-        [self.window.us(), u64::from(self.requests), before, start, end, after]
-    }
-
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(ObservedWindow, Option<ObservedWindow>)> {
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
         match *numbers {
-            [start, end, count] => Some((ObservedWindow { start, end, count: small(count)? }, None)),
+            [start, count] => Some(State::AnchoredWindow(StoredWindow { start, count: small(count)? })),
             _ => None,
         }
     }
+}
 
-    fn read_stored(numbers: &[u64]) -> Option<StoredWindow> {
+impl View<AnchoredWindow> for ObservedWindow {
+    const OBSERVED: fn(Self) -> Observed = Observed::AnchoredWindow;
+
+    /// An empty window from the first hit begins now. An undo changes nothing if the receipt is of another window.
+    /// [aw-2] [un-2]
+    fn step(self, limit: &AnchoredWindow, effect: Effect, now: Micros) -> Self {
+        match effect {
+            Effect::Add(hits) if self.end == self.start => {
+                Self { start: now, end: now + limit.window.us(), count: self.count.saturating_add(hits) }
+            }
+            Effect::Add(hits) => Self { count: self.count.saturating_add(hits), ..self },
+            Effect::Refund(hits) => limit.refunded(self, hits, now),
+            Effect::Undo(receipt) if self.start == receipt.mark => limit.refunded(self, receipt.hits, now),
+            Effect::Undo(_) | Effect::Nothing | Effect::Drain => self,
+        }
+    }
+
+    /// The remaining hits of the limit; the window stores the used hits. [aw-4] [aw-7]
+    fn level(&self, limit: &AnchoredWindow, now: Micros) -> Level {
+        Level {
+            remaining: limit.requests.saturating_sub(self.count),
+            reset_after: self.end - now,
+            is_past: self.count > limit.requests,
+            is_empty: self.count == 0,
+            mark: self.start,
+            counted: self.count.into(),
+        }
+    }
+
+    fn retry_after(&self, _limit: &AnchoredWindow, _hits: Hits, now: Micros) -> Micros {
+        self.end - now
+    }
+
+    fn read(_limit: &AnchoredWindow, numbers: &[u64], _now: Micros) -> Option<Self> {
         match *numbers {
-            [start, count] => Some(StoredWindow { start, count: small(count)? }),
+            [start, end, count] => Some(Self { start, end, count: small(count)? }),
             _ => None,
         }
     }

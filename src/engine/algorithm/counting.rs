@@ -1,4 +1,4 @@
-//! The trait of an algorithm's file, [`Counting`], and the types that it needs.
+//! The traits of an algorithm's file, [`Counting`] and [`View`], and the types that they need.
 //!
 //! Not here: the list of algorithms (algorithm.rs), and how verdicts become a decision (decision.rs).
 
@@ -6,8 +6,9 @@ use std::fmt::Debug;
 
 use smallvec::SmallVec;
 
+use super::{Observed, State};
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Micros};
+use crate::time::Micros;
 
 /// If a window is shorter than this, its state may be this far ahead of a clock that stepped back, and still be
 /// believed. In microseconds. [tm-2]
@@ -31,314 +32,116 @@ pub struct CountedWindow {
     pub count: Hits,
 }
 
-/// How one kind of state counts: the numbers of a limit, and all operations on a state with these numbers.
+/// How one kind of state counts: the numbers of a limit, and the states that a store keeps of it.
 ///
-/// [`State`](Self::State) is the state that a store keeps. [`Observed`](Self::Observed) is that state as one charge
-/// finds it: windows rolled, debts drained, clock steps applied. It is small and `Copy`. A state of a few numbers is
-/// observed whole, and `small_state!` makes its effects. A state that can be long is observed as a [`Summary`].
+/// A charge has a view of a state: windows rolled, debts drained, clock steps applied. The view is small and `Copy`.
+/// The view of a few numbers is the whole state. The view of a state that can be long is a [`Summary`].
 pub trait Counting: Copy + Debug + PartialEq + Eq {
-    type State: Clone + Debug + PartialEq + Eq;
-    type Observed: Copy + Debug + PartialEq + Eq;
-    /// The numbers of a limit and a charge that its scripts read, as an array.
-    type Numbers: ScriptNumbers;
+    type View: View<Self>;
 
-    /// Whether independent charging counts denied hits too. Only windows can: under a steady flood a bucket would never
-    /// admit again, and a log would grow without bound. [dc-4]
-    const COUNTS_DENIED: bool = false;
-    /// Whether an observation has the wait of only the requested hits.
-    const IS_SUMMARY: bool = false;
+    /// The number by which scripts distinguish the kinds.
+    const NUMBER: u8;
     const FORMAT: StoredFormat;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
-    const UNDO: UndoScript = UndoScript::List;
+    const UNDO: UndoScript = UndoScript::ByMark;
+    /// Whether independent charging counts denied hits too. Only windows can: under a steady flood a bucket would never
+    /// admit again, and a log would grow without bound. [dc-4]
+    const COUNTS_DENIED: bool = false;
 
-    /// Hits per window. 0 denies everything. [lm-5]
-    fn requests(&self) -> Hits;
-
-    /// The most hits that a state can hold at one instant. [lm-4]
-    fn capacity(&self) -> Hits {
-        self.requests()
-    }
-
-    /// The same limit with `post_paid` set. A post-paid limit believes usage above the burst. [dc-5]
-    #[must_use]
-    fn with_post_paid(self, _post_paid: bool) -> Self {
-        self
-    }
+    /// The most hits that a state can hold at one instant; 0 for a limit that admits nothing. [lm-4]
+    fn capacity(&self) -> Hits;
 
     /// The limit's id in keys: a letter for the algorithm, then every number that determines the shape of the state.
     /// [ky-4]
     fn id(&self, zone: &str) -> String;
 
-    /// The weight of a charge that is not a refund. [dc-11]
-    fn weight(&self) -> u32 {
+    /// The longest time that a store needs for this work. See [`crate::weight`]. [dc-11]
+    fn weight(&self, _work: Work) -> u32 {
         WEIGHT_OF_SHORT_STATE
     }
 
-    /// The weight of a refund.
-    fn weight_to_give(&self, _hits: Hits) -> u32 {
-        self.weight()
-    }
+    /// The state as a charge of `asked` hits finds it at `now`. A state of another kind counts as none: keys contain the
+    /// kind.
+    fn find(&self, state: Option<&State>, asked: Hits, now: Micros) -> Found<Self::View>;
 
-    fn weight_to_undo(&self) -> u32 {
-        self.weight()
-    }
+    /// Stores what an effect in plain hits leaves: a few numbers as they are, and a state that can be long by the same
+    /// effect, in place.
+    fn write(&self, state: &mut Option<State>, left: Self::View, effect: Effect, now: Micros);
 
-    /// The state as a charge of `asked` hits finds it at `now`. `bounds` are the boundaries of a calendar window that
-    /// holds `now`.
-    fn observe(&self, stored: Option<&Self::State>, asked: Hits, bounds: Option<Bounds>, now: Micros)
-    -> Self::Observed;
+    /// The numbers of a charge, in the order in which its script reads them.
+    fn script_numbers(&self, hits: Hits) -> StateNumbers;
 
-    /// Whether the observed state must be stored even if nothing is charged. [tm-3]
+    /// A state from the numbers that Redis stores. None if they are not of this kind.
+    fn read_stored(&self, numbers: &[u64]) -> Option<State>;
+}
+
+/// What a charge sees of a state, under a limit.
+pub trait View<C>: Copy + Debug + PartialEq + Eq {
+    /// The variant of these views.
+    const OBSERVED: fn(Self) -> Observed;
+
+    /// The view after an effect in plain hits. A summary changes only its hits: it does not have their times.
+    #[must_use]
+    fn step(self, limit: &C, effect: Effect, now: Micros) -> Self;
+
+    /// What the view shows to every charge.
+    fn level(&self, limit: &C, now: Micros) -> Level;
+
+    /// The wait in microseconds, rounded up, until `hits` fit. They do not fit now, and are at most the capacity. If
+    /// the view is a summary, `hits` are the requested hits.
+    fn retry_after(&self, limit: &C, hits: Hits, now: Micros) -> Micros;
+
+    /// A view from the numbers that a script returned. None if they are not of this kind.
+    fn read(limit: &C, numbers: &[u64], now: Micros) -> Option<Self>;
+}
+
+/// A state as a charge finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<V> {
+    pub view: V,
+    /// Whether the view must be stored even if nothing is charged. [tm-3]
     ///
     /// There are two reasons. The clock stepped back so far that the state is no longer believed: every charge would
     /// find it ahead until the clock catches up. Or another limit wrote the debt: it would still drain at the old rate.
-    fn is_stale(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> bool;
+    pub is_stale: bool,
+}
 
-    /// The observation after an effect in plain hits. None for a summary, which does not have the parts.
-    fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed>;
-
-    /// The state after an effect in plain hits, as a charge of `asked` hits would find it. `before` is the observation
-    /// of such a charge.
-    fn left_of(
-        &self,
-        stored: Option<&Self::State>,
-        before: Self::Observed,
-        asked: Hits,
-        effect: Effect,
-        now: Micros,
-    ) -> Self::Observed;
-
-    /// Applies an effect in plain hits. A state that can be long changes in place.
-    fn apply(
-        &self,
-        stored: Option<&mut Self::State>,
-        before: Self::Observed,
-        effect: Effect,
-        is_stale: bool,
-        now: Micros,
-    ) -> Written<Self::State>;
-
-    /// Undoes the charge of the receipt, as far as it still counts. [un-1]
-    fn undo(
-        &self,
-        stored: Option<&mut Self::State>,
-        before: Self::Observed,
-        receipt: Receipt,
-        is_stale: bool,
-        now: Micros,
-    ) -> Written<Self::State>;
-
-    /// Converts an observation under another limit of the same shape to the observation under this limit.
-    fn reobserved(&self, found: Self::Observed, _now: Micros) -> Self::Observed {
-        found
+impl<V> Found<V> {
+    /// A state that is stored as it is, or is not there.
+    pub(super) const fn fresh(view: V) -> Self {
+        Self { view, is_stale: false }
     }
 
-    /// An earlier observation, moved to `now` without a charge in between. [dn-3]
-    fn later(&self, found: Self::Observed, now: Micros) -> Self::Observed;
-
-    /// A state written at `now`, before the next charge cuts it to the maximum that the limit believes.
-    fn as_written(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> Self::Observed {
-        self.observe(Some(stored), 0, bounds, now)
+    pub(super) const fn stale(view: V) -> Self {
+        Self { view, is_stale: true }
     }
+}
 
-    /// The largest number of hits that would be admitted.
-    fn remaining(&self, observed: &Self::Observed, now: Micros) -> Hits;
-
-    /// The wait in microseconds, rounded up, until `hits` fit. They do not fit now, and are at most the capacity. If
-    /// the observation is a summary, `hits` are the requested hits.
-    fn retry_after(&self, observed: &Self::Observed, hits: Hits, now: Micros) -> Micros;
-
+/// How full a state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The most hits that would be admitted.
+    pub remaining: Hits,
     /// The microseconds, rounded up, until the state equals an empty one without further charges.
-    fn reset_after(&self, observed: &Self::Observed, now: Micros) -> Micros;
-
-    /// Whether more hits are charged than the limit holds. [dc-6]
-    fn is_past(&self, observed: &Self::Observed, now: Micros) -> bool;
-
-    /// The wait of an admitted request until its turn, in microseconds. [lb-2]
-    fn turn_after(&self, _before: &Self::Observed, _now: Micros) -> Micros {
-        0
-    }
-
+    pub reset_after: Micros,
+    /// Whether more hits are charged than the limit holds: the rule for a peek of independent charging. [dc-6]
+    pub is_past: bool,
     /// Whether the state equals an empty one, so the store can delete its key.
-    fn is_empty(observed: &Self::Observed, now: Micros) -> bool;
-
+    pub is_empty: bool,
     /// The part of the state that a charge goes to, for its receipt. [un-1]
-    fn mark(observed: &Self::Observed) -> u64;
-
-    /// The number from a receipt that a script searches for.
-    fn proof(receipt: Receipt) -> u64 {
-        receipt.mark
-    }
-
-    /// The numbers of a charge, in the order in which its script reads them.
-    fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Self::Numbers;
-
-    /// Reads the numbers that a script returned for one charge: the state before it, and for a summary the state after
-    /// it. None if they are not of this kind.
-    fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Self::Observed, Option<Self::Observed>)>;
-
-    /// A state from the numbers that Redis stores. None if they are not of this kind.
-    fn read_stored(numbers: &[u64]) -> Option<Self::State>;
+    pub mark: u64,
+    /// The charged hits of a window; 0 for the kinds of state that cannot be holds. [hd-1]
+    pub counted: u64,
 }
 
-/// An array of numbers, with its length.
-pub trait ScriptNumbers: AsRef<[u64]> {
-    const COUNT: usize;
-}
-
-impl<const N: usize> ScriptNumbers for [u64; N] {
-    const COUNT: usize = N;
-}
-
-/// Implements the effects on a state that is observed whole. The file provides the functions `added`, `refunded`,
-/// `undone` and `stored`.
-macro_rules! small_state {
-    () => {
-        fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed> {
-            Some(match effect {
-                Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
-                Effect::Add(hits) => self.added(before, hits, now),
-                Effect::Refund(hits) => self.refunded(before, hits, now),
-            })
-        }
-
-        fn left_of(
-            &self,
-            _stored: Option<&Self::State>,
-            before: Self::Observed,
-            _asked: Hits,
-            effect: Effect,
-            now: Micros,
-        ) -> Self::Observed {
-            self.left(before, effect, now).unwrap_or(before)
-        }
-
-        fn apply(
-            &self,
-            _stored: Option<&mut Self::State>,
-            before: Self::Observed,
-            effect: Effect,
-            is_stale: bool,
-            now: Micros,
-        ) -> Written<Self::State> {
-            let left = self.left(before, effect, now).unwrap_or(before);
-            Written::of(left == before && !is_stale, Self::is_empty(&left, now), Self::stored(left))
-        }
-
-        fn undo(
-            &self,
-            _stored: Option<&mut Self::State>,
-            before: Self::Observed,
-            receipt: Receipt,
-            is_stale: bool,
-            now: Micros,
-        ) -> Written<Self::State> {
-            let left = self.undone(before, receipt, now);
-            Written::of(left == before && !is_stale, Self::is_empty(&left, now), Self::stored(left))
-        }
-    };
-}
-
-/// Implements the effects on a long state that is observed as a [`Summary`], and the values derived from the summary.
-/// The file provides the functions `summary`, `change`, `take_back` and `holds_nothing`.
-macro_rules! long_state {
-    () => {
-        const IS_SUMMARY: bool = true;
-        const REPLY: usize = 8;
-
-        fn observe(&self, stored: Option<&Self::State>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
-            self.summary(stored.map(Borrow::borrow), asked, Effect::Nothing, now)
-        }
-
-        fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
-            None
-        }
-
-        fn left_of(
-            &self,
-            stored: Option<&Self::State>,
-            before: Summary,
-            asked: Hits,
-            effect: Effect,
-            now: Micros,
-        ) -> Summary {
-            match effect {
-                Effect::Add(_) | Effect::Refund(_) => self.summary(stored.map(Borrow::borrow), asked, effect, now),
-                Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
-            }
-        }
-
-        fn apply(
-            &self,
-            stored: Option<&mut Self::State>,
-            _before: Summary,
-            effect: Effect,
-            _is_stale: bool,
-            now: Micros,
-        ) -> Written<Self::State> {
-            let mut new = Self::State::default();
-            let is_new = stored.is_none();
-            let state = stored.unwrap_or(&mut new);
-            self.change(state, effect, now);
-            match (Self::holds_nothing(state), is_new) {
-                (true, _) => Written::Gone,
-                (false, false) => Written::InPlace,
-                (false, true) => Written::Put(new),
-            }
-        }
-
-        fn undo(
-            &self,
-            stored: Option<&mut Self::State>,
-            _before: Summary,
-            receipt: Receipt,
-            _is_stale: bool,
-            now: Micros,
-        ) -> Written<Self::State> {
-            let Some(state) = stored else {
-                return Written::Kept;
-            };
-            match (self.take_back(state, receipt, now), Self::holds_nothing(state)) {
-                (false, _) => Written::Kept,
-                (true, true) => Written::Gone,
-                (true, false) => Written::InPlace,
-            }
-        }
-
-        /// Used hits stay until all of them have expired: a summary does not have the expiry of each part.
-        fn later(&self, found: Summary, now: Micros) -> Summary {
-            if now < found.empty_at { found } else { Summary { used: 0, fits_at: 0, empty_at: 0, mark: found.mark } }
-        }
-
-        fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
-            self.requests().saturating_sub(observed.used)
-        }
-
-        fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
-            observed.fits_at.saturating_sub(now)
-        }
-
-        fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
-            observed.empty_at.saturating_sub(now)
-        }
-
-        fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
-            observed.used > self.requests()
-        }
-
-        fn is_empty(observed: &Summary, _now: Micros) -> bool {
-            observed.used == 0
-        }
-
-        fn mark(observed: &Summary) -> u64 {
-            observed.mark
-        }
-
-        fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
-            Summary::read_reply(numbers)
-        }
-    };
+/// What a store does with a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A charge that is not a refund.
+    Charge,
+    Refund(Hits),
+    Undo,
 }
 
 /// A summary, for a charge of some hits, of a state that keeps hits with their times.
@@ -355,15 +158,46 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Reads two summaries from the numbers of a script's reply: before the charge, and after it.
-    pub(super) fn read_reply(numbers: &[u64]) -> Option<(Self, Option<Self>)> {
-        let &[used, fits_at, empty_at, mark, used_after, fits_at_after, empty_at_after, mark_after] = numbers else {
-            return None;
+    /// The same state later. Used hits stay until all of them have expired: a summary does not have the expiry of each
+    /// part.
+    pub(super) const fn later(self, now: Micros) -> Self {
+        if now < self.empty_at { self } else { Self { used: 0, fits_at: 0, empty_at: 0, mark: self.mark } }
+    }
+}
+
+impl<C: Counting> View<C> for Summary {
+    const OBSERVED: fn(Self) -> Observed = Observed::Summary;
+
+    /// When the hits stop counting follows only from the state.
+    fn step(self, _limit: &C, effect: Effect, _now: Micros) -> Self {
+        let used = match effect {
+            Effect::Add(hits) => self.used.saturating_add(hits),
+            Effect::Refund(hits) => self.used.saturating_sub(hits),
+            Effect::Nothing | Effect::Drain | Effect::Undo(_) => self.used,
         };
-        let before = Self { used: small(used)?, fits_at, empty_at, mark };
-        let after =
-            Self { used: small(used_after)?, fits_at: fits_at_after, empty_at: empty_at_after, mark: mark_after };
-        Some((before, Some(after)))
+        Self { used, ..self }
+    }
+
+    fn level(&self, limit: &C, now: Micros) -> Level {
+        Level {
+            remaining: limit.capacity().saturating_sub(self.used),
+            reset_after: self.empty_at.saturating_sub(now),
+            is_past: self.used > limit.capacity(),
+            is_empty: self.used == 0,
+            mark: self.mark,
+            counted: self.used.into(),
+        }
+    }
+
+    fn retry_after(&self, _limit: &C, _hits: Hits, now: Micros) -> Micros {
+        self.fits_at.saturating_sub(now)
+    }
+
+    fn read(_limit: &C, numbers: &[u64], _now: Micros) -> Option<Self> {
+        match *numbers {
+            [used, fits_at, empty_at, mark] => Some(Self { used: small(used)?, fits_at, empty_at, mark }),
+            _ => None,
+        }
     }
 }
 
@@ -377,45 +211,8 @@ pub enum Effect {
     Refund(Hits),
     /// Adds all remaining hits.
     Drain,
-    /// Stores the observed state, although nothing is charged: see [`Counting::is_stale`].
-    Rewrite,
-}
-
-impl Effect {
-    /// The effect in plain hits: never a drain, and nothing if nothing changes.
-    pub(super) fn on<C: Counting>(self, counting: &C, before: &C::Observed, now: Micros) -> Self {
-        match self {
-            Self::Drain => match counting.remaining(before, now) {
-                0 => Self::Nothing,
-                left => Self::Add(left),
-            },
-            Self::Add(0) | Self::Refund(0) => Self::Nothing,
-            Self::Refund(_) if C::is_empty(before, now) => Self::Nothing,
-            effect => effect,
-        }
-    }
-}
-
-/// The result of an algorithm on a stored state.
-#[derive(Debug)]
-pub enum Written<S> {
-    /// The state stays unchanged.
-    Kept,
-    InPlace,
-    Put(S),
-    /// The state is empty.
-    Gone,
-}
-
-impl<S> Written<S> {
-    /// The result for a state that is observed whole.
-    pub(super) fn of(is_same: bool, is_empty: bool, state: S) -> Self {
-        match (is_same, is_empty) {
-            (true, _) => Self::Kept,
-            (false, true) => Self::Gone,
-            (false, false) => Self::Put(state),
-        }
-    }
+    /// Takes back the charge of the receipt, as far as it still counts. [un-1]
+    Undo(Receipt),
 }
 
 /// The result of a change of a state in place.
@@ -423,8 +220,8 @@ impl<S> Written<S> {
 pub enum Change {
     /// The state stays unchanged, with its expiry, even if the charge observed a rolled window.
     Kept,
-    /// The state was written, and its expiry changed.
-    Put,
+    /// The state was written: how full it is now, which says when it expires.
+    Put(Level),
     /// The state is empty, so the store can delete its key.
     Gone,
 }
@@ -460,11 +257,14 @@ impl StoredFormat {
     }
 }
 
+/// How a script finds the charge of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoScript {
-    /// The `undo` of the kind's Lua fragment.
-    List,
-    /// lua/undo_log.lua. It rewrites each later charge, so it is a separate call.
+    /// By its mark, in the `undo` of the kind's Lua fragment.
+    ByMark,
+    /// By its time, in the same.
+    ByTime,
+    /// In lua/undo_log.lua. It rewrites each later charge, so it is a separate call.
     Log,
 }
 

@@ -2,10 +2,32 @@
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
+//!
+//! Three hits per minute of the clock:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Charge, Limit, Mode, Operation, Unit};
+//!
+//! let limit = Limit::per_unit(3, Unit::Minute);
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(2, 59), Verdict::Within);
+//! assert_eq!(hits(2, 59), wait(1), "the window has one hit left, and ends in a second");
+//! assert_eq!(hits(3, 60), Verdict::Within, "the next window is empty: five hits in one second");
+//! ```
 
-use super::counting::{CountedWindow, Counting, Effect, Receipt, StoredFormat, Written, is_believed};
+use super::counting::{
+    CountedWindow, Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, Work, is_believed,
+};
+use super::{Observed, State};
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Micros, Window};
+use crate::time::{Micros, Window};
 
 /// Window numbers are stored modulo this, so number and count together fit into 53 bits. [fw-2]
 pub const WINDOW_NUMBERS: u64 = 1 << 21;
@@ -41,44 +63,34 @@ impl FixedWindow {
         Self { requests, window }
     }
 
-    /// The counter after adding hits; it stops at 2^32 - 1. [fw-3]
-    const fn added(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
-        Counter { window: before.window, count: before.count.saturating_add(hits) }
+    /// When the window ends; it can be later than that of `now`. [fw-1]
+    fn end(&self, observed: &Counter, now: Micros) -> Micros {
+        let window_us = self.window.us();
+        let ahead = windows_ahead(observed.window, window_here(now, window_us));
+        (now / window_us + ahead + 1) * window_us
     }
 
-    /// The counter after a refund. [fw-6]
-    const fn refunded(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
-        Counter { window: before.window, count: before.count.saturating_sub(hits) }
-    }
-
-    /// The counter after undoing one charge. Changes nothing if the receipt is of another window. [un-2]
-    fn undone(&self, before: Counter, receipt: Receipt, now: Micros) -> Counter {
-        if u64::from(before.window) == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
-    }
-
-    const fn stored(left: Counter) -> Counter {
-        left
+    /// Whether the window of the receipt has ended. [un-2]
+    pub(super) fn has_ended(&self, receipt: Receipt, now: Micros) -> bool {
+        now / self.window.us() > receipt.at / self.window.us()
     }
 
     /// The counter with the instants of its window. [fw-1] [fw-5]
-    pub(super) fn counted(&self, observed: Counter, now: Micros) -> CountedWindow {
-        let end = now + self.reset_after(&observed, now);
+    pub(super) fn counted(&self, observed: &Counter, now: Micros) -> CountedWindow {
+        let end = self.end(observed, now);
         CountedWindow { start: end - self.window.us(), end, count: observed.count }
     }
 }
 
 impl Counting for FixedWindow {
-    type State = Counter;
-    type Observed = Counter;
-    type Numbers = [u64; 2];
+    type View = Counter;
 
-    const COUNTS_DENIED: bool = true;
+    const NUMBER: u8 = 1;
     const FORMAT: StoredFormat = StoredFormat::Integer;
     const REPLY: usize = 1;
+    const COUNTS_DENIED: bool = true;
 
-    small_state!();
-
-    fn requests(&self) -> Hits {
+    fn capacity(&self) -> Hits {
         self.requests
     }
 
@@ -86,77 +98,80 @@ impl Counting for FixedWindow {
         format!("f{}", self.window)
     }
 
-    fn weight(&self) -> u32 {
+    fn weight(&self, _work: Work) -> u32 {
         1
     }
 
-    /// The counter as it is at `now`. [fw-3] [tm-2]
-    fn observe(&self, stored: Option<&Counter>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Counter {
-        let here = window_here(now, self.window.us());
-        let Some(&stored) = stored else {
-            return Counter { window: here, count: 0 };
-        };
-        if windows_ahead(stored.window, here) > WINDOW_NUMBERS / 2 {
-            return Counter { window: here, count: 0 };
-        }
-        if self.is_stale(&stored, bounds, now) { Counter { window: here, count: stored.count } } else { stored }
-    }
-
-    /// Whether the clock has stepped back too far for the window to be believed. [fw-5] [tm-2]
-    fn is_stale(&self, stored: &Counter, _bounds: Option<Bounds>, now: Micros) -> bool {
+    /// The counter as it is at `now`. It is stale if the clock has stepped back too far for its window to be believed.
+    /// [fw-3] [fw-5] [tm-2]
+    fn find(&self, state: Option<&State>, _asked: Hits, now: Micros) -> Found<Counter> {
         let window_us = self.window.us();
-        let ahead = windows_ahead(stored.window, window_here(now, window_us));
-        if ahead == 0 || ahead > WINDOW_NUMBERS / 2 {
-            return false;
+        let here = window_here(now, window_us);
+        let Some(&State::FixedWindow(stored)) = state else {
+            return Found::fresh(Counter { window: here, count: 0 });
+        };
+        let ahead = windows_ahead(stored.window, here);
+        if ahead == 0 {
+            return Found::fresh(stored);
+        }
+        if ahead > WINDOW_NUMBERS / 2 {
+            return Found::fresh(Counter { window: here, count: 0 });
         }
         let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
-        !is_believed(ahead_us, window_us)
+        if is_believed(ahead_us, window_us) {
+            Found::fresh(stored)
+        } else {
+            Found::stale(Counter { window: here, count: stored.count })
+        }
     }
 
-    /// A window up to 2^20 windows ahead counts as later.
-    fn later(&self, found: Counter, now: Micros) -> Counter {
-        self.observe(Some(&found), 0, None, now)
+    fn write(&self, state: &mut Option<State>, left: Counter, _: Effect, _: Micros) {
+        *state = Some(State::FixedWindow(left));
     }
 
-    /// The remaining hits of the limit; the counter stores the used hits. [fw-4] [fw-7]
-    fn remaining(&self, observed: &Counter, _now: Micros) -> Hits {
-        self.requests.saturating_sub(observed.count)
+    fn script_numbers(&self, _hits: Hits) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window.us(), u64::from(self.requests)])
     }
 
-    fn retry_after(&self, observed: &Counter, _hits: Hits, now: Micros) -> Micros {
-        self.reset_after(observed, now)
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
+        Counter::read(self, numbers, 0).map(State::FixedWindow)
+    }
+}
+
+impl View<FixedWindow> for Counter {
+    const OBSERVED: fn(Self) -> Observed = Observed::FixedWindow;
+
+    /// The count stops at 2^32 - 1. An undo changes nothing if the receipt is of another window. [fw-3] [fw-6] [un-2]
+    fn step(self, _limit: &FixedWindow, effect: Effect, _now: Micros) -> Self {
+        let count = match effect {
+            Effect::Add(hits) => self.count.saturating_add(hits),
+            Effect::Refund(hits) => self.count.saturating_sub(hits),
+            Effect::Undo(receipt) if u64::from(self.window) == receipt.mark => self.count.saturating_sub(receipt.hits),
+            Effect::Undo(_) | Effect::Nothing | Effect::Drain => self.count,
+        };
+        Self { count, ..self }
     }
 
-    /// The time to the end of the window, from `now`. [fw-4]
-    fn reset_after(&self, observed: &Counter, now: Micros) -> Micros {
-        let window_us = self.window.us();
-        let ahead = windows_ahead(observed.window, window_here(now, window_us));
-        (now / window_us + ahead + 1) * window_us - now
+    /// The remaining hits of the limit, and the time to the end of the window; the counter stores the used hits. [fw-4]
+    /// [fw-7]
+    fn level(&self, limit: &FixedWindow, now: Micros) -> Level {
+        Level {
+            remaining: limit.requests.saturating_sub(self.count),
+            reset_after: limit.end(self, now) - now,
+            is_past: self.count > limit.requests,
+            is_empty: self.count == 0,
+            mark: self.window.into(),
+            counted: self.count.into(),
+        }
     }
 
-    fn is_past(&self, observed: &Counter, _now: Micros) -> bool {
-        observed.count > self.requests
+    fn retry_after(&self, limit: &FixedWindow, _hits: Hits, now: Micros) -> Micros {
+        limit.end(self, now) - now
     }
 
-    fn is_empty(observed: &Counter, _now: Micros) -> bool {
-        observed.count == 0
-    }
-
-    fn mark(observed: &Counter) -> u64 {
-        u64::from(observed.window)
-    }
-
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
-        [self.window.us(), u64::from(self.requests)]
-    }
-
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counter, Option<Counter>)> {
-        Some((Self::read_stored(numbers)?, None))
-    }
-
-    fn read_stored(numbers: &[u64]) -> Option<Counter> {
+    fn read(_limit: &FixedWindow, numbers: &[u64], _now: Micros) -> Option<Self> {
         match *numbers {
-            [packed] => Some(Counter::unpacked(packed)),
+            [packed] => Some(Self::unpacked(packed)),
             _ => None,
         }
     }

@@ -5,11 +5,36 @@
 //! each microsecond, and hits fit while the debt is at most that of a full burst. Debts are exact: whole microseconds
 //! and a fraction over `L`, so a rate such as 7 per second has no rounding error. [ex-1] Its Lua twin is
 //! lua/algorithms/gcra.lua.
+//!
+//! Six hits per minute, so one each ten seconds, with a burst of two:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Unit};
+//!
+//! let limit = Limit::new(6, Unit::Minute.window(), Algorithm::Gcra { burst: 2 }).unwrap();
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(2, 100), Verdict::Within, "a burst: a debt of 20 seconds, paid at 120");
+//! assert_eq!(hits(1, 103), wait(7), "one hit fits when the debt is at most 10 seconds, at 110");
+//! assert_eq!(hits(1, 110), Verdict::Within);
+//! assert_eq!(hits(1, 110), wait(10));
+//! assert_eq!(hits(3, 300), Verdict::Never, "more than a burst never fits");
+//! ```
 
-use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Receipt, StoredFormat, Written, small};
+use super::counting::{
+    AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, UndoScript, View,
+    small,
+};
+use super::{LimitError, Observed, State};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Micros, Window};
+use crate::time::{Micros, Window};
 
 /// If the limit changes, a debt above this many hits becomes the largest debt. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
@@ -49,16 +74,9 @@ pub struct Pacing {
     pace: Pace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BurstError {
-    Zero,
-    /// It would take this many microseconds to drain: more than 2^48.
-    TooLong(u64),
-}
-
 impl Pacing {
     /// A limit of 0 has no capacity, with any burst. [lm-2]
-    pub(super) fn new(pace: Pace, requests: u32, period: Window, burst: u32) -> Result<Self, BurstError> {
+    pub(super) fn new(pace: Pace, requests: u32, period: Window, burst: u32) -> Result<Self, LimitError> {
         let full = full_burst(requests, period, burst)?;
         Ok(Self { requests, period, burst: if requests == 0 { 0 } else { burst }, full, post_paid: false, pace })
     }
@@ -71,20 +89,15 @@ impl Pacing {
         mul_div(u64::from(hits), self.period.us(), u64::from(self.requests)).min((DEBT_US_MAX, 0))
     }
 
-    /// The largest debt that is believed: a full burst, or 2^48 us for post-paid limits. [pc-5]
+    /// What a debt is cut to that is too large to be believed: a full burst, or 2^48 us for post-paid limits. [pc-5]
     const fn ceiling(&self) -> Span {
         if self.post_paid { (DEBT_US_MAX, 0) } else { self.full }
     }
 
-    /// The debt plus the cost of hits; it stops at 2^48 us. [pc-3]
-    fn added(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
-        let debt = self.plus(span(&before, now), self.cost(hits));
-        self.made(debt.min((DEBT_US_MAX, 0)), now)
-    }
-
-    /// The debt minus the cost of hits, never below zero. [pc-8]
-    fn refunded(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
-        self.made(self.minus(span(&before, now), self.cost(hits)), now)
+    /// Whether a debt is too large to be believed. A smaller excess is believed, and not cut: the answer would have a wait
+    /// that is too short as long as the cut is not stored. [pc-5]
+    const fn is_too_far_ahead(&self, debt: Span) -> bool {
+        debt.0 > self.ceiling().0 + AHEAD_US_MIN
     }
 
     /// The debt after undoing one charge: minus the part of its cost that has not drained since. An undo therefore
@@ -95,8 +108,26 @@ impl Pacing {
         self.made(self.minus(span(&before, now), left), now)
     }
 
-    const fn stored(left: Debt) -> Debt {
-        left
+    /// How many hits fit: the gap to a full debt, in hits, rounded down. [pc-4]
+    fn remaining(&self, debt: Span) -> Hits {
+        if debt >= self.full {
+            return 0;
+        }
+        let (requests, period) = (u64::from(self.requests), self.period.us());
+        let gap = self.minus(self.full, debt);
+        let (hits, rest) = mul_div(gap.0, requests, period);
+        let hits = hits + (rest + gap.1) / period;
+        u32::try_from(hits).unwrap_or(u32::MAX)
+    }
+
+    /// The same limit with `post_paid` set. [dc-5]
+    pub(super) const fn with_post_paid(self, post_paid: bool) -> Self {
+        Self { post_paid, ..self }
+    }
+
+    /// Whether an admitted request waits until its turn: as long as the debt before it lasts. [lb-2]
+    pub(super) const fn has_turns(&self) -> bool {
+        matches!(self.pace, Pace::LeakyBucket)
     }
 
     /// Converts a debt under another limit's requests to the debt of the same hits under this limit's requests. Exact.
@@ -136,25 +167,15 @@ impl Pacing {
 }
 
 impl Counting for Pacing {
-    type State = Debt;
-    type Observed = Debt;
-    type Numbers = [u64; 8];
+    type View = Debt;
 
+    const NUMBER: u8 = 2;
     const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 2;
-
-    small_state!();
-
-    fn requests(&self) -> Hits {
-        self.requests
-    }
+    const UNDO: UndoScript = UndoScript::ByTime;
 
     fn capacity(&self) -> Hits {
         self.burst
-    }
-
-    fn with_post_paid(self, post_paid: bool) -> Self {
-        Self { post_paid, ..self }
     }
 
     fn id(&self, _zone: &str) -> String {
@@ -166,122 +187,105 @@ impl Counting for Pacing {
         format!("{letter}{}", self.period)
     }
 
-    /// The debt as it is at `now`. [pc-3] [pc-5] [pc-6]
-    fn observe(&self, stored: Option<&Debt>, _asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Debt {
+    /// The debt as it is at `now`. It is stale if another limit wrote it, or if the clock has stepped back too far for it
+    /// to be believed. [pc-3] [pc-5] [pc-6] [tm-3]
+    fn find(&self, state: Option<&State>, _asked: Hits, now: Micros) -> Found<Debt> {
         let nothing = Debt { tat: now, fraction: 0, requests: self.requests };
-        let Some(stored) = stored else { return nothing };
-        if self.requests == 0 || stored.requests == 0 || stored.tat < now {
-            return nothing;
+        let stored = match state {
+            Some(&State::Pacing(stored)) if stored.tat >= now => stored,
+            _ => return Found::fresh(nothing),
+        };
+        let debt = span(&stored, now);
+        if debt == (0, 0) || self.requests == 0 {
+            return Found::fresh(nothing);
         }
-        let mut debt = span(stored, now);
-        if stored.requests != self.requests {
-            debt = self.converted(debt.min((DEBT_US_MAX, 0)), stored.requests);
+        if stored.requests == self.requests {
+            return if self.is_too_far_ahead(debt) {
+                Found::stale(self.made(self.ceiling(), now))
+            } else {
+                Found::fresh(stored)
+            };
         }
-        self.made(debt.min(self.ceiling()), now)
-    }
-
-    /// Whether the debt must be stored as observed. Either another limit wrote it, or the clock has stepped back too
-    /// far for the debt to be believed. [tm-3]
-    fn is_stale(&self, stored: &Debt, _bounds: Option<Bounds>, now: Micros) -> bool {
-        let foreign = stored.requests != self.requests;
-        let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
-        owed && (foreign || stored.tat - now > self.ceiling().0 + AHEAD_US_MIN)
-    }
-
-    fn reobserved(&self, found: Debt, now: Micros) -> Debt {
-        self.observe(Some(&found), 0, None, now)
-    }
-
-    fn later(&self, found: Debt, now: Micros) -> Debt {
-        self.observe(Some(&found), 0, None, now)
-    }
-
-    fn as_written(&self, stored: &Debt, _bounds: Option<Bounds>, _now: Micros) -> Debt {
-        *stored
-    }
-
-    /// How many hits fit: the gap to a full debt, in hits, rounded down. [pc-4]
-    fn remaining(&self, observed: &Debt, now: Micros) -> Hits {
-        let debt = span(observed, now);
-        if debt >= self.full {
-            return 0;
+        if stored.requests == 0 {
+            return Found::stale(nothing);
         }
-        let (requests, period) = (u64::from(self.requests), self.period.us());
-        let gap = self.minus(self.full, debt);
-        let (hits, rest) = mul_div(gap.0, requests, period);
-        let hits = hits + (rest + gap.1) / period;
-        u32::try_from(hits).unwrap_or(u32::MAX)
+        let debt = self.converted(debt.min((DEBT_US_MAX, 0)), stored.requests).min(self.ceiling());
+        Found::stale(self.made(debt, now))
     }
 
-    /// The debt after adding the hits, minus a full debt, rounded up. [pc-4]
-    fn retry_after(&self, observed: &Debt, hits: Hits, now: Micros) -> Micros {
-        let would_be = self.plus(span(observed, now), self.cost(hits));
-        would_be.0.saturating_sub(self.full.0) + u64::from(would_be.1 > self.full.1)
+    fn write(&self, state: &mut Option<State>, left: Debt, _: Effect, _: Micros) {
+        *state = Some(State::Pacing(left));
     }
 
-    /// The time until the debt is paid, rounded up. [pc-4]
-    fn reset_after(&self, observed: &Debt, now: Micros) -> Micros {
-        observed.tat - now + u64::from(observed.fraction > 0)
-    }
-
-    fn is_past(&self, observed: &Debt, now: Micros) -> bool {
-        span(observed, now) > self.full
-    }
-
-    /// The debt before the request, rounded up. [lb-2]
-    fn turn_after(&self, before: &Debt, now: Micros) -> Micros {
-        match self.pace {
-            Pace::LeakyBucket => self.reset_after(before, now),
-            Pace::Gcra | Pace::TokenBucket => 0,
-        }
-    }
-
-    fn is_empty(observed: &Debt, now: Micros) -> bool {
-        span(observed, now) == (0, 0)
-    }
-
-    fn mark(_observed: &Debt) -> u64 {
-        0
-    }
-
-    fn proof(receipt: Receipt) -> u64 {
-        receipt.at
-    }
-
-    fn script_numbers(&self, hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
+    fn script_numbers(&self, hits: Hits) -> StateNumbers {
         let (cost, requests, burst) = (self.cost(hits), u64::from(self.requests), u64::from(self.burst));
         let post_paid = u64::from(self.post_paid);
-        [cost.0, cost.1, self.period.us(), requests, burst, self.full.0, self.full.1, post_paid]
+        StateNumbers::from([cost.0, cost.1, self.period.us(), requests, burst, self.full.0, self.full.1, post_paid])
     }
 
-    fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Debt, Option<Debt>)> {
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
         match *numbers {
-            [us, fraction] => {
-                let debt = Debt { tat: now.checked_add(us)?, fraction: small(fraction)?, requests: self.requests };
-                Some((debt, None))
+            [tat, fraction, requests] => {
+                Some(State::Pacing(Debt { tat, fraction: small(fraction)?, requests: small(requests)? }))
             }
             _ => None,
         }
     }
+}
 
-    fn read_stored(numbers: &[u64]) -> Option<Debt> {
+impl View<Pacing> for Debt {
+    const OBSERVED: fn(Self) -> Observed = Observed::Pacing;
+
+    /// The debt plus or minus the cost of hits: never above 2^48 us, and never below zero. [pc-3] [pc-8]
+    fn step(self, limit: &Pacing, effect: Effect, now: Micros) -> Self {
+        let debt = span(&self, now);
+        match effect {
+            Effect::Add(hits) => limit.made(limit.plus(debt, limit.cost(hits)).min((DEBT_US_MAX, 0)), now),
+            Effect::Refund(hits) => limit.made(limit.minus(debt, limit.cost(hits)), now),
+            Effect::Undo(receipt) => limit.undone(self, receipt, now),
+            Effect::Nothing | Effect::Drain => self,
+        }
+    }
+
+    /// The time until the debt is paid is rounded up. [pc-4]
+    fn level(&self, limit: &Pacing, now: Micros) -> Level {
+        let debt = span(self, now);
+        Level {
+            remaining: limit.remaining(debt),
+            reset_after: debt.0 + u64::from(debt.1 > 0),
+            is_past: debt > limit.full,
+            is_empty: debt == (0, 0),
+            mark: 0,
+            counted: 0,
+        }
+    }
+
+    /// The debt after adding the hits, minus a full debt, rounded up. [pc-4]
+    fn retry_after(&self, limit: &Pacing, hits: Hits, now: Micros) -> Micros {
+        let would_be = limit.plus(span(self, now), limit.cost(hits));
+        would_be.0.saturating_sub(limit.full.0) + u64::from(would_be.1 > limit.full.1)
+    }
+
+    fn read(limit: &Pacing, numbers: &[u64], now: Micros) -> Option<Self> {
         match *numbers {
-            [tat, fraction, requests] => Some(Debt { tat, fraction: small(fraction)?, requests: small(requests)? }),
+            [us, fraction] => {
+                Some(Self { tat: now.checked_add(us)?, fraction: small(fraction)?, requests: limit.requests })
+            }
             _ => None,
         }
     }
 }
 
 /// The debt of a full burst. [pc-2]
-pub(super) fn full_burst(requests: u32, period: Window, burst: u32) -> Result<Span, BurstError> {
+pub(super) fn full_burst(requests: u32, period: Window, burst: u32) -> Result<Span, LimitError> {
     if requests == 0 {
         return Ok((0, 0));
     }
     if burst == 0 {
-        return Err(BurstError::Zero);
+        return Err(LimitError::BurstZero);
     }
     let full = mul_div(u64::from(burst), period.us(), u64::from(requests));
-    if full > (DEBT_US_MAX, 0) { Err(BurstError::TooLong(full.0)) } else { Ok(full) }
+    if full > (DEBT_US_MAX, 0) { Err(LimitError::BurstTooLong { us: full.0 }) } else { Ok(full) }
 }
 
 fn span(debt: &Debt, now: Micros) -> Span {

@@ -4,17 +4,43 @@
 //! as long as the window admits more than the limit. The cost: of an even stream at the nominal rate, `n / (n + 1)` is
 //! admitted, where n is the number of buckets. `concurrency` uses the same state: a hit is a permit, which its
 //! receipt releases from its bucket. [cc-1] Its Lua twin is lua/algorithms/sliding_window.lua.
+//!
+//! Three hits in any minute, counted in sub-buckets of 10 seconds:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Precision, Unit};
+//!
+//! let limit = {
+//!     let precision = Precision::new(10_000_000).unwrap();
+//!     Limit::new(3, Unit::Minute.window(), Algorithm::SlidingWindow { precision }).unwrap()
+//! };
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(2, 5), Verdict::Within);
+//! assert_eq!(hits(1, 30), Verdict::Within);
+//! let until_gone = 70_000_000 - 1 - 31_000_000;
+//! assert_eq!(hits(1, 31), Verdict::Over { retry_after: until_gone }, "the bucket from 0 to 10 counts until 70");
+//! assert_eq!(hits(2, 70), Verdict::Within, "one of 30 still counts");
+//! ```
 
 mod buckets;
 
-use std::borrow::Borrow;
 use std::ops::RangeInclusive;
 
 pub use self::buckets::Buckets;
-use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, Written, is_believed, small};
+use super::State;
+use super::counting::{
+    Counting, Effect, Found, Receipt, StateNumbers, StoredFormat, Summary, Work, is_believed, small,
+};
 use super::parameters::Precision;
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Duration, Micros, Window};
+use crate::time::{Duration, Micros, Window};
 
 /// The shortest and the longest time that a request with a permit may take, in microseconds. [cc-2]
 pub const PERMIT_US: RangeInclusive<u64> = 1_000_000..=3_600_000_000;
@@ -124,33 +150,14 @@ impl SlidingWindow {
         is_believed(start.saturating_sub(now.into()), self.window.us())
     }
 
-    /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sw-2] [sw-3]
-    /// [sw-7] [cc-6]
-    fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+    /// What a charge of `hits` finds in these buckets, under the limit as it is now. [sw-2] [sw-3] [sw-7] [cc-6]
+    fn summary(&self, live: &LiveBuckets<'_>, hits: Hits) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
-        let live = LiveBuckets::of(self, stored, now);
         let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
-        let found = live.used;
-        let (added, mut given) = match effect {
-            Effect::Add(hits) => (u64::from(hits), 0),
-            Effect::Refund(hits) => (0, u64::from(hits)),
-            Effect::Nothing | Effect::Drain | Effect::Rewrite => (0, 0),
-        };
-        let used = (found + added).saturating_sub(given);
-        let newest = if added > 0 {
-            Some(live.here)
-        } else {
-            let left = live.counts().rev().find(|&(_, hits)| {
-                let gone = given.min(u64::from(hits));
-                given -= gone;
-                u64::from(hits) > gone
-            });
-            left.map(|(number, _)| number)
-        };
-
-        let excess = (used + u64::from(hits)).saturating_sub(u64::from(self.requests));
+        let newest = live.counts().next_back().map(|(number, _)| number);
+        let excess = (live.used + u64::from(hits)).saturating_sub(u64::from(self.requests));
         let mut fits_at = 0;
-        if excess > 0 && hits > 0 && hits <= self.requests && used > 0 {
+        if excess > 0 && hits > 0 && hits <= self.requests && live.used > 0 {
             let mut before = 0;
             let last = live.counts().find(|&(_, hits)| {
                 before += u64::from(hits);
@@ -159,15 +166,18 @@ impl SlidingWindow {
             fits_at = leaves_at(last.map_or(live.here, |(number, _)| number));
         }
         Summary {
-            used: u32::try_from(used).unwrap_or(u32::MAX),
+            used: u32::try_from(live.used).unwrap_or(u32::MAX),
             fits_at,
-            empty_at: if used > 0 { newest.map_or(0, leaves_at) } else { 0 },
+            empty_at: if live.used > 0 { newest.map_or(0, leaves_at) } else { 0 },
             mark: newest.unwrap_or(0),
         }
     }
 
     /// Changes the state to the next state; the state has no buckets if nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
+        if let Effect::Undo(receipt) = effect {
+            return self.take_back(stored, receipt, now);
+        }
         let live = LiveBuckets::of(self, Some(stored), now);
         let (here, dead, rebased) = (live.here, live.dead, live.rebased);
         stored.drop_oldest(dead);
@@ -177,15 +187,15 @@ impl SlidingWindow {
         match effect {
             Effect::Add(hits) => stored.add(here, hits),
             Effect::Refund(hits) => stored.refund(hits),
-            Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+            Effect::Nothing | Effect::Drain | Effect::Undo(_) => {}
         }
     }
 
-    /// Undoes one charge if its bucket still counts. Returns whether it did. [un-2] [cc-5]
-    fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
+    /// Undoes one charge if its bucket still counts. [un-2] [cc-5]
+    fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) {
         let live = LiveBuckets::of(self, Some(stored), now);
         if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
-            return false;
+            return;
         }
         let left = |(number, hits): (u64, u32)| {
             let gone = if number == receipt.mark { receipt.hits } else { 0 };
@@ -193,24 +203,23 @@ impl SlidingWindow {
         };
         let left = live.counts().map(left).filter(|&(_, hits)| hits > 0).collect();
         *stored = left;
-        true
     }
 
-    fn holds_nothing(stored: &Buckets) -> bool {
-        stored.is_empty()
+    /// Whether the bucket of the receipt has left the window. [un-2]
+    pub(super) const fn has_ended(&self, receipt: Receipt, now: Micros) -> bool {
+        let end = receipt.mark.saturating_add(1).saturating_mul(self.precision.get());
+        now >= end.saturating_add(self.window.us())
     }
 }
 
 impl Counting for SlidingWindow {
-    type State = Buckets;
-    type Observed = Summary;
-    type Numbers = [u64; 3];
+    type View = Summary;
 
+    const NUMBER: u8 = 5;
     const FORMAT: StoredFormat = StoredFormat::Counts;
+    const REPLY: usize = 8;
 
-    long_state!();
-
-    fn requests(&self) -> Hits {
+    fn capacity(&self) -> Hits {
         self.requests
     }
 
@@ -222,25 +231,35 @@ impl Counting for SlidingWindow {
     }
 
     /// A charge reads, sums and writes each sub-bucket.
-    fn weight(&self) -> u32 {
+    fn weight(&self, _work: Work) -> u32 {
         4 + self.buckets.div_ceil(20)
     }
 
-    /// Whether the clock has stepped back so far that all counted hits move to now. [sw-6] [tm-2]
-    fn is_stale(&self, stored: &Buckets, _bounds: Option<Bounds>, now: Micros) -> bool {
-        stored.newest().is_some_and(|newest| !self.believes(newest, now))
+    /// The buckets are stale if the clock has stepped back so far that all counted hits move to now. [sw-6] [tm-2]
+    fn find(&self, state: Option<&State>, asked: Hits, now: Micros) -> Found<Summary> {
+        let buckets = if let Some(State::SlidingWindow(buckets)) = state { Some(buckets) } else { None };
+        let live = LiveBuckets::of(self, buckets, now);
+        Found { view: self.summary(&live, asked), is_stale: live.rebased.is_some() }
     }
 
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
-        [self.window.us(), self.precision.get(), u64::from(self.requests)]
+    fn write(&self, state: &mut Option<State>, _: Summary, effect: Effect, now: Micros) {
+        let empty = || State::SlidingWindow(Buckets::default());
+        if let State::SlidingWindow(buckets) = state.get_or_insert_with(empty) {
+            self.change(buckets, effect, now);
+        }
     }
 
-    fn read_stored(numbers: &[u64]) -> Option<Buckets> {
+    fn script_numbers(&self, _hits: Hits) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window.us(), self.precision.get(), u64::from(self.requests)])
+    }
+
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
         let (&first, counts) = numbers.split_first()?;
         if first >= FIRST_END || *counts.last()? == 0 {
             return None;
         }
         let buckets = (first..).zip(counts).filter(|&(_, &count)| count > 0);
-        buckets.map(|(number, &count)| Some((number, small(count)?))).collect()
+        let buckets: Option<Buckets> = buckets.map(|(number, &count)| Some((number, small(count)?))).collect();
+        buckets.map(State::SlidingWindow)
     }
 }

@@ -3,11 +3,32 @@
 //! Known from Cloudflare. On average it has no burst at the edge of a window, but it can admit twice the limit over one
 //! span as long as the window. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua
 //! twin is lua/algorithms/sliding_window_counter.lua.
+//!
+//! Six hits per minute:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Unit};
+//!
+//! let limit = Limit::new(6, Unit::Minute.window(), Algorithm::SlidingWindowCounter).unwrap();
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(6, 59), Verdict::Within);
+//! assert_eq!(hits(1, 60), Verdict::Over { retry_after: 1 }, "all six count until an instant after the minute begins");
+//! assert_eq!(hits(3, 90), Verdict::Within, "half of six still count: 3 + 3 are the limit");
+//! assert_eq!(hits(1, 90), Verdict::Over { retry_after: 1 });
+//! ```
 
-use super::counting::{Counting, Effect, Receipt, StoredFormat, Written, is_believed, small};
+use super::counting::{Counting, Effect, Found, Level, Receipt, StateNumbers, StoredFormat, View, is_believed, small};
+use super::{Observed, State};
 use crate::arith::mul_div;
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Micros, Window};
+use crate::time::{Micros, Window};
 
 /// The hits of the current window and of the window before, as stored. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +51,12 @@ impl WindowCounts {
     fn weighted(&self, window_us: u64, now: Micros) -> u64 {
         mul_div(u64::from(self.previous), window_us - self.elapsed(now), window_us).0
     }
+
+    /// The counts after a refund: it reduces the later window first, then the earlier. [sc-5]
+    const fn refunded(self, hits: Hits) -> Self {
+        let rest = hits.saturating_sub(self.count);
+        Self { previous: self.previous.saturating_sub(rest), count: self.count.saturating_sub(hits), ..self }
+    }
 }
 
 /// Limits hits per window, by two windows.
@@ -44,27 +71,8 @@ impl SlidingWindowCounter {
         Self { requests, window }
     }
 
-    fn used(&self, observed: &WindowCounts, now: Micros) -> u64 {
-        u64::from(observed.count) + observed.weighted(self.window.us(), now)
-    }
-
-    /// The counts after adding hits; they stop at 2^32 - 1. [sc-3]
-    const fn added(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
-        WindowCounts { count: before.count.saturating_add(hits), ..before }
-    }
-
-    /// The counts after a refund: it reduces the later window first, then the earlier. [sc-5]
-    const fn refunded(&self, before: WindowCounts, hits: Hits, _now: Micros) -> WindowCounts {
-        let rest = hits.saturating_sub(before.count);
-        WindowCounts {
-            start: before.start,
-            previous: before.previous.saturating_sub(rest),
-            count: before.count.saturating_sub(hits),
-        }
-    }
-
     /// The counts after undoing one charge. Changes nothing if the receipt is of neither window. [un-2]
-    fn undone(&self, before: WindowCounts, receipt: Receipt, _now: Micros) -> WindowCounts {
+    const fn undone(&self, before: WindowCounts, receipt: Receipt) -> WindowCounts {
         if before.start == receipt.mark {
             WindowCounts { count: before.count.saturating_sub(receipt.hits), ..before }
         } else if before.start == receipt.mark + self.window.us() {
@@ -74,22 +82,20 @@ impl SlidingWindowCounter {
         }
     }
 
-    const fn stored(left: WindowCounts) -> WindowCounts {
-        left
+    /// Whether the hits of the receipt's window have expired. [un-2]
+    pub(super) const fn has_ended(&self, receipt: Receipt, now: Micros) -> bool {
+        now >= receipt.mark.saturating_add(2 * self.window.us())
     }
 }
 
 impl Counting for SlidingWindowCounter {
-    type State = WindowCounts;
-    type Observed = WindowCounts;
-    type Numbers = [u64; 2];
+    type View = WindowCounts;
 
+    const NUMBER: u8 = 4;
     const FORMAT: StoredFormat = StoredFormat::Doubles;
     const REPLY: usize = 3;
 
-    small_state!();
-
-    fn requests(&self) -> Hits {
+    fn capacity(&self) -> Hits {
         self.requests
     }
 
@@ -97,82 +103,84 @@ impl Counting for SlidingWindowCounter {
         format!("c{}", self.window)
     }
 
-    /// The counts as they are at `now`. [sc-2] [sc-7] [tm-2]
-    fn observe(
-        &self,
-        stored: Option<&WindowCounts>,
-        _asked: Hits,
-        bounds: Option<Bounds>,
-        now: Micros,
-    ) -> WindowCounts {
+    /// The counts as they are at `now`. They are stale if the clock has stepped back too far for them to be believed.
+    /// [sc-2] [sc-7] [tm-2]
+    fn find(&self, state: Option<&State>, _asked: Hits, now: Micros) -> Found<WindowCounts> {
         let window_us = self.window.us();
         let start = now - now % window_us;
         let nothing = WindowCounts { start, previous: 0, count: 0 };
-        let Some(&stored) = stored else { return nothing };
-        if stored.start >= start {
+        match state {
             // The state is of this window, or of a window ahead of a clock that has stepped back.
-            if self.is_stale(&stored, bounds, now) { WindowCounts { start, ..stored } } else { stored }
-        } else if stored.start + window_us == start {
-            WindowCounts { previous: stored.count, ..nothing }
-        } else {
-            nothing
+            Some(&State::SlidingWindowCounter(stored)) if stored.start >= start => {
+                if is_believed(u128::from(stored.start.saturating_sub(now)), window_us) {
+                    return Found::fresh(stored);
+                }
+                // All hits count: a part of the earlier window would admit hits of a full limit again.
+                Found::stale(WindowCounts { count: stored.previous.saturating_add(stored.count), ..nothing })
+            }
+            Some(&State::SlidingWindowCounter(stored)) if stored.start + window_us == start => {
+                Found::fresh(WindowCounts { previous: stored.count, ..nothing })
+            }
+            _ => Found::fresh(nothing),
         }
     }
 
-    fn is_stale(&self, stored: &WindowCounts, _bounds: Option<Bounds>, now: Micros) -> bool {
-        !is_believed(u128::from(stored.start.saturating_sub(now)), self.window.us())
+    fn write(&self, state: &mut Option<State>, left: WindowCounts, _: Effect, _: Micros) {
+        *state = Some(State::SlidingWindowCounter(left));
     }
 
-    fn later(&self, found: WindowCounts, now: Micros) -> WindowCounts {
-        self.observe(Some(&found), 0, None, now)
+    fn script_numbers(&self, _hits: Hits) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    }
+
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
+        WindowCounts::read(self, numbers, 0).map(State::SlidingWindowCounter)
+    }
+}
+
+impl View<SlidingWindowCounter> for WindowCounts {
+    const OBSERVED: fn(Self) -> Observed = Observed::SlidingWindowCounter;
+
+    /// The counts stop at 2^32 - 1. [sc-3]
+    fn step(self, limit: &SlidingWindowCounter, effect: Effect, _now: Micros) -> Self {
+        match effect {
+            Effect::Add(hits) => Self { count: self.count.saturating_add(hits), ..self },
+            Effect::Refund(hits) => self.refunded(hits),
+            Effect::Undo(receipt) => limit.undone(self, receipt),
+            Effect::Nothing | Effect::Drain => self,
+        }
     }
 
     /// The remaining hits of the limit; the counts store the used hits. [sc-4] [sc-8]
-    fn remaining(&self, observed: &WindowCounts, now: Micros) -> Hits {
-        self.requests.saturating_sub(u32::try_from(self.used(observed, now)).unwrap_or(u32::MAX))
+    fn level(&self, limit: &SlidingWindowCounter, now: Micros) -> Level {
+        let window_us = limit.window.us();
+        let used = u64::from(self.count) + self.weighted(window_us, now);
+        let end = self.start + window_us + if self.count > 0 { window_us } else { 0 };
+        Level {
+            remaining: limit.requests.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
+            reset_after: end - now,
+            is_past: used > u64::from(limit.requests),
+            is_empty: self.count == 0 && self.previous == 0,
+            mark: self.start,
+            counted: u64::from(self.previous) + u64::from(self.count),
+        }
     }
 
     /// The wait until enough of the earlier window's hits have expired, in this window or in the next. [sc-4]
-    fn retry_after(&self, observed: &WindowCounts, hits: Hits, now: Micros) -> Micros {
-        let (window_us, count) = (self.window.us(), u64::from(observed.count));
-        let room = u64::from(self.requests.saturating_sub(hits));
+    fn retry_after(&self, limit: &SlidingWindowCounter, hits: Hits, now: Micros) -> Micros {
+        let (window_us, count) = (limit.window.us(), u64::from(self.count));
+        let room = u64::from(limit.requests.saturating_sub(hits));
         let fits_at = if room >= count {
-            window_us + 1 - ceil_mul_div(room - count + 1, window_us, u64::from(observed.previous))
+            window_us + 1 - ceil_mul_div(room - count + 1, window_us, u64::from(self.previous))
         } else {
             window_us + window_us + 1 - ceil_mul_div(room + 1, window_us, count)
         };
-        observed.start + fits_at - now
+        self.start + fits_at - now
     }
 
-    fn reset_after(&self, observed: &WindowCounts, now: Micros) -> Micros {
-        let window_us = self.window.us();
-        let end = observed.start + window_us + if observed.count > 0 { window_us } else { 0 };
-        end - now
-    }
-
-    fn is_past(&self, observed: &WindowCounts, now: Micros) -> bool {
-        self.used(observed, now) > u64::from(self.requests)
-    }
-
-    fn is_empty(observed: &WindowCounts, _now: Micros) -> bool {
-        observed.count == 0 && observed.previous == 0
-    }
-
-    fn mark(observed: &WindowCounts) -> u64 {
-        observed.start
-    }
-
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
-        [self.window.us(), u64::from(self.requests)]
-    }
-
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(WindowCounts, Option<WindowCounts>)> {
-        Some((Self::read_stored(numbers)?, None))
-    }
-
-    fn read_stored(numbers: &[u64]) -> Option<WindowCounts> {
+    fn read(_limit: &SlidingWindowCounter, numbers: &[u64], _now: Micros) -> Option<Self> {
         match *numbers {
-            [start, previous, count] => Some(WindowCounts { start, previous: small(previous)?, count: small(count)? }),
+            [start, previous, count] => Some(Self { start, previous: small(previous)?, count: small(count)? }),
             _ => None,
         }
     }

@@ -3,13 +3,36 @@
 //! Known from sorted-set limiters. Each entry has the sum of all hits up to it. So the sum over the window is one
 //! subtraction, and bisection finds the wait. Entries of one instant stay separate. Its Lua twin is
 //! lua/algorithms/sliding_window_log.lua.
+//!
+//! Three hits in any minute:
+//!
+//! ```
+//! use std::slice::from_mut;
+//! use weir_engine::decision::{Verdict, decide};
+//! use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Unit};
+//!
+//! let limit = Limit::new(3, Unit::Minute.window(), Algorithm::SlidingWindowLog).unwrap();
+//! let mut state = None;
+//! let mut hits = |hits, seconds: u64| {
+//!     let charge = Charge::alone("key", &limit, Operation::Consume(hits));
+//!     decide(&[charge], &[0], from_mut(&mut state), Mode::Atomic, seconds * 1_000_000).unwrap().outcomes[0].verdict
+//! };
+//! let wait = |seconds: u64| Verdict::Over { retry_after: seconds * 1_000_000 };
+//! assert_eq!(hits(2, 5), Verdict::Within);
+//! assert_eq!(hits(1, 30), Verdict::Within);
+//! assert_eq!(hits(1, 31), wait(34), "those of 5 count until 65");
+//! assert_eq!(hits(2, 65), Verdict::Within);
+//! assert_eq!(hits(1, 65), wait(25), "that of 30 counts until 90");
+//! ```
 
-use std::borrow::Borrow;
 use std::collections::VecDeque;
 
-use super::counting::{Counting, Effect, Receipt, StoredFormat, Summary, UndoScript, Written, is_believed};
+use super::State;
+use super::counting::{
+    Counting, Effect, Found, Receipt, StateNumbers, StoredFormat, Summary, UndoScript, Work, is_believed,
+};
 use crate::descriptor::Hits;
-use crate::time::{Bounds, Micros, Window};
+use crate::time::{Micros, Window};
 
 /// The largest limit of a log. A log also has at most this many entries, because each has at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
@@ -36,6 +59,10 @@ impl Log {
         self.entries[index].sum - before
     }
 
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Self>() + self.entries.capacity() * size_of::<LogEntry>()
+    }
+
     fn sum(&self) -> u64 {
         self.entries.back().map_or(self.base, |entry| entry.sum)
     }
@@ -59,13 +86,14 @@ impl LiveEntries {
     fn of(counting: &SlidingWindowLog, log: Option<&Log>, now: Micros) -> Self {
         let window_us = counting.window.us();
         let nothing = Self { first: 0, base: 0, used: 0, at: now, rebased: false };
-        let Some((log, newest)) = log.and_then(|log| Some((log, log.entries.back()?))) else {
-            return nothing;
-        };
+        let Some(log) = log else { return nothing };
+        let Some(newest) = log.entries.back() else { return Self { base: log.base, ..nothing } };
         let at = now.max(newest.at);
         let first = log.entries.partition_point(|entry| entry.at + window_us <= at);
-        let base = if first == 0 { log.base } else { log.entries[first - 1].sum };
-        let used = log.sum() - base;
+        let before = if first == 0 { log.base } else { log.entries[first - 1].sum };
+        let used = log.sum() - before;
+        // If nothing counts, the log starts from zero. [sl-2]
+        let base = if used > 0 { before } else { 0 };
         if is_believed(u128::from(at - now), window_us) {
             Self { first, base, used, at, rebased: false }
         } else {
@@ -87,32 +115,15 @@ impl SlidingWindowLog {
         (requests <= REQUESTS_MAX).then_some(Self { requests, window })
     }
 
-    /// The observation of a charge of `hits`, before or after its effect, under the limit as it is now. [sl-2] [sl-3]
-    /// [sl-7]
-    fn summary(&self, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+    /// What a charge of `hits` finds in the log, under the limit as it is now. [sl-2] [sl-3] [sl-7]
+    fn summary(&self, log: Option<&Log>, live: &LiveEntries, hits: Hits) -> Summary {
         let window_us = self.window.us();
-        let live = LiveEntries::of(self, log, now);
         let entries = log.map(|log| &log.entries);
-        // If nothing counts, the log starts from zero. [sl-2]
-        let sum = if live.used > 0 { live.base + live.used } else { 0 };
-        let (used, newest, mark) = match effect {
-            Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
-            Effect::Refund(hits) => {
-                let left = live.used.saturating_sub(u64::from(hits));
-                let newest = entries.filter(|_| left > 0 && !live.rebased).map_or(live.at, |entries| {
-                    entries[entries.partition_point(|entry| entry.sum < live.base + left)].at
-                });
-                (left, newest, sum - (live.used - left))
-            }
-            Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
+        let newest = match entries.and_then(VecDeque::back) {
+            Some(entry) if !live.rebased => entry.at,
+            _ => live.at,
         };
-        // If nothing is added, this is the newest entry itself, which may be older than now.
-        let newest = match (effect, entries.and_then(VecDeque::back)) {
-            (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
-            _ => newest,
-        };
-
-        let excess = (used + u64::from(hits)).saturating_sub(u64::from(self.requests));
+        let excess = (live.used + u64::from(hits)).saturating_sub(u64::from(self.requests));
         let mut fits_at = 0;
         if excess > 0 && hits > 0 && hits <= self.requests {
             let within = entries.filter(|_| !live.rebased && excess <= live.used);
@@ -121,15 +132,18 @@ impl SlidingWindowLog {
             fits_at = last + window_us;
         }
         Summary {
-            used: u32::try_from(used).unwrap_or(u32::MAX),
+            used: u32::try_from(live.used).unwrap_or(u32::MAX),
             fits_at,
-            empty_at: if used > 0 { newest + window_us } else { 0 },
-            mark,
+            empty_at: if live.used > 0 { newest + window_us } else { 0 },
+            mark: live.base + live.used,
         }
     }
 
     /// Changes the log to the next state; the log is empty if nothing counts any more. [sl-2] [sl-4]
     fn change(&self, log: &mut Log, effect: Effect, now: Micros) {
+        if let Effect::Undo(receipt) = effect {
+            return self.take_back(log, receipt, now);
+        }
         let live = LiveEntries::of(self, Some(log), now);
         if live.used == 0 {
             *log = Log::default();
@@ -158,22 +172,19 @@ impl SlidingWindowLog {
                 log.entries.truncate(whole);
                 log.entries.extend(split.filter(|_| kept < left));
             }
-            Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+            Effect::Nothing | Effect::Drain | Effect::Undo(_) => {}
         }
     }
 
-    /// Undoes one charge if it still counts: removes its entry and lowers the later sums. Returns whether it still
-    /// counted. [un-4]
-    fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
+    /// Undoes one charge if it still counts: removes its entry and lowers the later sums. [un-4]
+    fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) {
         let live = LiveEntries::of(self, Some(log), now);
         let hits = u64::from(receipt.hits);
         // The sum can be lower than in the receipt, because earlier charges may have been undone meanwhile.
         let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
         let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
         let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
-        let Some(index) = made.filter(|_| !live.rebased) else {
-            return false;
-        };
+        let Some(index) = made.filter(|_| !live.rebased) else { return };
         log.entries.drain(..live.first);
         log.base = live.base;
         let index = index - live.first;
@@ -181,25 +192,18 @@ impl SlidingWindowLog {
         for entry in log.entries.range_mut(index..) {
             entry.sum -= hits;
         }
-        true
-    }
-
-    fn holds_nothing(stored: &Log) -> bool {
-        stored.entries.is_empty()
     }
 }
 
 impl Counting for SlidingWindowLog {
-    type State = Box<Log>;
-    type Observed = Summary;
-    type Numbers = [u64; 2];
+    type View = Summary;
 
+    const NUMBER: u8 = 6;
     const FORMAT: StoredFormat = StoredFormat::SortedSet;
+    const REPLY: usize = 8;
     const UNDO: UndoScript = UndoScript::Log;
 
-    long_state!();
-
-    fn requests(&self) -> Hits {
+    fn capacity(&self) -> Hits {
         self.requests
     }
 
@@ -207,32 +211,36 @@ impl Counting for SlidingWindowLog {
         format!("l{}", self.window)
     }
 
-    /// Two binary searches, and the expired charges.
-    fn weight(&self) -> u32 {
-        14 + 2 * (u32::BITS - self.requests.leading_zeros())
+    /// Two binary searches, and the expired charges. A refund drops up to as many charges as it has hits, and an undo
+    /// rewrites each later charge.
+    fn weight(&self, work: Work) -> u32 {
+        let found = 14 + 2 * (u32::BITS - self.requests.leading_zeros());
+        match work {
+            Work::Charge => found,
+            Work::Refund(hits) => found + hits.min(self.requests).div_ceil(16),
+            Work::Undo => found + self.requests / 2,
+        }
     }
 
-    /// A refund drops up to as many charges as it has hits.
-    fn weight_to_give(&self, hits: Hits) -> u32 {
-        self.weight() + hits.min(self.requests).div_ceil(16)
+    /// The log is stale if the clock has stepped back so far that all counted hits move to now. [sl-6] [tm-2]
+    fn find(&self, state: Option<&State>, asked: Hits, now: Micros) -> Found<Summary> {
+        let log = if let Some(State::SlidingWindowLog(log)) = state { Some(&**log) } else { None };
+        let live = LiveEntries::of(self, log, now);
+        Found { view: self.summary(log, &live, asked), is_stale: live.rebased && live.used > 0 }
     }
 
-    /// An undo rewrites each later charge.
-    fn weight_to_undo(&self) -> u32 {
-        self.weight() + self.requests / 2
+    fn write(&self, state: &mut Option<State>, _: Summary, effect: Effect, now: Micros) {
+        let empty = || State::SlidingWindowLog(Box::default());
+        if let State::SlidingWindowLog(log) = state.get_or_insert_with(empty) {
+            self.change(log, effect, now);
+        }
     }
 
-    /// Whether the clock has stepped back so far that all counted hits move to now. [sl-6] [tm-2]
-    fn is_stale(&self, stored: &Box<Log>, _bounds: Option<Bounds>, now: Micros) -> bool {
-        let live = LiveEntries::of(self, Some(stored), now);
-        live.rebased && live.used > 0
+    fn script_numbers(&self, _hits: Hits) -> StateNumbers {
+        StateNumbers::from_slice(&[self.window.us(), u64::from(self.requests)])
     }
 
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
-        [self.window.us(), u64::from(self.requests)]
-    }
-
-    fn read_stored(numbers: &[u64]) -> Option<Box<Log>> {
+    fn read_stored(&self, numbers: &[u64]) -> Option<State> {
         let (charges, []) = numbers.as_chunks::<3>() else {
             return None;
         };
@@ -243,6 +251,6 @@ impl Counting for SlidingWindowLog {
             }
             log.entries.push_back(LogEntry { at, sum });
         }
-        Some(Box::new(log))
+        Some(State::SlidingWindowLog(Box::new(log)))
     }
 }

@@ -219,7 +219,8 @@ async function showPolicies(ready) {
   const generation = JSON.stringify(policies);
   if (generation === shownGeneration) return;
   shownGeneration = generation;
-  const text = (limit) => `${limit.requests} per ${limit.window_us / 1000000} s ${limit.algorithm}${limit.name ? " " + limit.name : ""}`;
+  const amount = (limit) => limit.algorithm === "concurrency" ? "in flight" : `per ${limit.window_us / 1000000} s`;
+  const text = (limit) => `${limit.requests} ${amount(limit)} ${limit.algorithm}${limit.name ? " " + limit.name : ""}`;
   byId("policies").replaceChildren(...policies.domains.flatMap((domain) => domain.rules.map((rule) => row([
     domain.domain,
     rule.descriptor,

@@ -10,6 +10,7 @@ use weir_engine::{Role, Rule};
 
 use super::limits::{self, OtherQuotas};
 use super::pairs::Pair;
+use super::row_files::LostRows;
 use super::walk::{Observed, Transition};
 use super::{CouldNotTell, Direction, Effect, Kind, RuleChange, Subject, states, together, values};
 
@@ -21,8 +22,8 @@ pub(super) struct Changes<'p> {
     pub(super) same: usize,
 }
 
-pub(super) fn changes<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Changes<'p> {
-    let mut placed = Placed::new(pairs, observed);
+pub(super) fn changes<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>, lost: &LostRows) -> Changes<'p> {
+    let mut placed = Placed::new(pairs, observed, lost);
     let mut all = Changes { changes: Vec::new(), same: 0 };
     for (number, pair) in pairs.iter().enumerate() {
         let changes = placed.of_pair(number, *pair);
@@ -37,6 +38,7 @@ pub(super) fn changes<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Ch
 
 struct Placed<'o, 'p> {
     transitions: &'o [Transition<'p>],
+    lost: &'o LostRows,
     /// Effects of descriptors on each other, by transition.
     together: BTreeMap<usize, Vec<Effect<'p>>>,
     quotas: HashMap<&'p str, OtherQuotas>,
@@ -52,7 +54,7 @@ struct Placed<'o, 'p> {
 }
 
 impl<'o, 'p> Placed<'o, 'p> {
-    fn new(pairs: &[Pair<'p>], observed: &'o mut Observed<'p>) -> Self {
+    fn new(pairs: &[Pair<'p>], observed: &'o mut Observed<'p>, lost: &'o LostRows) -> Self {
         let Observed { transitions, unknown } = observed;
         let together = together::effects(transitions).unwrap_or_else(|together::TooMany| {
             let first = transitions
@@ -68,6 +70,7 @@ impl<'o, 'p> Placed<'o, 'p> {
         });
         let mut placed = Self {
             transitions,
+            lost,
             together,
             quotas: quotas(transitions),
             unknown: unknown.iter().map(|unknown| unknown.domain).collect(),
@@ -163,6 +166,10 @@ impl<'o, 'p> Placed<'o, 'p> {
         if !is_met {
             change.states.clear();
         }
+        let of_others =
+            with.iter().map(|number| &self.transitions[*number]).map(|it| self.lost.between(it.old, it.new));
+        let lost_rows = self.lost.between(Some(one), Some(other)) + of_others.sum::<usize>();
+        add_lost(lost_rows, limits::of_lost_rows(Some(one), Some(other)), &mut change.effects);
         change.example = kept.map(|kept| self.transitions[kept].example.clone());
         change.effects.extend(kept.and_then(|kept| self.together.remove(&kept)).unwrap_or_default());
         for number in with {
@@ -190,6 +197,7 @@ impl<'o, 'p> Placed<'o, 'p> {
             effects.retain(|effect| !matches!(effect.subject, Subject::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());
+        add_lost(self.lost.between(*old, *new), limits::of_lost_rows(*old, *new), &mut effects);
         let mut change = change(kind, *old, *new, effects);
         shorten(&mut change.effects);
         change.example = Some(example.clone());
@@ -209,6 +217,12 @@ fn change<'p>(kind: Kind, old: Option<&'p Rule>, new: Option<&'p Rule>, effects:
 
 fn tend_of(effects: &[Effect<'_>]) -> Direction {
     effects.iter().fold(Direction::Neither, |direction, effect| direction.and(effect.direction))
+}
+
+fn add_lost(rows: usize, direction: Direction, effects: &mut Vec<Effect<'_>>) {
+    if rows > 0 {
+        effects.push(Effect { direction, subject: Subject::LostRows(rows) });
+    }
 }
 
 /// Keeps the first examples.

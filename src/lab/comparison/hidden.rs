@@ -13,6 +13,8 @@ use weir_engine::pattern::Pattern;
 use weir_engine::policy::{DomainSpec, Lead, NodeSpec, Place, RuleKind, RuleSpec};
 use weir_engine::{Domain, Entry, Matcher, PolicySet, Rule};
 
+use crate::simulation::hidden::{LeadCache, Leads, is_hidden, is_of_all};
+
 /// The most places of both trees to visit for one kind of descriptor. If the search needs more, the rule is unknown.
 const STEPS_MAX: usize = 10_000;
 /// The most kinds of descriptors in the cache. Descriptors of one kind have the same keys, shown values and rule.
@@ -54,8 +56,6 @@ struct Class<'p> {
     met: Option<usize>,
 }
 
-type Leads<'p> = Rc<[(Lead<'p>, Place<'p>)]>;
-
 /// A path through the old policies: the classes of hidden values, by the index of their entry.
 struct OldPath<'p> {
     classes: HashMap<usize, Rc<Class<'p>>>,
@@ -77,7 +77,7 @@ pub(super) struct Hidden<'p> {
     new: &'p PolicySet,
     /// Domain, key and value of all texts in the old policies: a tap shows these values.
     named: HashSet<(&'p str, &'p str, &'p str)>,
-    leads: HashMap<(usize, String), Option<Leads<'p>>>,
+    leads: LeadCache<'p>,
     known: HashMap<String, Resolved>,
     steps: usize,
 }
@@ -96,7 +96,7 @@ impl<'p> Hidden<'p> {
                 }
             }
         }
-        Self { old, new, named, leads: HashMap::new(), known: HashMap::new(), steps: 0 }
+        Self { old, new, named, leads: LeadCache::default(), known: HashMap::new(), steps: 0 }
     }
 
     /// Finds the rules of a descriptor in a record that met the rule `recorded`.
@@ -256,7 +256,7 @@ impl<'p> Hidden<'p> {
             _ => true,
         };
         let read = || Some(place.leads(key)?.into_iter().filter(|(lead, _)| is_possible(lead)).collect());
-        self.leads.entry((place.address(), key.to_owned())).or_insert_with(read).clone().ok_or(GivenUp)
+        self.leads.get(place, key, read).ok_or(GivenUp)
     }
 }
 
@@ -315,21 +315,6 @@ fn wildcard(matcher: &Matcher) -> Option<Pattern> {
         Matcher::Text(text) => Pattern::new(text),
         _ => None,
     }
-}
-
-/// Whether the lead matches every value.
-fn is_of_all(lead: Lead<'_>) -> bool {
-    match lead {
-        Lead::KeyAlone => true,
-        Lead::Pattern(Matcher::Text(text)) => text.bytes().all(|byte| byte == b'*'),
-        _ => false,
-    }
-}
-
-/// Whether a value of a record is hidden: `~` and 12 hexadecimal digits.
-fn is_hidden(value: &str) -> bool {
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    value.strip_prefix('~').is_some_and(|hash| hash.len() == 12 && hash.bytes().all(is_digit))
 }
 
 /// Builds the same rules with one entry each, whose key is the rule's id. Hidden values need not match.

@@ -1,12 +1,12 @@
 //! Compares two rules and their limits, and finds which of them admits more.
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use weir_engine::plans::Plans;
 use weir_engine::policy::Level;
-use weir_engine::{Algorithm, Limit, OnError, Role, Rule, Term};
+use weir_engine::{Limit, OnError, Role, Rule};
 
+use super::amounts::{self, of_terms};
 use super::{Direction, Effect, Subject};
 
 /// Whether other descriptors of a request can have quotas, on each side.
@@ -78,7 +78,7 @@ pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, o
             add(Some(plan), pair, is_whole);
         });
     }
-    add_rows(old, new, is_felt, &mut effects);
+    add_rows(old, new, &mut effects);
     add_roles(old, new, &mut effects);
     let direction = match parts {
         (RuleEffect::Enforced, RuleEffect::Quota) => Direction::Looser,
@@ -124,20 +124,49 @@ pub(super) fn plans<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> BTreeSe
     [old, new].into_iter().flatten().filter_map(|rule| rule.rows.as_deref()).flat_map(Plans::names).collect()
 }
 
-/// Adds that descriptors have rows on one side only, or another default plan. Rows with numbers of their own can be stricter or looser
-/// than the rule, so their end can be both.
-fn add_rows(old: Option<&Rule>, new: Option<&Rule>, is_felt: bool, effects: &mut Vec<Effect<'_>>) {
+/// Adds that descriptors have rows on one side only, another default plan, or limits that rows can no longer name. Rows with numbers of
+/// their own can be stricter or looser than the rule, so their end can be both.
+fn add_rows(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {
     let (Some(old), Some(new)) = (old, new) else { return };
     let spelled = |rule: &Rule| {
         rule.rows.as_ref().map_or_else(|| "none".to_owned(), |plans| format!("default {}", plans.default_plan()))
     };
     let (before, after) = (spelled(old), spelled(new));
-    if before == after {
-        return;
+    let of_end = of_lost_rows(Some(old), Some(new));
+    if before != after {
+        let direction = if old.rows.is_some() && new.rows.is_none() { of_end } else { Direction::Neither };
+        effects.push(Effect { direction, subject: Subject::Key("rows", before, after) });
     }
-    let ends = old.rows.is_some() && new.rows.is_none() && !new.unlimited;
-    let direction = if ends && is_felt { Direction::Both } else { Direction::Neither };
-    effects.push(Effect { direction, subject: Subject::Key("rows", before, after) });
+    if old.rows.is_some() && new.rows.is_some() {
+        let (before, after) = (names(old), names(new));
+        if !before.is_subset(&after) {
+            let subject = Subject::Key("names in rows", spelled_names(&before), spelled_names(&after));
+            effects.push(Effect { direction: of_end, subject });
+        }
+    }
+}
+
+/// The direction if rows with an effect under the old rule have none under the new one.
+pub(super) fn of_lost_rows(old: Option<&Rule>, new: Option<&Rule>) -> Direction {
+    // Without limits, everything passes. If only one side is in shadow mode, the rows do not matter.
+    let limits = new.is_some_and(|new| !new.unlimited);
+    if limits && is_felt(old) && is_felt(new) { Direction::Both } else { Direction::Neither }
+}
+
+/// The names by which rows have numbers for limits. The only limit of a rule needs none: the empty text. [rw-1]
+fn names(rule: &Rule) -> BTreeSet<&str> {
+    let is_only = rule.limits.len() == 1;
+    let named = rule.limits.iter().filter_map(|limit| match &limit.name {
+        // The id of an only limit is not written in rows.
+        None => (!is_only).then(|| limit.id()),
+        Some(name) => Some(name),
+    });
+    named.chain(is_only.then_some("")).collect()
+}
+
+fn spelled_names(names: &BTreeSet<&str>) -> String {
+    let named: Vec<&str> = names.iter().map(|name| if name.is_empty() { "none" } else { name }).collect();
+    named.join(", ")
 }
 
 /// Whether a rule can deny.
@@ -296,34 +325,5 @@ fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Direction> {
         (Some(_), None) => return Some(Direction::Looser),
         (None, None) => return Some(Direction::Neither),
     };
-    let of_terms = of_terms(old, new);
-    if old.requests() == 0 || new.requests() == 0 {
-        return Some(Direction::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
-    }
-    // Compares the long-term rate, and the amount at one instant.
-    let mut direction = Direction::of(rate(new, old)).and(Direction::of(new.capacity().cmp(&old.capacity())));
-    if old.drain != new.drain {
-        direction = direction.and(if new.drain { Direction::Stricter } else { Direction::Looser });
-    }
-    Some(direction.and(of_terms))
-}
-
-/// The direction of a changed term. Outside of its term a limit does not exist.
-fn of_terms(old: &Limit, new: &Limit) -> Direction {
-    let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
-    let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
-    Direction::of(new_from.cmp(&old_from)).and(Direction::of(old_until.cmp(&new_until)))
-}
-
-fn rate(one: &Limit, other: &Limit) -> Ordering {
-    let over = |limit: &Limit, window: &Limit| u128::from(limit.requests()) * u128::from(window.window().us());
-    match (of_calendar(one), of_calendar(other)) {
-        // Windows of the same calendar unit have the same length.
-        (true, true) if one.window() == other.window() => one.requests().cmp(&other.requests()),
-        _ => over(one, other).cmp(&over(other, one)),
-    }
-}
-
-fn of_calendar(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::FixedWindow { .. }) && limit.calendar().is_some()
+    Some(amounts::direction(old, new))
 }

@@ -15,6 +15,9 @@ pub enum Fate {
     Kept,
     /// Used hits count under the new limit, and drain at the new rate.
     Rescaled,
+    /// As kept or rescaled if limits per second have no store of their own. Else the limit begins empty, in the other store.
+    /// [st-3] [rw-5]
+    Moved,
     /// No limit uses them any more. They expire; until then, a change back restores them.
     Forgotten(Vec<Cause>),
     /// The limit is new, or its states have another key. It begins empty.
@@ -26,6 +29,7 @@ impl Fate {
         match self {
             Self::Kept => "kept",
             Self::Rescaled => "rescaled",
+            Self::Moved => "moved",
             Self::Forgotten(_) => "forgotten",
             Self::Empty => "empty",
         }
@@ -67,13 +71,17 @@ pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<S
         (Some(old), Some(new)) => tag_causes(old, new),
         _ => Vec::new(),
     };
+    let moves = old.zip(new).is_some_and(|(old, new)| old.is_single() != new.is_single());
     let mut changes = Vec::new();
     let pairs = |plan: Option<&'p str>| paired(&under(old, plan), &under(new, plan));
     let of_default = pairs(None);
     let mut add = |plan: Option<&'p str>, (before, after): (Option<&'p Limit>, Option<&'p Limit>)| {
         if let Some(limit) = before.filter(|limit| limit.requests() > 0) {
             let fate = match after {
-                Some(after) => fate(limit, after, &tag),
+                Some(after) => match fate(limit, after, &tag) {
+                    Fate::Kept | Fate::Rescaled if moves && limit.is_per_second() => Fate::Moved,
+                    fate => fate,
+                },
                 None if under(new, None).is_empty() => Fate::Forgotten(vec![Cause::NoRule]),
                 None => Fate::Forgotten(vec![Cause::NoLimit]),
             };

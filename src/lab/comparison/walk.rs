@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use weir_engine::classes::{Budget, Class, GivenUp, classes, classes_of_other_keys, keys};
+use weir_classes::{Budget, Class, GivenUp, Values, classes, classes_of_other_keys, keys};
 use weir_engine::descriptor::{as_entries, spell_pairs};
 use weir_engine::policy::{Lead, Level, Place};
 use weir_engine::{Domain, Entry, PolicySet, Rule};
@@ -111,16 +111,16 @@ impl<'p> Walk<'_, 'p> {
 
     /// The classes of a key. If both sides are the same, the classes of one side are used for both.
     fn classes(&mut self, places: &Places<'p>, key: &str, is_same: bool) -> Result<Vec<Class<'p, 2>>, GivenUp> {
-        let &[Some(old), Some(new)] = places else { return classes(places, key, self.budget) };
+        let &[Some(old), Some(new)] = places else { return classes(Values::All, places, key, self.budget) };
         if !is_same || has_key_patterns(places) {
-            return classes(places, key, self.budget);
+            return classes(Values::All, places, key, self.budget);
         }
         let both = |class: Class<'p, 1>| {
             let Class { key, witness, kind, met: [met] } = class;
             let now = new.child(Entry { key: &key, value: witness.as_deref()? });
             Some(Class { key, witness, kind, met: [met, now] })
         };
-        Ok(classes(&[Some(old)], key, self.budget)?.into_iter().filter_map(both).collect())
+        Ok(classes(Values::All, &[Some(old)], key, self.budget)?.into_iter().filter_map(both).collect())
     }
 
     fn descend(&mut self, places: &Places<'p>, found: Result<Vec<Class<'p, 2>>, GivenUp>, key: Option<&'p str>) {

@@ -1,5 +1,6 @@
 //! The messages of callers, from the descriptors of files.
 
+use weir_engine::Unit;
 use weir_policies::test_file::Descriptor;
 use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
@@ -19,12 +20,15 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
         entries: descriptor.entries.iter().map(entry).collect(),
         hits_addend: descriptor.hits.map(|hits| u64::from(hits).into()),
         is_negative_hits: descriptor.refund,
-        limit: descriptor.limit.map(|(requests, unit)| limit(requests, unit.name())),
+        limit: descriptor.limit.and_then(|(requests, window)| {
+            let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
+            Some(limit(requests, unit, (count > 1).then_some(count)))
+        }),
     }
 }
 
 /// The limit of the request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
-pub fn limit(requests_per_unit: u32, unit: &str) -> RateLimitOverride {
-    let unit = RateLimitUnit::from_str_name(&unit.to_uppercase()).unwrap_or_default();
-    RateLimitOverride { requests_per_unit, unit: unit.into() }
+pub fn limit(requests_per_unit: u32, unit: Unit, unit_multiplier: Option<u32>) -> RateLimitOverride {
+    let unit = RateLimitUnit::from_str_name(&unit.name().to_uppercase()).unwrap_or_default();
+    RateLimitOverride { requests_per_unit, unit: unit.into(), unit_multiplier: unit_multiplier.map(Into::into) }
 }

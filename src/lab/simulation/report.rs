@@ -1,16 +1,16 @@
 //! The results of a simulation. These types, in this order, are their JSON form; docs/simulation.md explains it.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::key::{self, ParsedValue};
+use weir_engine::words::counted;
 use weir_engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
 use weir_policies::Location;
 use weir_rls::convert::Invalid;
-use weir_text::{instant_text, spell};
+use weir_text::{amount, instant_text};
 
 use super::counts::Counted;
+use super::hidden::MayMeet;
 pub use super::keys::Count;
 pub use super::spread::Times;
 use super::traffic::{Request, Traffic};
@@ -38,6 +38,11 @@ pub struct TrafficReport {
     pub requests: u64,
     /// The requests that every server refuses, because they exceed a bound on input.
     pub refused: u64,
+    /// The requests that were sent to none of the policies, because their rules depend on hidden values.
+    pub could_not_tell: u64,
+    /// The domain of the first of these, and what it may meet.
+    #[serde(skip)]
+    first: Option<(String, MayMeet)>,
     /// Recorded requests by their recorded answers: passed, over a limit, error.
     pub recorded: Option<[u64; 3]>,
     pub notes: Vec<String>,
@@ -137,6 +142,8 @@ impl TrafficReport {
             end: None,
             requests: 0,
             refused: 0,
+            could_not_tell: 0,
+            first: None,
             recorded: None,
             notes: Vec::new(),
         }
@@ -157,6 +164,27 @@ impl TrafficReport {
         if self.refused == 1 {
             self.notes.push(format!("every server refuses some of the requests, the first because of {invalid}"));
         }
+    }
+
+    pub(super) fn could_not_tell_of(&mut self, domain: &str, rules: &MayMeet) {
+        self.could_not_tell += 1;
+        self.first.get_or_insert_with(|| (domain.to_owned(), rules.clone()));
+    }
+
+    pub(super) fn note_could_not_tell(&mut self) {
+        let Some((domain, rules)) = &self.first else { return };
+        self.notes.push(format!(
+            "could not tell for {} of {}, because values are hidden: no result has them. The first may meet {} in \
+             {domain:?}. Record with values shown",
+            self.could_not_tell,
+            counted(self.requests, "request"),
+            rules.in_words()
+        ));
+    }
+
+    /// Requests that were sent to the policies.
+    pub const fn sent(&self) -> u64 {
+        self.requests - self.refused - self.could_not_tell
     }
 
     pub(super) fn end_at(&mut self, last: Option<Micros>) {
@@ -275,13 +303,6 @@ impl Named {
             count,
         }
     }
-}
-
-/// The hits and window of a limit: `3 per hour`, `3 per 1m30s`.
-fn amount(limit: &Limit) -> String {
-    let window = limit.window();
-    let length = || spell(Duration::from_micros(window.us()));
-    format!("{} per {}", limit.requests(), window.unit().map_or_else(length, |unit| unit.name().to_owned()))
 }
 
 /// The descriptor of a key, as people type it. A shortened descriptor ends with an ellipsis.

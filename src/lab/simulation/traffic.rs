@@ -40,6 +40,8 @@ pub struct Request {
     /// How long it lasts if it is admitted, until it settles its holds, in microseconds. None: it never settles.
     pub lasts: Option<Micros>,
     pub message: RateLimitRequest,
+    /// Whether values of the form of hidden ones are hidden.
+    pub hides_values: bool,
     /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
     pub rules: Vec<Option<String>>,
     pub verdict: Option<Verdict>,

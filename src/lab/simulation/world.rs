@@ -72,7 +72,7 @@ impl World {
         let policies = Arc::new(Policies::new(policies, observer.clone()));
         let store = store.unwrap_or_else(|| memory(&clock, settings, &observer));
         let known = Arc::new(KnownRows::of(&*store));
-        let rows = RowTable::new(store.clone(), None, policies.clone(), known.clone(), clock.clone(), observer.clone());
+        let rows = RowTable::new(store.clone(), policies.clone(), known.clone(), clock.clone(), observer.clone());
         let limiter = limiter(&policies, store, &known, &clock, settings, &observer);
         let bounds = configured::bounds(&settings.limits);
         let (settings, in_flight, started) = (settings.clone(), RefCell::default(), Instant::now());

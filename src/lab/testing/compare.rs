@@ -5,9 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_engine::{Micros, Rule, Window, metadata};
+use weir_engine::words::IN_FLIGHT;
+use weir_engine::{Micros, Rule, metadata};
 use weir_limiter::{Answer, Status};
-use weir_policies::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Positioned, Range, Verdict};
+use weir_policies::test_file::{
+    Ask, Expect, ExpectedHeader, ExpectedLimit, ExpectedStatus, Positioned, Range, Verdict,
+};
+use weir_rls::proto::rate_limit_response::DescriptorStatus;
 use weir_rls::proto::{HeaderValue, RateLimitResponse};
 use weir_text::spell;
 use weir_text::yaml::Position;
@@ -72,7 +76,7 @@ pub(super) fn compare(expect: &Expect, got: &RequestResult, step: Position) -> V
                 let word = |trial: &Option<Verdict>| trial.map_or(NONE, Verdict::name).to_owned();
                 found.check(expected, "trial", *trial == expected.value, word, || word(trial));
             }
-            let statuses = expect.statuses.iter().zip(&answer.statuses).zip(rules);
+            let statuses = expect.statuses.iter().zip(answer.statuses.iter().zip(&response.statuses)).zip(rules);
             let is_single = answer.statuses.len() == 1;
             for (i, ((expected, status), rule)) in statuses.enumerate() {
                 let prefix = if is_single { String::new() } else { format!("statuses[{i}].") };
@@ -158,7 +162,7 @@ impl Differences {
         &mut self,
         prefix: &str,
         expected: &ExpectedStatus,
-        status: &Status,
+        (status, sent): (&Status, &DescriptorStatus),
         rule: Option<&Rule>,
         place: Option<&str>,
     ) {
@@ -175,12 +179,12 @@ impl Differences {
             });
         }
         if let Some(limit) = &expected.limit {
-            let got = limit_of(status, rule);
-            let shown = |limit: &Option<(u32, Window)>| limit.map_or_else(|| NONE.to_owned(), rate);
+            let got = status.limit.as_ref().map(|limit| (limit.requests, limit.window));
+            let shown = |limit: &Option<ExpectedLimit>| limit.map_or_else(|| NONE.to_owned(), amount);
             self.check(limit, &format!("{prefix}limit"), got == limit.value, shown, || shown(&got));
         }
         if let Some(name) = &expected.name {
-            let got = status.limit.as_ref().and_then(|limit| limit.name.as_deref());
+            let got = sent.current_limit.as_ref().map(|limit| &*limit.name).filter(|name| !name.is_empty());
             let is_met = got == name.value.as_deref();
             self.check(name, &format!("{prefix}name"), is_met, or_none, || got.unwrap_or(NONE).to_owned());
         }
@@ -218,27 +222,13 @@ fn length(us: Micros) -> String {
     spell(Duration::from_micros(us))
 }
 
-/// A limit in the short form of policies.
-fn rate((requests, window): (u32, Window)) -> String {
-    match window.unit() {
-        Some(unit) => format!("{requests}/{}", unit.name()),
-        None => format!("{requests}/{}", length(window.us())),
+/// A limit in the short form of policies; `3 in flight` of requests.
+fn amount((requests, window): ExpectedLimit) -> String {
+    match window.map(|window| (window, window.unit())) {
+        None => format!("{requests} {IN_FLIGHT}"),
+        Some((_, Some(unit))) => format!("{requests}/{}", unit.name()),
+        Some((window, None)) => format!("{requests}/{}", length(window.us())),
     }
-}
-
-/// The limit of a status. A limit without a unit on the wire is looked up in its rule.
-fn limit_of(status: &Status, rule: Option<&Rule>) -> Option<(u32, Window)> {
-    let told = status.limit.as_ref()?;
-    if let Some(unit) = told.unit {
-        return Some((told.requests, unit.window()));
-    }
-    let is_told = |requests: u32, name: Option<&str>, window: Window| {
-        requests == told.requests
-            && name.map_or_else(|| window.to_string(), str::to_owned) == told.name.as_deref().unwrap_or("")
-    };
-    let limits = rule.map_or(&[][..], |rule| &rule.limits);
-    let limit = limits.iter().find(|limit| is_told(limit.requests(), limit.name.as_deref(), limit.window()))?;
-    Some((limit.requests(), limit.window()))
 }
 
 /// Metadata as JSON. All numbers are doubles, as in a protobuf struct.

@@ -14,7 +14,7 @@ use weir_policies::GivenRows;
 use weir_policies::test_file::Verdict;
 use weir_settings::Settings;
 use weir_store::redis::{Endpoint, Redis, pipeline};
-use weir_store::{Clock as _, ScanPosition, Store, StoreError, SystemClock};
+use weir_store::{Clock as _, Inspected as _, ScanPosition, Store, StoreError, SystemClock};
 
 use super::compare::verdict;
 use super::coverage::Load;

@@ -1,11 +1,11 @@
 //! Where the rows of operators are: in a store that processes share, or in this process.
 //!
-//! Not here: which of these a descriptor's row is in, and whether a row fits the policies (rows.rs).
+//! Not here: whether a row fits the policies (rows.rs).
 
 use std::time::{Duration, Instant};
 
 use weir_engine::rows::ROW_ID;
-use weir_store::{RowChange, RowChanged, RowRead, ScanPosition, Store, StoreError, StoredRow};
+use weir_store::{RowChange, RowChanged, RowRead, ScanPosition, Store, StoreError, StoredRow, Texts};
 
 use super::cache::RowCache;
 use super::process::{ProcessRows, Removal, RowWrite};
@@ -21,14 +21,30 @@ const PAGE_STEPS: usize = 50;
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     /// A store that processes share, and the cache of its rows.
-    Store(&'a dyn Store, &'a RowCache),
+    Store(&'a dyn Store, &'a dyn Texts, &'a RowCache),
     Process(&'a ProcessRows),
+}
+
+/// A row for a key.
+#[derive(Clone, Copy)]
+pub(super) struct RowToWrite<'a> {
+    pub(super) key: &'a str,
+    pub(super) row: &'a ParsedRow,
+    /// The row that it must replace. `None` for any, and for none.
+    pub(super) over: Option<&'a StoredRow>,
+}
+
+impl RowToWrite<'_> {
+    fn change(&self) -> RowChange<'_> {
+        let row = &self.row.stored;
+        self.over.map_or(RowChange::Write(row), |over| RowChange::Replace { row, over })
+    }
 }
 
 impl Place<'_> {
     pub(super) async fn read(self, keys: &[&str]) -> Result<Vec<RowRead>, StoreError> {
         match self {
-            Self::Store(store, _) => store.read_rows(keys, deadline()).get().await,
+            Self::Store(_, texts, _) => texts.read_rows(keys, deadline()).get().await,
             Self::Process(rows) => {
                 Ok(keys.iter().map(|key| rows.row(key).map_or(RowRead::Absent, RowRead::Row)).collect())
             }
@@ -36,13 +52,13 @@ impl Place<'_> {
     }
 
     /// Writes each row separately, unless the same row is there.
-    pub(super) async fn write(self, rows: &[(&str, &ParsedRow)]) -> Vec<Result<RowWrite, StoreError>> {
+    pub(super) async fn write(self, rows: &[RowToWrite<'_>]) -> Vec<Result<RowWrite, StoreError>> {
         match self {
-            Self::Store(store, cache) => {
-                let changes: Vec<_> = rows.iter().map(|(key, row)| (*key, RowChange::Write(&row.stored))).collect();
-                let ends = store.change_rows(&changes, deadline()).get().await;
+            Self::Store(_, texts, cache) => {
+                let changes: Vec<_> = rows.iter().map(|row| (row.key, row.change())).collect();
+                let ends = texts.change_rows(&changes, deadline()).get().await;
                 let ends = ends.unwrap_or_else(|error| vec![Err(error); rows.len()]);
-                let write = |((key, row), end): (&(&str, &ParsedRow), Result<RowChanged, StoreError>)| match end {
+                let write = |(RowToWrite { key, row, over }, end): (&RowToWrite<'_>, _)| match end {
                     Ok(RowChanged::Written { before }) => {
                         cache.insert(key, KnownRow::from(*row));
                         let before = match before {
@@ -52,6 +68,7 @@ impl Place<'_> {
                         let is_same = before.as_ref() == Some(&row.stored);
                         Ok(RowWrite::Done { before, is_same })
                     }
+                    Ok(RowChanged::Removed | RowChanged::Kept) if over.is_some() => Ok(RowWrite::Changed),
                     Ok(RowChanged::Removed | RowChanged::Kept) => Ok(RowWrite::OtherType),
                     Err(error) => {
                         cache.forget(key);
@@ -61,7 +78,9 @@ impl Place<'_> {
                 rows.iter().zip(ends).map(write).collect()
             }
             Self::Process(rows_of_process) => {
-                rows.iter().map(|(key, row)| Ok(rows_of_process.set(key, (*row).clone()))).collect()
+                let set =
+                    |RowToWrite { key, row, over }: &RowToWrite<'_>| rows_of_process.set(key, (*row).clone(), *over);
+                rows.iter().map(|row| Ok(set(row))).collect()
             }
         }
     }
@@ -69,9 +88,9 @@ impl Place<'_> {
     /// Removes this row, if it is still at the key.
     pub(super) async fn remove(self, key: &str, row: &StoredRow) -> Result<Removal, StoreError> {
         match self {
-            Self::Store(store, cache) => {
+            Self::Store(_, texts, cache) => {
                 let change = [(key, RowChange::Remove(row))];
-                let ends = store.change_rows(&change, deadline()).get().await;
+                let ends = texts.change_rows(&change, deadline()).get().await;
                 cache.forget(key);
                 let ends = ends.and_then(|ends| ends.into_iter().collect::<Result<Vec<_>, _>>())?;
                 Ok(if ends == [RowChanged::Removed] { Removal::Done } else { Removal::Changed })
@@ -95,7 +114,7 @@ impl Place<'_> {
         from: ScanPosition,
     ) -> Result<(Vec<String>, Option<ScanPosition>), StoreError> {
         match self {
-            Self::Store(store, _) => {
+            Self::Store(store, ..) => {
                 let (mut keys, mut next) = (Vec::new(), Some(from));
                 for _ in 0..PAGE_STEPS {
                     let Some(at) = next else { break };

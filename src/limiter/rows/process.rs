@@ -25,7 +25,7 @@ const PAGE_LOOKS: usize = 100_000;
 
 type Shard = HashMap<Box<str>, ParsedRow>;
 
-pub struct ProcessRows {
+pub(crate) struct ProcessRows {
     hasher: DefaultHashBuilder,
     /// A row has the same shard in both lists. Without files this list is empty.
     of_files: ArcSwap<Vec<Shard>>,
@@ -46,6 +46,8 @@ pub(super) enum RowWrite {
     Full,
     /// The key has a value of another type, which stays.
     OtherType,
+    /// The row to replace is not there, so nothing was written.
+    Changed,
 }
 
 /// The result of a removal.
@@ -106,9 +108,15 @@ impl ProcessRows {
     }
 
     /// Sets a row of an operator. A row that only a file has becomes the operator's, so that a change of the file does not
-    /// change it. [rw-6]
-    pub(super) fn set(&self, key: &str, row: ParsedRow) -> RowWrite {
+    /// change it. [rw-6] With `over`, the row must be that one.
+    pub(super) fn set(&self, key: &str, row: ParsedRow, over: Option<&StoredRow>) -> RowWrite {
         let mut rows = self.of_operators[self.shard(key)].write();
+        if let Some(over) = over {
+            let there = rows.get(key).map(|known| known.stored.clone()).or_else(|| self.of_file(key));
+            if there.as_ref() != Some(over) {
+                return RowWrite::Changed;
+            }
+        }
         if let Some(known) = rows.get_mut(key) {
             let is_same = known.stored == row.stored;
             return RowWrite::Done { before: Some(std::mem::replace(known, row).stored), is_same };
@@ -199,7 +207,8 @@ mod tests {
         let key = |domain: &str, n: usize| format!("w1:{{{domain}|k={n}}}row");
         // Half of the rows are in files, a tenth are in files and set by operators, and one is of another domain.
         rows.replace_of_files((0..ROWS / 2).map(|n| (key("d", n).into(), process_row(1))));
-        let set = |key: &str| assert!(matches!(rows.set(key, process_row(2)), RowWrite::Done { is_same: false, .. }));
+        let set =
+            |key: &str| assert!(matches!(rows.set(key, process_row(2), None), RowWrite::Done { is_same: false, .. }));
         (ROWS * 4 / 10..ROWS).for_each(|n| set(&key("d", n)));
         set(&key("e", 0));
         assert_eq!(rows.len(), ROWS / 2 + ROWS * 6 / 10 + 1);
@@ -230,15 +239,20 @@ mod tests {
     fn only_the_row_that_was_read_is_removed() {
         let rows = ProcessRows::default();
         let (first, second) = (process_row(1), process_row(2));
-        rows.set("k", first.clone());
-        rows.set("k", second.clone());
+        rows.set("k", first.clone(), None);
+        rows.set("k", second.clone(), None);
         assert_eq!(rows.remove("k", &first.stored), Removal::Changed);
         assert_eq!(rows.row("k"), Some(second.stored.clone()));
         rows.replace_of_files([("k".into(), first.clone())]);
         assert_eq!(rows.remove("k", &second.stored), Removal::Done);
         assert_eq!(rows.row("k"), Some(first.stored.clone()), "that of the file");
         assert_eq!(rows.remove("k", &first.stored), Removal::OfFile);
+        let over_file = rows.set("k", second.clone(), Some(&first.stored));
+        assert_eq!(over_file, RowWrite::Done { before: Some(first.stored.clone()), is_same: false });
+        assert_eq!(rows.set("k", first.clone(), Some(&first.stored)), RowWrite::Changed);
+        assert_eq!(rows.remove("k", &second.stored), Removal::Done);
         rows.replace_of_files([]);
+        assert_eq!(rows.set("k", second.clone(), Some(&first.stored)), RowWrite::Changed, "nothing is there");
         assert_eq!(rows.remove("k", &first.stored), Removal::Changed);
         assert_eq!(rows.len(), 0);
     }

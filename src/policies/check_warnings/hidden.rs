@@ -1,14 +1,13 @@
 //! Descriptors that no value matches, because other descriptors of the level match all of their values first.
 //!
-//! The engine's classes of values give an exact answer. A value that equals the text of a wildcard, including stars,
-//! always matches that wildcard; this file ignores such values. Not here: limits that are hidden one level below
-//! (below.rs).
+//! Classes of values give an exact answer. A value that equals the text of a wildcard, including stars, always matches
+//! that wildcard; this file ignores such values. Not here: limits that are hidden one level below (below.rs).
 
 use std::collections::{BTreeMap, HashSet};
 
+use weir_classes::{Class, ClassKind, Values, classes, classes_of_other_keys};
 use weir_engine::Matcher;
 use weir_engine::automaton::PATTERNS_MAX;
-use weir_engine::classes::{Class, ClassKind, Values, classes_of, classes_of_other_keys};
 use weir_engine::descriptor::Entry;
 use weir_engine::pattern::Pattern;
 use weir_engine::policy::Place;
@@ -85,7 +84,7 @@ impl<'l> Findings<'l> {
 
     /// The places that the values of a key lead to. None if the budget is used up.
     fn met(&mut self, values: Values, key: &str, place: Place<'l>) -> Option<Met> {
-        let classes = self.within(|budget| classes_of(values, &[Some(place)], key, budget))?;
+        let classes = self.within(|budget| classes(values, &[Some(place)], key, budget))?;
         Some(addresses(&classes))
     }
 

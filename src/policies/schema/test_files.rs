@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use weir_engine::Algorithm;
+use weir_engine::words::IN_FLIGHT;
 
 use super::fragments::{
     bounded_list, bounded_text, flag, length, length_pattern, list, number, or_default, or_nothing, rate, reference,
@@ -148,7 +149,9 @@ fn of_status(key: &str) -> Option<Described> {
         "answer" => (words(&Verdict::NAMES), "Whether the request may pass"),
         "rule" => (text(), "The path of the rule that the descriptor meets; none for no rule"),
         "limit" => {
-            (json!({ "anyOf": [rate(), words(&["none"])] }), "The limit that the status speaks of; none for no limit")
+            let in_flight = json!({ "type": "string", "pattern": format!("^[0-9]+ *{IN_FLIGHT}$") });
+            let limit = json!({ "anyOf": [rate(), in_flight, words(&["none"])] });
+            (limit, "The limit that the status speaks of, such as 3/hour or 3 in flight; none for no limit")
         }
         "name" => (text(), "The name of that limit, or none"),
         "algorithm" => (words(&Algorithm::NAMES), "The algorithm of that limit"),

@@ -1,7 +1,7 @@
 //! The descriptors of a request in a test: in the short form of `weir explain`, or in full.
 
-use weir_engine::Unit;
 use weir_engine::descriptor::parse_entries;
+use weir_engine::{Unit, Window};
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
@@ -123,18 +123,18 @@ impl FileReader<'_> {
         }
     }
 
-    fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
+    fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Window)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {
             Ok(rate) => rate,
             Err(reason) => return Err(self.report_value(fields, "limit", reason)),
         };
-        match period.unit {
-            Some(Unit::Week) | None => {
-                let message = "the limit of a request is per second, minute, hour, day, month or year".to_owned();
+        match period.window.in_units(&Unit::OF_REQUESTS) {
+            None => {
+                let message = "the window of a limit of the request is whole seconds".to_owned();
                 Err(self.report_value(fields, "limit", message))
             }
-            Some(unit) => Ok(Some((requests, unit))),
+            Some(_) => Ok(Some((requests, period.window))),
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use weir_engine::Algorithm;
-use weir_engine::words::counted;
+use weir_engine::words::{IN_FLIGHT, counted};
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
 use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
-use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Positioned, Verdict};
+use super::{Expect, ExpectedHeader, ExpectedLimit, ExpectedStatus, Position, Positioned, Verdict};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, rate};
@@ -100,12 +100,7 @@ impl FileReader<'_> {
         Ok(ExpectedStatus {
             answer: None,
             rule: self.written(fields, "rule", FILE_BYTES_MAX, or_none(text))?,
-            limit: self.written(
-                fields,
-                "limit",
-                NAME_BYTES_MAX,
-                or_none(|text| rate::read(text).map(|(requests, period)| (requests, period.window))),
-            )?,
+            limit: self.written(fields, "limit", NAME_BYTES_MAX, or_none(amount))?,
             name: self.written(fields, "name", NAME_BYTES_MAX, or_none(text))?,
             algorithm: self.written(fields, "algorithm", NAME_BYTES_MAX, |text| {
                 match Algorithm::NAMES.contains(&text) {
@@ -174,6 +169,14 @@ impl FileReader<'_> {
 
     fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Positioned<T>> {
         fields.key_at(key).map(|position| Positioned { position, value })
+    }
+}
+
+/// Reads the hits and the window of a limit, `3/minute`, or `3 in flight`.
+fn amount(text: &str) -> Result<ExpectedLimit, String> {
+    match text.strip_suffix(IN_FLIGHT).map(|number| number.trim_end().parse()) {
+        Some(Ok(requests)) => Ok((requests, None)),
+        _ => rate::read(text).map(|(requests, period)| (requests, Some(period.window))),
     }
 }
 

@@ -10,7 +10,7 @@ use super::Position;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 23] = [
     "charging",
     "shadow_mode",
     "quota_mode",
@@ -25,6 +25,7 @@ pub const NAMES: [&str; 22] = [
     "response.limit_header",
     "response.remaining_header",
     "response.reset_header",
+    "response.unit_multiplier",
     "holds.receipt_key",
     "memory.max_keys",
     "limits.descriptors",
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     /// The settings and groups that change no answer of a test.
-    const OTHERS: [&str; 26] = [
+    const OTHERS: [&str; 29] = [
         "listen.",
         "admin.",
         "health.",
@@ -123,6 +124,9 @@ mod tests {
         "policies.dot_files",
         "policies.beside",
         "policies.allow_empty",
+        "policies.file_bytes",
+        "policies.total_bytes",
+        "policies.isolate",
         "policies.xds.",
         "store",
         "on_error",

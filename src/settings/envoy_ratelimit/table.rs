@@ -196,8 +196,8 @@ variables! {
     RUNTIME_WATCH_ROOT: Bool = "true", Part(&["policies.beside"]);
     /// The keys of a window expire with it, each in its turn, and Redis removes expired keys in small steps.
     EXPIRATION_JITTER_MAX_SECONDS: Integer = "300", Nothing;
-    /// 0 turns the cache of denials off. Any other size turns it on, with one key for each 100 bytes.
-    LOCAL_CACHE_SIZE_IN_BYTES: Integer = "0", Part(&["deny_cache.max_age", "deny_cache.max_keys", "deny_cache.until_window_end"]);
+    /// 0 turns the cache of denials off. Any other size turns it on, with one key for each 100 bytes. envoyproxy/ratelimit repeats a denial until the window ends, also after hits were given back at another replica. weir repeats it for at most `deny_cache.max_age`, 1 s by default.
+    LOCAL_CACHE_SIZE_IN_BYTES: Integer = "0", Part(&["deny_cache.max_age", "deny_cache.max_keys"]);
     /// The part of a limit above which hits count as near it.
     NEAR_LIMIT_RATIO: Float = "0.8", Is("near_limit_ratio", Form::Ratio);
     /// The prefix of every key in Redis. weir's keys are not those of envoyproxy/ratelimit; bytes that a prefix cannot have

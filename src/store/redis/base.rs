@@ -3,5 +3,7 @@
 //!
 //! Not here: connections, calls, scripts.
 pub(super) mod circuit;
+pub(super) mod dial_error;
 pub mod error_class;
 pub(super) mod observer;
+pub(super) mod tasks;

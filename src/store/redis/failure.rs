@@ -26,8 +26,8 @@ pub(super) fn store_error(error: CallError) -> StoreError {
 /// weir's own text for a caller. The log has the server's text and address.
 fn text_for_caller(error: &CallError) -> String {
     match error {
-        CallError::NotSent { reason: Reason::NoConnection(error) } => {
-            format!("not sent to redis: no connection ({})", error.kind())
+        CallError::NotSent { reason: Reason::NoConnection { error, .. } } => {
+            format!("not sent to redis: no connection ({})", error.kind)
         }
         CallError::Unknown { reason: Reason::Broken(_) } => {
             "sent to redis, outcome unknown: the connection broke".to_owned()
@@ -41,14 +41,14 @@ const fn kind_of(reason: &Reason) -> &'static str {
     match reason {
         Reason::QueueFull { .. } => "queue_full",
         Reason::Deadline => "deadline",
-        Reason::NoConnection(error) => error.kind(),
+        Reason::NoConnection { error, .. } => error.kind,
         Reason::Broken(_) => "broken",
         Reason::CircuitOpen => "circuit_open",
         Reason::NoNode { .. } => "no_node",
     }
 }
 
-/// The limiter splits charges by `Store::slot_of` first, so only a bug can cause this.
+/// The limiter splits charges by `Deciding::slot_of` first, so only a bug can cause this.
 pub(super) fn several_slots(charges: usize) -> StoreError {
     let message = format!("the {charges} charges of one call are in several slots of the redis cluster");
     StoreError::NotSent(Failure { kind: "crossslot", message })
@@ -82,17 +82,17 @@ pub(super) fn foreign_state(key: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::base::dial_error::DialError;
     use crate::redis::base::error_class::ERROR_CLASSES;
-    use crate::redis::base::observer::{DialError, NO_CONNECTION};
 
     #[test]
     fn every_reason_has_a_kind_that_is_shown_before_it_happens() {
-        let refused = || DialError::new("a:1".into(), NO_CONNECTION, "refused".into());
+        let refused = || Reason::NoConnection { address: "a:1".into(), error: DialError::new("refused") };
         // A chain, so that the compiler requires a place for a new reason.
         let next = |reason: &Reason| match reason {
             Reason::QueueFull { .. } => Some(Reason::Deadline),
-            Reason::Deadline => Some(Reason::NoConnection(refused())),
-            Reason::NoConnection(_) => Some(Reason::Broken("reset".into())),
+            Reason::Deadline => Some(refused()),
+            Reason::NoConnection { .. } => Some(Reason::Broken("reset".into())),
             Reason::Broken(_) => Some(Reason::NoNode { slot: 0, why: "unknown".into() }),
             Reason::NoNode { .. } => Some(Reason::CircuitOpen),
             Reason::CircuitOpen => None,

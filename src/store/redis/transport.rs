@@ -8,7 +8,7 @@ pub(super) mod error;
 pub(super) mod heavy;
 pub(super) mod options;
 pub mod pipeline;
-pub mod pool;
+pub(super) mod pool;
 pub(super) mod queue;
 pub(super) mod script;
 pub mod turns;

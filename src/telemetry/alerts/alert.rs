@@ -14,12 +14,15 @@ use crate::limited::Values;
 const WHOLE: u8 = 100;
 /// The beginning of the bytes that are hashed to an id. A change of those bytes needs a new version.
 const ID_VERSION: &[u8] = b"weir alert 1";
+/// The most bytes of a rule's path in an alert. A policy can have paths of 64 KiB, and thousands of alerts can wait.
+const RULE_BYTES_MAX: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// 64 hex digits, the same for the same crossing on every replica and in each delivery.
     pub id: String,
     pub domain: Box<str>,
+    /// The path of the rule, cut at 1,024 bytes.
     pub rule: Box<str>,
     /// The name of the limit. Its id if it has none.
     pub limit: Box<str>,
@@ -47,7 +50,7 @@ impl Alert {
         Self {
             id: hex(id),
             domain: rule.domain.clone(),
-            rule: rule.path.clone(),
+            rule: cut(&rule.path),
             limit: limit.name.as_deref().unwrap_or(limit.id()).into(),
             role: crossed.charge.role.name(),
             descriptor: descriptor.text(),
@@ -73,6 +76,13 @@ impl Alert {
             };
         }
         if *share < WHOLE { log!(info) } else { log!(warn) }
+    }
+}
+
+fn cut(path: &str) -> Box<str> {
+    match path.len() {
+        0..=RULE_BYTES_MAX => path.into(),
+        _ => format!("{}\u{2026}", &path[..path.floor_char_boundary(RULE_BYTES_MAX)]).into(),
     }
 }
 

@@ -2,12 +2,12 @@
 //! `id.timestamp.body`, in Base64 after `v1,`; the secret is `whsec_` followed by Base64.
 
 use std::fmt;
-use std::io::Read as _;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
+use weir_tls::files::{self, FileError};
 
 const PREFIX: &[u8] = b"whsec_";
 /// The shortest secret, decoded, in bytes.
@@ -25,14 +25,9 @@ impl Secret {
     ///
     /// # Errors
     /// With the reason, which quotes nothing from the file.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let mut text = Vec::new();
-        let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(format!("more than {FILE_BYTES_MAX} bytes"));
-        }
-        Self::parse(&text)
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        let text = files::read_bounded(path, FILE_BYTES_MAX)?;
+        Self::parse(&text).map_err(|reason| FileError::new(path, reason))
     }
 
     /// A secret in the format of the file.
@@ -88,7 +83,7 @@ mod tests {
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "x".repeat(4_097)).unwrap();
-        assert_eq!(Secret::read(file.path()).unwrap_err(), "more than 4096 bytes");
-        assert!(Secret::read(Path::new("/nowhere/secret")).unwrap_err().contains("No such file"));
+        assert_eq!(Secret::read(file.path()).unwrap_err().problem(), "more than 4096 bytes");
+        assert!(Secret::read(Path::new("/nowhere/secret")).unwrap_err().to_string().contains("No such file"));
     }
 }

@@ -23,11 +23,11 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
-use weir_lifecycle::on_own_thread;
 use weir_tls::Tls;
 use weir_tls::backoff::{doubled, jittered};
 use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, USER_AGENT as WEIR};
+use weir_tls::files::{self, OneAtATime};
 
 use super::alert::Alert;
 use super::message;
@@ -116,6 +116,7 @@ impl Webhook {
         let sending = Sender {
             deliveries: deliveries.clone(),
             secret: Mutex::new(secret),
+            gate: OneAtATime::default(),
             complaint: Mutex::new(Complaint::new(COMPLAIN_EVERY)),
         };
         (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
@@ -249,6 +250,7 @@ struct Sender {
     deliveries: Arc<Deliveries>,
     /// The last readable secret.
     secret: Mutex<Secret>,
+    gate: OneAtATime,
     complaint: Mutex<Complaint>,
 }
 
@@ -333,11 +335,10 @@ impl Sender {
     /// The secret in the file, or the last good one.
     async fn secret(&self, options: &Options) -> Secret {
         let path = options.secret_file.clone();
-        match on_own_thread(move || Secret::read(&path)).await {
+        match files::off_the_runtime(&self.gate, move || Secret::read(&path)).await {
             Ok(secret) => *self.secret.lock() = secret,
             Err(reason) => {
-                let file = options.secret_file.display();
-                tracing::warn!(%file, reason, "the secret of the webhook cannot be read; the last one stays in use");
+                tracing::warn!(reason, "the secret of the webhook cannot be read; the last one stays in use");
             }
         }
         self.secret.lock().clone()

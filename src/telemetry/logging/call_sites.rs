@@ -15,7 +15,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 pub const LINES_MAX: u64 = 100;
-/// The target of lines that say which limits an operator has changed. They tell who did what, so none may be left out.
+/// The target of lines about what an operator changed or can see, and about changes that may be lost. `log.level` drops none
+/// of them either.
 pub const AUDIT: &str = "weir_audit";
 /// The length of a period. The first begins with the process.
 pub const PERIOD: Duration = Duration::from_secs(10);

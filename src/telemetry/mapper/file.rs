@@ -20,6 +20,7 @@ const YAML: Options = Options {
     is_compatible: false,
     joined_key: "",
     written_max: VALUES_MAX as usize,
+    flow_marks_max: VALUES_MAX as usize,
     values_max: VALUES_MAX,
     aliased_bytes_max: 16 << 20,
     depth_max: 16,
@@ -357,7 +358,7 @@ mod tests {
         assert!(problem(&bomb).contains(": more than 200000 values"));
         let long = format!("a: &a {}\nb: [{}]", "x".repeat(500_000), "*a,".repeat(100));
         assert!(
-            problem(&long).contains(": aliases expand to more than 16 MiB of text"),
+            problem(&long).contains(": aliases expand to more than 16777216 bytes"),
             "aliases count with their texts"
         );
         assert!(problem(&"[".repeat(YAML.depth_max + 1)).contains(": nested deeper than 16 "));

@@ -1,17 +1,17 @@
-//! Requests by the domains in force, and descriptors that met no rule.
+//! Requests and holds by the domains in force, and descriptors that met no rule.
 //!
 //! Each runtime adds to its own lane, so that cores that serve the same domain do not slow each other down. Not here:
 //! requests of unknown domains (latency.rs counts them by result).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use weir_engine::PolicySet;
-use weir_engine::observer::DecisionResult;
+use weir_engine::observer::{DecisionResult, HoldHits, HoldResult};
 
 use super::families::{Source, Value, Visitor};
 use super::listed::{Listed, ListedFamily};
-use super::table::{REQUESTS_TOTAL, UNMATCHED};
+use super::table::{HOLD_HITS, HOLDS, REQUESTS_TOTAL, UNMATCHED};
 
 /// The label `domain` of unknown domains, and of requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
@@ -30,6 +30,16 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
+    /// Without lanes, because a hold costs more than a shared counter. None if the domain never had holds.
+    holds: OnceLock<Box<Holds>>,
+}
+
+#[derive(Debug, Default)]
+struct Holds {
+    /// By [`HoldResult::ALL`].
+    results: [AtomicU64; HoldResult::ALL.len()],
+    /// By [`HoldHits::ALL`].
+    hits: [AtomicU64; HoldHits::ALL.len()],
 }
 
 /// The name of a result, and its counter in a lane.
@@ -41,7 +51,15 @@ const RESULTS: [Counted; 3] =
 
 impl DomainCounts {
     fn new(lanes: usize) -> Self {
-        Self { lanes: (0..lanes).map(|_| Lane::default()).collect() }
+        Self { lanes: (0..lanes).map(|_| Lane::default()).collect(), holds: OnceLock::new() }
+    }
+
+    pub(super) fn add_holds(&self, result: HoldResult, count: u64) {
+        self.holds.get_or_init(Box::default).results[result as usize].fetch_add(count, Relaxed);
+    }
+
+    pub(super) fn add_hold_hits(&self, kind: HoldHits, hits: u64) {
+        self.holds.get_or_init(Box::default).hits[kind as usize].fetch_add(hits, Relaxed);
     }
 
     pub(super) fn add(&self, lane: usize, result: DecisionResult, unmatched: u32) {
@@ -84,7 +102,10 @@ impl Domains {
             let known = before.binary_search_by(|(name, _)| (**name).cmp(&*domain.name));
             known.map_or_else(|_| Arc::new(DomainCounts::new(self.lanes)), |at| before[at].1.clone())
         });
-        let counts: Box<[_]> = counts.collect();
+        let counts: Box<[Arc<DomainCounts>]> = counts.collect();
+        for (_, counts) in domains.iter().zip(&counts).filter(|(domain, _)| domain.has_holds) {
+            counts.holds.get_or_init(Box::default);
+        }
         let names = domains.iter().map(|domain| Arc::<str>::from(&*domain.name));
         let mut named: Vec<_> = names.zip(counts.iter().cloned()).collect();
         named.sort_unstable_by(|one, other| one.0.cmp(&other.0));
@@ -142,4 +163,27 @@ pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl 
         None => to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors)),
     };
     ListedFamily::new(UNMATCHED, domains.named.clone(), show)
+}
+
+/// The holds of the domains that have or had some.
+pub(super) fn holds_of_domains(domains: &Domains) -> impl Source + use<> {
+    let show = |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| {
+        let Some((domain, counts)) = entry else { return };
+        let Some(holds) = counts.holds.get() else { return };
+        for (result, count) in HoldResult::NAMES.into_iter().zip(&holds.results) {
+            to.series(&[("domain", domain), ("result", result)], Value::Count(count.load(Relaxed)));
+        }
+    };
+    ListedFamily::new(HOLDS, domains.named.clone(), show)
+}
+
+pub(super) fn hold_hits_of_domains(domains: &Domains) -> impl Source + use<> {
+    let show = |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| {
+        let Some((domain, counts)) = entry else { return };
+        let Some(holds) = counts.holds.get() else { return };
+        for (kind, hits) in HoldHits::NAMES.into_iter().zip(&holds.hits) {
+            to.series(&[("domain", domain), ("kind", kind)], Value::Count(hits.load(Relaxed)));
+        }
+    };
+    ListedFamily::new(HOLD_HITS, domains.named.clone(), show)
 }

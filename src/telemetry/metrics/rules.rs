@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_engine::arith::Fraction;
-use weir_engine::observer::{Charged, Crossed, DecisionResult, LimitOf, Tally};
+use weir_engine::observer::{Charged, Crossed, DecisionResult, HoldHits, HoldResult, LimitOf, Tally};
 use weir_engine::policy::Domain;
 use weir_engine::{PolicySet, Rule, Shares};
 
@@ -165,6 +165,18 @@ impl Tally for RuleTally {
     fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
         if let Some(counts) = self.domains.get(domain.id as usize) {
             counts.add(lane, result, unmatched);
+        }
+    }
+
+    fn holds(&self, domain: &Domain, result: HoldResult, count: u64) {
+        if let Some(counts) = self.domains.get(domain.id as usize) {
+            counts.add_holds(result, count);
+        }
+    }
+
+    fn hold_hits(&self, domain: &Domain, kind: HoldHits, hits: u64) {
+        if let Some(counts) = self.domains.get(domain.id as usize) {
+            counts.add_hold_hits(kind, hits);
         }
     }
 

@@ -82,6 +82,8 @@ pub const SECTIONS: [Section; 14] = [
 
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
+pub const HOLDS: &str = "weir_holds_total";
+pub const HOLD_HITS: &str = "weir_hold_hits_total";
 pub const ALERTS: &str = "weir_alerts_total";
 pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
 pub const STORE_DURATION: &str = "weir_store_duration_seconds";
@@ -128,6 +130,11 @@ const LIMITS: Section = Section {
             .more("Of a charge that crosses the limit: the part between that ratio and the limit."),
         counter("weir_shadow_hits_total", &["domain", "limit", "rule"], "hits")
             .help("Hits that a limit in shadow mode, or with `shadow: true`, would have denied."),
+        counter("weir_unknown_limit_fields_total", &["source"], "messages")
+            .help("Messages with limits that have a field that weir does not know, by source.")
+            .more("weir ignores such a field, so the limit may mean something else to its sender: install a newer weir. `source`: `grpc` for \
+                   requests with a limit, `xds` for descriptors and limits of the control plane. The log has the number of a field, at \
+                   most once a minute."),
     ],
 };
 
@@ -139,6 +146,10 @@ const ALERTS_SECTION: Section = Section {
             .help("Crossings of a share of a limit by a key in a window, on this replica.")
             .more("`share` is in percent. The sum over all replicas counts each crossing once, but for the \
                    [cases in which two replicas report it](semantics.md#alerts-al). `metrics.per_rule: off` leaves it out."),
+        counter("weir_alert_lost_answers_total", &[], "charges")
+            .help("Charges of limits with alerts whose answer was lost.")
+            .more("Redis did not answer in time, or the caller went away. A share that such a charge crossed may \
+                   [never be reported](semantics.md#alerts-al) in this window."),
         counter("weir_alerts_dropped_total", &[], "alerts")
             .help("Alerts that were counted and neither logged nor sent, because too many waited.")
             .more("At most 1,024 wait. Only simultaneous crossings of very many keys reach this."),
@@ -175,16 +186,18 @@ const STORES: Section = Section {
             .help("Requests over several stores or slots that took charges back, by confirmation in time.")
             .more("They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: a \
                    charge may then remain, which can only admit less."),
-        counter("weir_holds_total", &["result"], "holds")
-            .help("Holds, by result.")
-            .more("`opened`: an admitted request charged its estimate. `settled`: a settle has charged what was used instead. `lost`: a settle \
-                   failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
+        counter(HOLDS, &["domain", "result"], "holds")
+            .help("Holds, by domain and result.")
+            .more("Of the domains with holds. `opened`: an admitted request charged its estimate. `settled`: a settle has charged what was \
+                   used instead. `late`: the settle came after the window of the hold had ended, and gave nothing back. `again`: the store had \
+                   fewer hits than the settle had to give back; the hold was settled before, or Redis has lost its state. A second settle \
+                   that finds enough hits of others takes them and counts as `settled`: weir keeps no receipts. `lost`: a settle failed, or named a hold of another process or of a key that it does not meet; the estimate stays charged. `reported`: \
                    settles without a receipt, such as those of denied requests. [Opened less settled](semantics.md#holds-hd) are holds \
-                   whose settle has not come."),
-        counter("weir_hold_hits_total", &["kind"], "hits")
+                   whose settle has not come in time."),
+        counter(HOLD_HITS, &["domain", "kind"], "hits")
             .help("Hits that holds charged or gave back.")
-            .more("`held` were charged when holds were opened, `given_back` were not used, and `excess` were used beyond what was held. \
-                   `weir_hits_total` has the first and the last."),
+            .more("`held` were charged when holds were opened, `given_back` were taken out of the states by settles, and `excess` were used \
+                   beyond what was held. `weir_hits_total` has the first and the last."),
         counter("weir_leases_total", &["result"], "calls")
             .help("Calls to the store that charge hits of a hot key ahead, by result.")
             .more("Of limits with a [`lease`](policies.md#leases). `result` is `taken`; `denied`, if they did not fit; or `failed`, if the store \
@@ -203,6 +216,11 @@ const STORES: Section = Section {
         gauge("weir_rows_known", &[], "rows")
             .help("Rows in the cache of this process, including absent ones.")
             .more("With Redis a [bounded cache](bounds.md); with the memory store all rows."),
+        gauge("weir_rows_stored", &["store"], "rows")
+            .help("Rows of customers in a store.")
+            .more("`store`: `memory` for this process, with the rows of files, or `redis`. While policies have rows, weir looks at 1,000 keys of \
+                   Redis a second, and sets the number when it has looked at all. Until then the series is absent; it stays absent if the ACL \
+                   user of Redis has no `+scan`. [Alert when it falls by half](operations.md#weirrowslost)."),
         counter("weir_deny_cache_hits_total", &[], "requests")
             .help("Requests that the cache of denials denied, without a store call.")
             .more("With a cache of denials only."),

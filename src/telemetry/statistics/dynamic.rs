@@ -1,6 +1,8 @@
 //! Counters whose names come from requests. Their number is bounded, and a lookup rarely waits for other cores.
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -38,13 +40,15 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Dynamic<V> {
     parts: [Mutex<HashMap<Arc<str>, V>>; PARTS],
-    /// A random seed, so that no caller can target a part.
+    /// The names in order, for readers. Requests lock it only to add a name, while a part is locked.
+    names: Mutex<BTreeSet<Arc<str>>>,
+    /// With a random seed: callers cannot compute which names share a part.
     hasher: DefaultHashBuilder,
 }
 
 impl<V> Default for Dynamic<V> {
     fn default() -> Self {
-        Self { parts: Default::default(), hasher: DefaultHashBuilder::default() }
+        Self { parts: Default::default(), names: Mutex::default(), hasher: DefaultHashBuilder::default() }
     }
 }
 
@@ -55,9 +59,7 @@ impl<V: Default> Dynamic<V> {
         if name.len() > NAME_BYTES_MAX {
             return false;
         }
-        let hash = self.hasher.hash_one(name);
-        #[expect(clippy::cast_possible_truncation, reason = "a remainder below the number of parts")]
-        let mut part = self.parts[(hash % PARTS as u64) as usize].lock();
+        let mut part = self.part(name).lock();
         if let Some(value) = part.get(name) {
             count(value);
             return true;
@@ -65,16 +67,26 @@ impl<V: Default> Dynamic<V> {
         if !room.take() {
             return false;
         }
-        count(part.entry(name.into()).or_default());
+        let name: Arc<str> = name.into();
+        self.names.lock().insert(name.clone());
+        count(part.entry(name).or_default());
         true
     }
 
-    /// Passes every name and its number to `see`. No part is locked while `see` runs, so requests can count meanwhile.
-    pub(super) fn visit<T>(&self, read: impl Fn(&V) -> T, mut see: impl FnMut(&str, T)) {
-        for part in &self.parts {
-            let all: Vec<(Arc<str>, T)> = part.lock().iter().map(|(name, value)| (name.clone(), read(value))).collect();
-            all.into_iter().for_each(|(name, value)| see(&name, value));
-        }
+    fn part(&self, name: &str) -> &Mutex<HashMap<Arc<str>, V>> {
+        let hash = self.hasher.hash_one(name);
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder below the number of parts")]
+        &self.parts[(hash % PARTS as u64) as usize]
+    }
+
+    /// At most `max` names after this one, in order.
+    pub(super) fn names_after(&self, last: Bound<&str>, max: usize) -> Vec<Arc<str>> {
+        self.names.lock().range::<str, _>((last, Bound::Unbounded)).take(max).cloned().collect()
+    }
+
+    /// The number of this name. None if there is no such name.
+    pub(super) fn read<T>(&self, name: &str, read: impl FnOnce(&V) -> T) -> Option<T> {
+        self.part(name).lock().get(name).map(read)
     }
 }
 
@@ -97,17 +109,13 @@ mod tests {
         assert!(other.count(b"a", &room, |_| {}), "another kind, the same room");
         assert!(!add("c"));
         assert!(add("b"), "a name that is known needs no room");
-        let mut seen = Vec::new();
-        // `see` may itself count for a name.
-        names.visit(
-            |count| count.load(Relaxed),
-            |name, count| {
-                add(name);
-                seen.push((name.to_owned(), count));
-            },
+        let read = |name: &str| names.read(name, |count| count.load(Relaxed));
+        assert_eq!(["a", "b", "c"].map(read), [Some(2), Some(2), None]);
+        let after = |last, max| names.names_after(last, max).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            (after(Bound::Unbounded, 1), after(Bound::Excluded("a"), 9)),
+            (vec!["a".to_owned()], vec!["b".to_owned()])
         );
-        seen.sort();
-        assert_eq!(seen, [("a".to_owned(), 2), ("b".to_owned(), 2)]);
         assert_eq!(room.taken(), 3);
     }
 

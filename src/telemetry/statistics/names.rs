@@ -20,7 +20,10 @@ pub(super) struct Naming {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
     Policy(Box<str>),
+    /// By `value_to_metric`: an empty value leaves only the key.
     Request,
+    /// By `detailed_metric`: an empty value leaves the key and `_`, as in envoyproxy/ratelimit.
+    Detailed,
 }
 
 impl Naming {
@@ -29,7 +32,7 @@ impl Naming {
         let levels = rule.levels.iter().map(|level| {
             // Values that share a state share their counters too.
             if (detailed || level.value_to_metric) && !level.share_threshold {
-                return Level::Request;
+                return if detailed { Level::Detailed } else { Level::Request };
             }
             let mut part = level.key.to_string();
             if let Some(value) = &level.value {
@@ -42,7 +45,7 @@ impl Naming {
     }
 
     pub(super) fn is_by_request(&self) -> bool {
-        self.levels.contains(&Level::Request)
+        self.levels.iter().any(|level| matches!(level, Level::Request | Level::Detailed))
     }
 
     pub(super) fn write(&self, entries: &[Entry<'_>], name: &mut Buffer) {
@@ -52,7 +55,12 @@ impl Naming {
             match (level, entries.get(i)) {
                 (Level::Policy(part), _) => name.extend_from_slice(part.as_bytes()),
                 (Level::Request, Some(entry)) => write_entry(entry, name),
-                (Level::Request, None) => {}
+                (Level::Detailed, Some(Entry { key, value })) => {
+                    name.extend_from_slice(key.as_bytes());
+                    name.push(b'_');
+                    name.extend_from_slice(value.as_bytes());
+                }
+                (Level::Request | Level::Detailed, None) => {}
             }
         }
         clean(name);
@@ -200,6 +208,9 @@ mod tests {
             (vec![valued(shared(level("doc", "d*")))], &["d1"], "doc_d*", "doc_d*"),
             (vec![level("raw", "r*")], &["r1"], "raw_r*", "raw_r*"),
             (vec![detailed(level("ip", ""))], &["10.0.0.1:80"], "ip_10_0_0_1_80", "ip"),
+            (vec![detailed(level("ip", ""))], &[""], "ip_", "ip"),
+            (vec![level("ip", ""), detailed(level("path", ""))], &["", "/a"], "ip_.path_/a", "ip.path"),
+            (vec![valued(level("ip", ""))], &[""], "ip", "ip"),
         ] {
             let expected = (format!("shop.{by_request}"), format!("shop.{by_policy}"));
             assert_eq!(named(levels, values), expected);

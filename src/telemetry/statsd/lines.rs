@@ -2,13 +2,17 @@
 //!
 //! Not here: the connection (statsd.rs), and the numbers (statistics.rs).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use regex::Regex;
 
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
-use crate::statistics::Kind;
+use crate::statistics::{Kind, StatisticsCursor};
+
+/// How many bytes of packets are made in one go.
+const STEP_BYTES: usize = 256 * 1_024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -40,13 +44,37 @@ pub(super) struct Lines {
     format: Format,
     tags: Vec<(String, String)>,
     mogrifiers: Vec<Mogrifier>,
-    /// The value of each counter in its last line.
-    made: HashMap<Box<str>, u64>,
+    packet_bytes: usize,
+    /// The counters of which lines were made.
+    made: HashMap<Box<str>, Made>,
     times: TimesSeen,
+    /// How many flushes have begun.
+    flushes: u64,
+}
+
+/// The value of a counter in its last line, and the last flush that had the counter.
+struct Made {
+    value: u64,
+    flush: u64,
+}
+
+/// One flush: the changed statistics in packets, made in steps.
+pub(super) struct Flush {
+    lines: Lines,
+    metrics: Arc<Metrics>,
+    cursor: StatisticsCursor,
+    packets: VecDeque<Packet>,
+    has_ended: bool,
 }
 
 impl Lines {
-    pub(super) fn new(format: Format, mut tags: Vec<(String, String)>, mogrifiers: Vec<Mogrifier>) -> Self {
+    /// Makes packets of at most `packet_bytes` each, unless a line is longer.
+    pub(super) fn new(
+        format: Format,
+        mut tags: Vec<(String, String)>,
+        mogrifiers: Vec<Mogrifier>,
+        packet_bytes: usize,
+    ) -> Self {
         tags.sort_unstable();
         if format == Format::Statsd {
             // These characters would end the name, or look like a part of it.
@@ -54,43 +82,91 @@ impl Lines {
                 *value = value.replace(['.', ':', '|'], "_");
             }
         }
-        Self { format, tags, mogrifiers, made: HashMap::new(), times: TimesSeen::default() }
+        let (made, times) = (HashMap::new(), TimesSeen::default());
+        Self { format, tags, mogrifiers, packet_bytes, made, times, flushes: 0 }
     }
 
-    /// The changed statistics, in packets of at most `packet_bytes` each, unless a line is longer.
-    pub(super) fn make(&mut self, metrics: &Metrics, packet_bytes: usize) -> Vec<Packet> {
-        let mut packets = Packets { packets: Vec::new(), packet_bytes };
-        let made = &mut self.made;
-        let (format, tags, mogrifiers) = (self.format, &self.tags[..], &self.mogrifiers[..]);
-        metrics.statistics().visit(|name, kind, value| {
-            let value = match kind {
-                Kind::Gauge => value,
-                Kind::Counter => match made.get_mut(name) {
-                    Some(before) => value.wrapping_sub(std::mem::replace(before, value)),
-                    None if value == 0 => 0,
-                    None => {
-                        made.insert(name.into(), value);
-                        value
-                    }
-                },
-            };
-            if kind == Kind::Counter && value == 0 {
-                return;
+    /// Begins a flush.
+    pub(super) fn flush(mut self, metrics: Arc<Metrics>) -> Flush {
+        self.flushes += 1;
+        let (cursor, packets) = (StatisticsCursor::default(), VecDeque::new());
+        Flush { lines: self, metrics, cursor, packets, has_ended: false }
+    }
+
+    /// By how much a counter has grown since its last line. One that has fallen began again at 0: weir forgot it, and its name
+    /// came back.
+    fn growth(&mut self, name: &str, value: u64) -> u64 {
+        let flush = self.flushes;
+        match self.made.get_mut(name) {
+            Some(made) => {
+                let before = std::mem::replace(made, Made { value, flush }).value;
+                value.checked_sub(before).unwrap_or(value)
             }
-            let sign = if kind == Kind::Counter { 'c' } else { 'g' };
-            packets.add(line(format, tags, mogrifiers, name, &format!("{value}|{sign}")));
+            None if value == 0 => 0,
+            None => {
+                self.made.insert(name.into(), Made { value, flush });
+                value
+            }
+        }
+    }
+
+    fn add(&self, packets: &mut VecDeque<Packet>, name: &str, value: &str) {
+        let line = line(self.format, &self.tags, &self.mogrifiers, name, value);
+        match packets.back_mut().filter(|packet| packet.text.len() + line.len() <= self.packet_bytes) {
+            Some(packet) => {
+                packet.text.push_str(&line);
+                packet.lines += 1;
+            }
+            None => packets.push_back(Packet { text: line, lines: 1 }),
+        }
+    }
+}
+
+impl Flush {
+    /// The next packets, about [`STEP_BYTES`] of them. Empty at the end.
+    pub(super) fn next(&mut self) -> Vec<Packet> {
+        // The last packet is not full, unless it is the last of the flush.
+        while !self.has_ended
+            && self.packets.iter().rev().skip(1).map(|packet| packet.text.len()).sum::<usize>() < STEP_BYTES
+        {
+            self.step();
+        }
+        let complete = if self.has_ended { self.packets.len() } else { self.packets.len() - 1 };
+        self.packets.drain(..complete).collect()
+    }
+
+    fn step(&mut self) {
+        let Self { lines, metrics, cursor, packets, .. } = self;
+        let is_more = metrics.statistics().advance(cursor, |name, kind, value| match kind {
+            Kind::Gauge => lines.add(packets, name, &format!("{value}|g")),
+            Kind::Counter => match lines.growth(name, value) {
+                0 => {}
+                growth => lines.add(packets, name, &format!("{growth}|c")),
+            },
         });
+        if is_more {
+            return;
+        }
+        self.has_ended = true;
         let mut times = Vec::new();
-        let came = metrics.times_since(&mut self.times, |us| times.push(us));
+        let came = metrics.times_since(&mut lines.times, |us| times.push(us));
         let rate = sample_rate(times.len(), came);
         for us in times {
             let value = match us % 1_000 {
                 0 => format!("{}|ms{rate}", us / 1_000),
                 rest => format!("{}.{rest:03}000|ms{rate}", us / 1_000),
             };
-            packets.add(line(format, tags, mogrifiers, RESPONSE_TIME, &value));
+            lines.add(packets, RESPONSE_TIME, &value);
         }
-        packets.packets
+        // Counters that are gone.
+        let flush = lines.flushes;
+        lines.made.retain(|_, made| made.flush == flush);
+    }
+
+    /// Ends the flush. Returns how many lines were made and not taken. Counters without a line keep their growth for the next
+    /// flush.
+    pub(super) fn end(self) -> (Lines, u64) {
+        (self.lines, self.packets.iter().map(|packet| packet.lines).sum())
     }
 }
 
@@ -148,40 +224,43 @@ fn fill(template: &str, captures: &regex::Captures<'_>) -> String {
     text
 }
 
-struct Packets {
-    packets: Vec<Packet>,
-    packet_bytes: usize,
-}
-
-impl Packets {
-    fn add(&mut self, line: String) {
-        match self.packets.last_mut().filter(|packet| packet.text.len() + line.len() <= self.packet_bytes) {
-            Some(packet) => {
-                packet.text.push_str(&line);
-                packet.lines += 1;
-            }
-            None => self.packets.push(Packet { text: line, lines: 1 }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::time::Duration;
 
     use weir_engine::observer::DecisionResult;
 
     use super::*;
+    use crate::counts::{Counts, SplitHits};
     use crate::metrics::Options;
 
     fn metrics() -> Arc<Metrics> {
         Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }))
     }
 
+    /// All packets of one flush.
+    fn flush(lines: Lines, metrics: &Arc<Metrics>) -> (Lines, Vec<Packet>) {
+        let mut flush = lines.flush(metrics.clone());
+        let mut packets = Vec::new();
+        loop {
+            let next = flush.next();
+            if next.is_empty() {
+                break;
+            }
+            packets.extend(next);
+        }
+        let (lines, left) = flush.end();
+        assert_eq!(left, 0);
+        (lines, packets)
+    }
+
     fn text(packets: &[Packet]) -> String {
         packets.iter().map(|packet| packet.text.as_str()).collect()
+    }
+
+    fn plain() -> Lines {
+        Lines::new(Format::Statsd, Vec::new(), Vec::new(), 1_000)
     }
 
     #[test]
@@ -191,11 +270,66 @@ mod tests {
         let of = count.clone();
         metrics.statistics().add("a.gauge", Kind::Gauge, || 7);
         metrics.statistics().add("a.counter", Kind::Counter, move || of.load(Relaxed));
-        let mut lines = Lines::new(Format::Statsd, Vec::new(), Vec::new());
-        assert_eq!(text(&lines.make(&metrics, 1_000)), "a.gauge:7|g\na.counter:3|c\n");
-        assert_eq!(text(&lines.make(&metrics, 1_000)), "a.gauge:7|g\n");
+        let mut lines = plain();
+        let mut sent = || {
+            let (next, packets) = flush(std::mem::replace(&mut lines, plain()), &metrics);
+            lines = next;
+            text(&packets)
+        };
+        assert_eq!(sent(), "a.counter:3|c\na.gauge:7|g\n");
+        assert_eq!(sent(), "a.gauge:7|g\n");
         count.store(5, Relaxed);
-        assert_eq!(text(&lines.make(&metrics, 1_000)), "a.gauge:7|g\na.counter:2|c\n");
+        assert_eq!(sent(), "a.counter:2|c\na.gauge:7|g\n");
+    }
+
+    /// Puts one name of a policy in force.
+    fn load(metrics: &Metrics, name: &str, hits: u64) {
+        let counts = Arc::<Counts>::default();
+        counts.add(&SplitHits { hits, ..SplitHits::default() });
+        metrics.statistics().replace(vec![(name.to_owned(), counts)]);
+    }
+
+    /// A name that weir had forgotten and that came back was sent as `name:18446744073709551615|c`.
+    #[test]
+    fn a_counter_that_begins_again_is_never_sent_as_less_than_0() {
+        let metrics = Arc::new(Metrics::new(Options { statsd: true, dynamic_series: 0, ..Options::default() }));
+        let line = |hits: u64| format!("ratelimit.service.rate_limit.shop.user.total_hits:{hits}|c\n");
+        load(&metrics, "shop.user", 3);
+        let (lines, packets) = flush(plain(), &metrics);
+        assert_eq!(text(&packets), line(3));
+        // Gone and back between two flushes.
+        load(&metrics, "shop.other", 0);
+        load(&metrics, "shop.user", 1);
+        let (lines, packets) = flush(lines, &metrics);
+        assert_eq!(text(&packets), line(1));
+        // Gone in one flush, and back in the next.
+        load(&metrics, "shop.other", 0);
+        let (lines, packets) = flush(lines, &metrics);
+        assert_eq!(text(&packets), "");
+        assert!(lines.made.is_empty(), "what is gone is forgotten");
+        load(&metrics, "shop.user", 5);
+        assert_eq!(text(&flush(lines, &metrics).1), line(5));
+    }
+
+    /// A connection broke in the middle of many lines.
+    #[test]
+    fn counters_of_which_no_line_was_made_keep_their_growth() {
+        let metrics = metrics();
+        let count = |number| {
+            let counts = Arc::<Counts>::default();
+            counts.add(&SplitHits { hits: 1, ..SplitHits::default() });
+            (format!("shop.user_{number}"), counts)
+        };
+        metrics.statistics().replace((0..20_000).map(count).collect());
+        let lines_of = |packets: &[Packet]| packets.iter().map(|packet| packet.lines).sum::<u64>();
+        let mut begun = plain().flush(metrics.clone());
+        let first = begun.next();
+        let bytes: usize = first.iter().map(|packet| packet.text.len()).sum();
+        assert!((STEP_BYTES..2 * STEP_BYTES).contains(&bytes), "{bytes} bytes in one step");
+        let (lines, left) = begun.end();
+        let (lines, rest) = flush(lines, &metrics);
+        assert_eq!(lines_of(&first) + left + lines_of(&rest), 20_000);
+        assert_eq!(text(&flush(lines, &metrics).1), "");
     }
 
     #[test]
@@ -205,20 +339,19 @@ mod tests {
         for us in [2_000, 345, 1_000_007] {
             observer.decided(DecisionResult::Ok, &|| Duration::from_micros(us));
         }
-        let mut lines = Lines::new(Format::Statsd, Vec::new(), Vec::new());
         let name = "ratelimit_server.ShouldRateLimit";
         let expected = format!(
             "{name}.total_requests:3|c\n{name}.response_time:2|ms\n{name}.response_time:0.345000|ms\n\
              {name}.response_time:1000.007000|ms\n"
         );
-        assert_eq!(text(&lines.make(&metrics, 1_000)), expected);
+        assert_eq!(text(&flush(plain(), &metrics).1), expected);
         assert_eq!(sample_rate(1_024, 10_240), "|@0.100000");
     }
 
     #[test]
     fn tags_stand_in_the_name_or_behind_the_value() {
         let tags = || vec![("zone".to_owned(), "a.b:c".to_owned()), ("build".to_owned(), "7".to_owned())];
-        let plain = Lines::new(Format::Statsd, tags(), Vec::new());
+        let plain = Lines::new(Format::Statsd, tags(), Vec::new(), 1_000);
         let line_of = |lines: &Lines, name: &str| line(lines.format, &lines.tags, &lines.mogrifiers, name, "1|c");
         assert_eq!(line_of(&plain, "a.b"), "a.b.__build=7.__zone=a_b_c:1|c\n");
         let mogrifier = Mogrifier {
@@ -226,13 +359,13 @@ mod tests {
             name: "ratelimit.$3".to_owned(),
             tags: vec![("domain".to_owned(), "$1".to_owned()), ("key".to_owned(), "k-$2$9".to_owned())],
         };
-        let dog = Lines::new(Format::DogStatsd, tags(), vec![mogrifier]);
+        let dog = Lines::new(Format::DogStatsd, tags(), vec![mogrifier], 1_000);
         assert_eq!(
             line_of(&dog, "ratelimit.service.rate_limit.shop.user_a.over_limit"),
             "ratelimit.over_limit:1|c|#build:7,zone:a.b:c,domain:shop,key:k-user_a\n"
         );
         assert_eq!(line_of(&dog, "a.b"), "a.b:1|c|#build:7,zone:a.b:c\n");
-        let bare = Lines::new(Format::DogStatsd, Vec::new(), Vec::new());
+        let bare = Lines::new(Format::DogStatsd, Vec::new(), Vec::new(), 1_000);
         assert_eq!(line_of(&bare, "a.b"), "a.b:1|c\n");
     }
 
@@ -242,8 +375,7 @@ mod tests {
         for name in ["aaaa", "bbbb", "cccc", "dddddddddddddddddddd"] {
             metrics.statistics().add(name, Kind::Gauge, || 1);
         }
-        let mut lines = Lines::new(Format::Statsd, Vec::new(), Vec::new());
-        let packets = lines.make(&metrics, 20);
+        let packets = flush(Lines::new(Format::Statsd, Vec::new(), Vec::new(), 20), &metrics).1;
         let shown: Vec<(&str, u64)> = packets.iter().map(|packet| (packet.text.as_str(), packet.lines)).collect();
         assert_eq!(
             shown,

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
-use weir_engine::{Hits, Micros, Operation, Unit};
+use weir_engine::{Hits, Micros, Operation, Unit, Window};
 
 use super::filter::word;
 use super::values::{Named, TapValues};
@@ -95,7 +95,7 @@ impl Record {
         DescriptorLine {
             entries: entries.collect(),
             hits: hits_of(is).filter(|own| *own != hits),
-            limit: is.limit.map(|(requests, unit)| Limit { requests, unit: Unit::name(unit) }),
+            limit: is.limit.and_then(|(requests, window)| Limit::of(requests, window)),
             refund: matches!(is.operation, Operation::Refund(_)),
             look: is.operation == Operation::Peek && !is.settles,
             settle: is.settles,
@@ -193,6 +193,17 @@ struct DescriptorLine<'a> {
 struct Limit {
     requests: u32,
     unit: &'static str,
+    /// How many units the window has. Absent: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit_multiplier: Option<u32>,
+}
+
+impl Limit {
+    /// Every window of a request is of whole units.
+    fn of(requests: u32, window: Window) -> Option<Self> {
+        let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
+        Some(Self { requests, unit: unit.name(), unit_multiplier: (count > 1).then_some(count) })
+    }
 }
 
 const fn is_zero(number: &u64) -> bool {

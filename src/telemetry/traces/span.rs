@@ -24,8 +24,14 @@ const CALLS_MAX: usize = 32;
 const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The attributes of the results of holds, and of the hits that they moved. [hd-8]
-const HOLDS: [&str; HoldResult::NAMES.len()] =
-    ["weir.holds_opened", "weir.holds_settled", "weir.holds_reported", "weir.holds_lost"];
+const HOLDS: [&str; HoldResult::NAMES.len()] = [
+    "weir.holds_opened",
+    "weir.holds_settled",
+    "weir.holds_late",
+    "weir.holds_again",
+    "weir.holds_reported",
+    "weir.holds_lost",
+];
 const HOLD_HITS: [&str; HoldHits::NAMES.len()] = ["weir.hits_held", "weir.hits_given_back", "weir.hits_excess"];
 
 /// The limiter's reports about a decision so far.

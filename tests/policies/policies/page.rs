@@ -13,7 +13,8 @@ use weir_engine::automaton::{PATTERNS_MAX, REGEX_BYTES_MAX};
 use weir_engine::decision::decide;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
-use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, Role, State, Unit};
+use weir_engine::wildcards::{INNER_MAX, STEPS_MAX};
+use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, State, Unit};
 use weir_policies::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, Kind, LEVELS_MAX,
     NAME_BYTES_MAX, NODES_MAX, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX,
@@ -192,13 +193,15 @@ fn the_page_lists_the_short_words_for_units() {
 fn the_page_tells_the_bounds_of_the_code() {
     let days = |us: u64| us / (86_400 * SECOND);
     let expected = [
-        ("size of a file", format!("{} MiB", FILE_BYTES_MAX >> 20)),
+        ("size of a file", format!("{} MiB, or less by `policies.file_bytes`", FILE_BYTES_MAX >> 20)),
         ("values in a file, including keys and expanded aliases", NODES_MAX.to_string()),
         ("lists and mappings in each other", DEPTH_MAX.to_string()),
-        ("descriptors in all files", DESCRIPTORS_MAX.to_string()),
+        ("descriptors in all files", format!("{DESCRIPTORS_MAX}, or less by `policies.total_bytes`")),
         ("items of `values` and `cidr` in all files", VALUES_MAX.to_string()),
         ("regular expressions in all files", REGEXES_MAX.to_string()),
         ("wildcards and regular expressions of a key at one level", PATTERNS_MAX.to_string()),
+        ("steps of a value through the wildcards of a key at one level", STEPS_MAX.to_string()),
+        ("texts between stars that end with one another, of a key at one level", INNER_MAX.to_string()),
         ("regular expression", format!("{REGEX_BYTES_MAX} bytes")),
         ("levels of descriptors", LEVELS_MAX.to_string()),
         ("domain", format!("{DOMAIN_BYTES_MAX} bytes")),
@@ -336,10 +339,8 @@ impl Counter {
         let before = self.admitted.len();
         for _ in 0..times {
             let (key, operation) = ("k", Operation::Consume(1));
-            let charge =
-                Charge { key, limit: &self.limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None };
-            let (decision, effects) = decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now).unwrap();
-            self.state = self.limit.kind().apply(self.state.take(), effects[0], None, now).into_state();
+            let charge = Charge::alone(key, &self.limit, operation);
+            let decision = decide(&[charge], &[0], std::slice::from_mut(&mut self.state), Mode::Atomic, now).unwrap();
             if !decision.denied {
                 self.admitted.push(now);
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 use tokio::task::{JoinSet, LocalSet};
-use weir_store::{Store, StoreError};
+use weir_store::{Inspected as _, StoreError};
 
 use crate::support::cluster::{FAILOVER, Plan, RedisCluster};
 use crate::support::clustered::{Load, SHORT, daily, hit, key_in, not_sent, open, plenty, store, used, used_soon};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Operation, Role, Window};
+use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Operation, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis, RedisObserver};
-use weir_store::{Store, StoreError};
+use weir_store::{Deciding as _, Inspected as _, StoreError};
 
 use crate::support::fake_node::{FakeNode, all_slots, bulk};
 use crate::support::wait::PATIENCE;
@@ -35,15 +35,7 @@ fn watched(seeds: &[&FakeNode], observer: Arc<dyn RedisObserver>) -> Redis {
 
 async fn hit(store: &Redis, within: Duration) -> Result<(), StoreError> {
     let limit = Limit::new(10, Window::from_micros(1_000_000).unwrap(), fixed()).unwrap();
-    let charges = [Charge {
-        key: "w1:{shop}",
-        limit: &limit,
-        operation: Operation::Consume(1),
-        group: 0,
-        role: Role::Enforced,
-        owner: 0,
-        bounds: None,
-    }];
+    let charges = [Charge::alone("w1:{shop}", &limit, Operation::Consume(1))];
     store.decide(&charges, Mode::Atomic, Instant::now() + within).get().await.map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! Decisions under rows that share a call: of those under a changed row none is made, and the others are.
 
-use weir_store::{RowChange, RowChanged, RowRead, RowVersion, StoredRow};
+use weir_store::{Deciding as _, Inspected as _, RowChange, RowChanged, RowRead, RowVersion, StoredRow, Texts as _};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_decision_under_a_changed_row_writes_nothing_beside_others() {
     let first = Ok(RowChanged::Written { before: RowRead::Absent });
     assert_eq!(runtime.block_on(store.change_rows(&written, far).get()).unwrap(), [first.clone(), first]);
     let takes = [Operation::Consume(1), Operation::Report(2), Operation::Refund(1), Operation::Peek];
-    for (at, limit) in limits().iter().enumerate().filter(|(_, limit)| limit.requests() > 0 && limit.term.is_none()) {
+    for (at, limit) in limits().iter().enumerate().filter(|(_, limit)| limit.requests() > 0) {
         let keys: Vec<String> = (0..2 * takes.len()).map(|key| format!("{at}.{key}")).collect();
         store.set_now(NOW + 3 * 3_600_000_000);
         hit_all(&runtime, &store, &keys, limit).into_iter().for_each(|decision| assert!(!decision.unwrap().denied));

@@ -214,7 +214,11 @@ fn play_once(case: &Case, sink: Sink, store: &Environment) -> String {
             .with("STATSD_PORT", &statsd.port().to_string())
             .with("STATS_FLUSH_INTERVAL", "5ms"),
     };
-    let given = policies.variables().and(store).and(&sends).and(&case.env).with("WEIR__SHUTDOWN__PAUSE", "0s");
+    let mut given = policies.variables().and(store).and(&sends).and(&case.env).with("WEIR__SHUTDOWN__PAUSE", "0s");
+    if case.env.contains_key("LOCAL_CACHE_SIZE_IN_BYTES") {
+        // The recorded cache kept each denial until its window ended.
+        given = given.with("WEIR__DENY_CACHE__MAX_AGE", "60s");
+    }
     let mut weir = match Ratelimit::try_start(&given) {
         Ok(weir) => weir,
         Err(problem) => return problem,

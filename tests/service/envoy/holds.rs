@@ -136,8 +136,10 @@ fn a_stream_settles_in_whichever_way_it_ends() {
     for _ in 0..980 {
         assert!(!rls::admits(&client.ask(request.clone()).expect("an answer")));
     }
-    let results =
-        || ["opened", "settled", "lost"].map(|of| metric(weir.http, &format!("weir_holds_total{{result=\"{of}\"}}")));
+    let results = || {
+        ["opened", "settled", "lost"]
+            .map(|of| metric(weir.http, &format!("weir_holds_total{{domain=\"ai\",result=\"{of}\"}}")))
+    };
     until("every hold to be settled", PATIENCE, || (results() == [Some(6), Some(6), Some(0)]).then_some(()));
     assert_eq!(left(&weir, "eve"), [1_000, PER_MONTH - 9_000]);
     assert_eq!(ask(&envoy, "ann", 1, &[]), Some(200));
@@ -180,7 +182,7 @@ fn holds_of_an_envoy_that_is_killed_stay() {
         until("all streams to run", PATIENCE, || (model.running() == STREAMS).then_some(()));
         envoy.kill();
     });
-    let holds = |of: &str| metric(weir.http, &format!("weir_holds_total{{result=\"{of}\"}}"));
+    let holds = |of: &str| metric(weir.http, &format!("weir_holds_total{{domain=\"ai\",result=\"{of}\"}}"));
     assert_eq!((holds("opened"), holds("settled"), holds("lost")), (Some(STREAMS), Some(0), Some(0)));
     assert_eq!(left(&weir, "ann"), [PER_MINUTE - 50 * STREAMS, PER_MONTH]);
 }

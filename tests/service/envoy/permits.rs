@@ -206,7 +206,7 @@ fn free(weir: SocketAddr) -> usize {
 }
 
 fn holds(weir: &Weir, result: &str) -> u64 {
-    metric(weir.http, &format!("weir_holds_total{{result=\"{result}\"}}")).unwrap_or(0)
+    metric(weir.http, &format!("weir_holds_total{{domain=\"shop\",result=\"{result}\"}}")).unwrap_or(0)
 }
 
 /// A runtime on a thread of its own, for clients and the upstream. It ends when the second part is dropped.
@@ -270,6 +270,50 @@ fn the_upstream_never_has_more_than_the_limit_in_flight() {
     assert_eq!(free(addresses[0]), PERMITS);
 }
 
+/// Opens a request of ann. Its head says how long it takes; without that it lasts as long as its connection.
+async fn begin(envoy: SocketAddr, length: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(envoy).await.expect("a connection");
+    let request = format!("GET / HTTP/1.1\r\nhost: shop\r\nx-user: ann\r\n{length}\r\n");
+    stream.write_all(request.as_bytes()).await.expect("a request");
+    stream
+}
+
+/// [cc-1]
+#[test]
+fn a_backend_that_works_on_after_its_client_has_left_has_more_than_the_limit() {
+    let (redis, policies, (runtime, _end)) = (RedisServer::start(), policy("30s"), runtime());
+    let addresses = [address_of_our_own(16)];
+    let weir = replica(&policies.path(), &redis, addresses[0]);
+    let (upstream, address) = Upstream::start(&runtime);
+    let envoy = Envoy::start_with_permits(&addresses, address);
+    let begin_all = |length: &'static str| {
+        runtime.block_on(async {
+            let mut streams = Vec::new();
+            for _ in 0..PERMITS {
+                streams.push(begin(envoy.ingress, length).await);
+            }
+            streams
+        })
+    };
+    // An hour: this work notices nothing.
+    let working = begin_all("x-ms: 3600000\r\n");
+    until("all requests at the upstream", PATIENCE, || (upstream.now() == PERMITS).then_some(()));
+    assert_eq!(free(addresses[0]), 0);
+    drop(working);
+    until("the receipts of clients that left", PATIENCE, || (free(addresses[0]) == PERMITS).then_some(()));
+    assert_eq!(upstream.now(), PERMITS, "the backend works on without permits");
+
+    let waiting = begin_all("");
+    until("as many again", PATIENCE, || (upstream.now() == 2 * PERMITS).then_some(()));
+    // Work that ends with its connection is over soon after its permit.
+    drop(waiting);
+    until("the work of these to end", PATIENCE, || (upstream.now() == PERMITS).then_some(()));
+    until("their receipts", PATIENCE, || (free(addresses[0]) == PERMITS).then_some(()));
+    assert_eq!((holds(&weir, "settled"), holds(&weir, "lost")), (2 * PERMITS as u64, 0));
+    let most = upstream.counted.lock().most;
+    assert_eq!(most, 2 * PERMITS, "never more than the limit beside work that goes on");
+}
+
 #[test]
 fn permits_of_an_envoy_that_is_killed_are_free_again_after_their_window() {
     const WINDOW: Duration = Duration::from_secs(3);
@@ -282,9 +326,7 @@ fn permits_of_an_envoy_that_is_killed_are_free_again_after_their_window() {
         let (mut streams, mut last_began) = (Vec::new(), Instant::now());
         for _ in 0..PERMITS {
             last_began = Instant::now();
-            let mut stream = TcpStream::connect(envoy.ingress).await.expect("a connection");
-            stream.write_all(b"GET / HTTP/1.1\r\nhost: shop\r\nx-user: ann\r\n\r\n").await.expect("a request");
-            streams.push(stream);
+            streams.push(begin(envoy.ingress, "").await);
         }
         (streams, last_began)
     });

@@ -11,16 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::AsyncReadExt as _;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, ClientConnection};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, HandshakeKind};
 use tonic::transport::Channel;
 
 use crate::support::authority::{Authority, Issued};
 use crate::support::process::{self, PolicyDirectory, Process, Weir, point, serve};
 use crate::support::rls::{admits, ask, request};
-use crate::support::secured::{Address, Connector, config, config_of_pem, handshake};
+use crate::support::secured::{Address, Connector, config, config_of, config_of_pem, handshake};
 use crate::support::wait::{PATIENCE, eventually, until};
 use crate::support::{http, served};
 
@@ -201,6 +203,79 @@ fn clients_need_one_of_the_names() {
         let answer = client(file, names, uris);
         assert!(answer.is_err(), "{file}: {answer:?}");
     }
+}
+
+/// A client whose certificate is valid for a few seconds, and the last of them since 1970.
+fn short_lived(authority: &Authority) -> (Issued, u64) {
+    const VALID_FOR: Duration = Duration::from_secs(4);
+    let end = (SystemTime::now() + VALID_FOR).duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    (authority.client_until("short-lived", end), end)
+}
+
+fn has_passed(second: u64) -> bool {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() > second
+}
+
+/// A client that connected every few seconds with its tickets was served long after its certificate had expired.
+#[test]
+fn a_client_cannot_resume_after_its_certificate_has_expired() {
+    let authority = Authority::new("ours");
+    let ca = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[&ca]);
+    for versions in [&[&TLS13][..], &[&TLS12]] {
+        let (client, end) = short_lived(&authority);
+        let resuming = tls(weir.grpc, config_of(versions, &authority, Some(&client)));
+        let first = admitted(&resuming);
+        assert!(first == Ok(true) || has_passed(end), "{first:?}");
+        until("the client to be refused", PATIENCE, || {
+            let answer = admitted(&resuming);
+            assert!(answer == Ok(true) || has_passed(end), "{answer:?}");
+            answer.is_err().then_some(())
+        });
+    }
+}
+
+#[test]
+fn no_session_is_resumed_where_clients_need_a_certificate() {
+    let authority = Authority::new("ours");
+    let (ours, client) = (authority.server("grpc", &["localhost"]), authority.client("client"));
+    let ca = format!("listen.tls.client_ca_file={}", authority.file().display());
+    for (settings, identity, expected) in
+        [(&[][..], None, HandshakeKind::Resumed), (&[ca.as_str()], Some(&client), HandshakeKind::Full)]
+    {
+        let weir = secured(&policies(), &ours, settings);
+        for versions in [&[&TLS13][..], &[&TLS12]] {
+            let config = config_of(versions, &authority, identity);
+            assert_eq!(admitted(&tls(weir.grpc, config.clone())), Ok(true));
+            let second = runtime().block_on(handshake(weir.grpc, config)).expect("a handshake");
+            assert_eq!(second.get_ref().1.handshake_kind(), Some(expected), "{versions:?}");
+        }
+    }
+}
+
+/// A connection stayed open for as long as its client liked.
+#[test]
+fn a_connection_ends_when_the_certificate_of_its_client_expires() {
+    let authority = Authority::new("ours");
+    let ca = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[&ca]);
+    let (client, end) = short_lived(&authority);
+    runtime().block_on(async {
+        let lasting = tls(weir.grpc, config(&authority, Some(&authority.client("lasting"))));
+        let other = lasting.channel().await.expect("a connection");
+        let mut stream = handshake(weir.grpc, config(&authority, Some(&client))).await.expect("a handshake");
+        let opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        tokio::io::AsyncWriteExt::write_all(&mut stream, opening).await.expect("an open connection");
+        let mut read = Vec::new();
+        let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read)).await;
+        assert!(closed.is_ok(), "the connection is still open");
+        assert!(has_passed(end), "closed before its certificate expired");
+        // The type of a GOAWAY frame, and of its connection the largest stream and NO_ERROR.
+        let goaway = b"\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\0";
+        assert!(read.windows(goaway.len()).any(|part| part == goaway), "{read:x?}");
+        ask_once(&other).await;
+        assert_eq!(lasting.count(), 1, "the connection of another client stays");
+    });
 }
 
 /// Has `directory/tls` point to a new directory with this certificate, as Kubernetes mounts a secret.

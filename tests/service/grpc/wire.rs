@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::r#type::v3 as their_type;
 use envoy_types::pb::google::protobuf as their_google;
 use proptest::collection::{hash_map, vec};
 use proptest::option;
-use proptest::prelude::{Strategy, any, prop_assert_eq, prop_compose, proptest};
+use proptest::prelude::{Strategy, any, prop_assert_eq, prop_assume, prop_compose, proptest};
 use prost::Message;
 use tonic::codegen::{Service, http};
 use tonic::{Request, Response, Status};
@@ -29,7 +29,7 @@ const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRa
 
 /// Makes a request and a response of one definition, from the modules that have its types.
 macro_rules! messages {
-    ($request:ident, $response:ident: $api:ident, $descriptor:ident, $unit:ident, $header:ident, $google:ident) => {
+    ($request:ident, $response:ident: $api:ident, $descriptor:ident, $unit:ident, $header:ident, $google:ident $(, $newer:ident)?) => {
         /// A request with every field set, each to a value of its own.
         fn $request() -> $api::RateLimitRequest {
             use $descriptor::rate_limit_descriptor::{Entry, RateLimitOverride};
@@ -41,7 +41,11 @@ macro_rules! messages {
                             Entry { key: "user".into(), value: "ann".into() },
                             Entry { key: "path".into(), value: "/ü".into() },
                         ],
-                        limit: Some(RateLimitOverride { requests_per_unit: 7, unit: $unit::RateLimitUnit::Day.into() }),
+                        limit: Some(RateLimitOverride {
+                            requests_per_unit: 7,
+                            unit: $unit::RateLimitUnit::Day.into(),
+                            $($newer: None,)?
+                        }),
                         hits_addend: Some($google::UInt64Value { value: u64::MAX }),
                         is_negative_hits: true,
                     },
@@ -73,6 +77,7 @@ macro_rules! messages {
                         requests_per_unit: 11,
                         unit: Unit::Week.into(),
                         name: "weekly".into(),
+                        $($newer: None,)?
                     }),
                     limit_remaining: 12,
                     duration_until_reset: Some(Duration { seconds: 13, nanos: 14 }),
@@ -120,7 +125,8 @@ macro_rules! messages {
     };
 }
 
-messages!(our_request, our_response: ours, ours, ours, ours, pbjson_types);
+// The crate does not have the field of Envoy 1.40 yet.
+messages!(our_request, our_response: ours, ours, ours, ours, pbjson_types, unit_multiplier);
 messages!(their_request, their_response: theirs, their_descriptor, their_type, their_core, their_google);
 
 /// Reads as one type what the other has written.
@@ -244,7 +250,12 @@ prop_compose! {
         use ours::rate_limit_descriptor::{Entry, RateLimitOverride};
         ours::RateLimitDescriptor {
             entries: entries.into_iter().map(|(key, value)| Entry { key, value }).collect(),
-            limit: limit.map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit }),
+            // The crate does not have the multiplier yet.
+            limit: limit.map(|(requests_per_unit, unit)| RateLimitOverride {
+                requests_per_unit,
+                unit,
+                unit_multiplier: None,
+            }),
             hits_addend: hits_addend.map(|value| pbjson_types::UInt64Value { value }),
             is_negative_hits,
         }
@@ -289,7 +300,12 @@ prop_compose! {
         DescriptorStatus {
             code,
             current_limit: current_limit
-                .map(|(requests_per_unit, unit, name)| RateLimit { requests_per_unit, unit, name }),
+                .map(|(requests_per_unit, unit, name)| RateLimit {
+                    requests_per_unit,
+                    unit,
+                    name,
+                    unit_multiplier: None,
+                }),
             limit_remaining,
             duration_until_reset: duration_until_reset
                 .map(|(seconds, nanos)| pbjson_types::Duration { seconds, nanos }),
@@ -346,6 +362,8 @@ proptest! {
     /// A request with one byte changed is taken or refused as the other side does it, and never a panic.
     #[test]
     fn a_damaged_request_is_judged_alike(request in any_request(), at in any::<usize>(), byte in any::<u8>()) {
+        // These bytes begin the field 3, which the crate does not have in a limit.
+        prop_assume!(!(0x18..=0x1f).contains(&byte));
         let mut bytes = request.encode_to_vec();
         bytes.push(0);
         let at = at % bytes.len();

@@ -24,10 +24,12 @@ const GROWTH_KIB_MAX: u64 = 64 * 1_024;
 const CONNECTION_KIB_MAX: u64 = 32;
 /// How much of it may be left when the callers have gone, in KiB.
 const KEPT_KIB_MAX: u64 = 8 * 1_024;
+/// The longest body of a request, and of a change of rows.
+const BODY_BYTES: usize = 4 << 20;
 /// The most connections of a listener.
 const CONNECTIONS_MAX: u64 = 1_024;
 
-fn rules(count: usize) -> String {
+pub(super) fn rules(count: usize) -> String {
     let mut policy = "domain: shop\ndescriptors:\n".to_owned();
     for number in 0..count {
         writeln!(policy, "  - {{key: user, value: u{number}, rate_limit: {{requests_per_unit: 3, unit: hour}}}}")
@@ -105,10 +107,67 @@ fn half_sent_bodies_hold_a_bounded_amount() {
             half_sent.push(socket);
         }
         assert_alive(weir.http);
-        let grown = weir.memory_kib().saturating_sub(before);
         let most = GROWTH_KIB_MAX + CONNECTIONS_MAX * CONNECTION_KIB_MAX;
-        assert!(grown < most, "bodies of {body} bytes: grew by {grown} KiB");
+        // A connection that weir has closed for a newer one holds its memory until its handler has ended, on another thread.
+        until(&format!("bodies of {body} bytes to hold less than {most} KiB"), PATIENCE, || {
+            (weir.memory_kib().saturating_sub(before) < most).then_some(())
+        });
     }
+}
+
+/// A connection that begins a body of 4 MiB and does not end it.
+fn unfinished_body(address: SocketAddr, line: &str) -> TcpStream {
+    let mut socket = connect(address);
+    socket.set_write_timeout(Some(Duration::from_secs(40))).unwrap();
+    let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {BODY_BYTES}\r\n\r\n");
+    // weir may end the body to make room for another.
+    let _ = socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(&vec![b' '; BODY_BYTES - 1]));
+    socket
+}
+
+/// 727 of 730 requests got 503: the bodies took the memory for the bodies of all callers.
+#[test]
+fn seven_unfinished_bodies_do_not_stop_json() {
+    let served = Served::start(POLICY, &[]);
+    for attacked in ["POST /json", "PUT /rows"] {
+        let address = if attacked == "PUT /rows" { served.at.admin } else { served.at.http };
+        let unfinished: Vec<TcpStream> = (0..7).map(|_| unfinished_body(address, attacked)).collect();
+        for number in 0..100 {
+            let request = format!(
+                r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"user","value":"{attacked} {number}"}}]}}]}}"#
+            );
+            let answer = http::post_json(served.at.http, "/json", &request).expect("an answer");
+            assert_eq!(answer.status, 200, "{attacked}, request {number}: {}", answer.body);
+        }
+        // A change of an operator has room too.
+        let change = r#"{"domain":"shop","descriptor":"user=ann","limits":[{"requests":9,"window_us":3600000000}],
+            "for_us":60000000,"reason":"a launch"}"#;
+        let answer = http::request(served.at.admin, "PUT", "/overrides", &[], change).expect("an answer");
+        assert_eq!(answer.status, 200, "{attacked}: {}", answer.body);
+        drop(unfinished);
+    }
+}
+
+/// 300 unfinished bodies took 1,237 MB.
+#[test]
+fn unfinished_changes_of_rows_hold_a_bounded_amount() {
+    const CALLERS: u64 = 300;
+    let (weir, _policies) = start(POLICY);
+    assert_alive(weir.admin);
+    let before = weir.memory_kib();
+    let mut most = before;
+    let unfinished: Vec<TcpStream> = (0..CALLERS)
+        .map(|_| {
+            let socket = unfinished_body(weir.admin, "PUT /rows");
+            most = most.max(weir.memory_kib());
+            socket
+        })
+        .collect();
+    assert_alive(weir.admin);
+    let grown = most.max(weir.memory_kib()).saturating_sub(before);
+    let bound = GROWTH_KIB_MAX + CALLERS * CONNECTION_KIB_MAX;
+    assert!(grown < bound, "grew by {grown} KiB of {bound} KiB");
+    drop(unfinished);
 }
 
 /// The listener kept 28 to 37 MiB until a caller came again.
@@ -129,36 +188,40 @@ fn memory_of_bodies_goes_back_to_the_system_without_another_request() {
     until("the memory to be given back", PATIENCE, || (weir.memory_kib() < before + KEPT_KIB_MAX).then_some(()));
 }
 
+/// The statistics of the debug port were one text, which each slow reader held.
 #[test]
-fn metrics_that_are_not_read_hold_a_bounded_amount() {
-    let (weir, _policies) = start(&rules(5_000));
-    let full = http::get(weir.http, "/metrics").expect("an answer");
-    assert!(full.body.len() > 1 << 20, "the text is long: {} bytes", full.body.len());
-    for _ in 0..3 {
-        http::get(weir.http, "/metrics").expect("an answer");
+fn metrics_and_statistics_that_are_not_read_hold_a_bounded_amount() {
+    let policies = PolicyDirectory::with_file("shop.yaml", &rules(5_000));
+    let weir = Weir::start(&policies.path(), &["--set", "admin.endpoints=ratelimit"]);
+    for (address, path) in [(weir.http, "/metrics"), (weir.admin, "/stats")] {
+        let full = http::get(address, path).expect("an answer");
+        assert!(full.body.len() > 1 << 20, "{path} is long: {} bytes", full.body.len());
+        for _ in 0..3 {
+            http::get(address, path).expect("an answer");
+        }
+        let before = weir.memory_kib();
+        let mut slow = Vec::new();
+        for _ in 0..100 {
+            let mut socket = connect(address);
+            write!(socket, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+            slow.push(socket);
+        }
+        // Each has begun to be answered.
+        for socket in &mut slow {
+            let mut begun = [0; 15];
+            socket.read_exact(&mut begun).unwrap();
+            assert!([&b"HTTP/1.1 200 OK"[..], b"HTTP/1.1 503 Se"].contains(&&begun[..]), "{}", begun.escape_ascii());
+        }
+        assert_alive(weir.http);
+        let grown = weir.memory_kib().saturating_sub(before);
+        assert!(grown < GROWTH_KIB_MAX, "{path} grew by {grown} KiB, a text has {} bytes", full.body.len());
+        // One who reads gets the whole text to its end, whatever others do.
+        let again = http::get(address, path).expect("an answer");
+        assert_eq!(again.status, 200);
+        assert!(again.body.ends_with('\n') && again.body.len() > 1 << 20);
+        drop(slow);
+        assert_alive(weir.http);
     }
-    let before = weir.memory_kib();
-    let mut slow = Vec::new();
-    for _ in 0..100 {
-        let mut socket = connect(weir.http);
-        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-        slow.push(socket);
-    }
-    // Each has begun to be answered.
-    for socket in &mut slow {
-        let mut begun = [0; 15];
-        socket.read_exact(&mut begun).unwrap();
-        assert!([&b"HTTP/1.1 200 OK"[..], b"HTTP/1.1 503 Se"].contains(&&begun[..]), "{}", begun.escape_ascii());
-    }
-    assert_alive(weir.http);
-    let grown = weir.memory_kib().saturating_sub(before);
-    assert!(grown < GROWTH_KIB_MAX, "grew by {grown} KiB, a text has {} bytes", full.body.len());
-    // One who reads gets the whole text to its end, whatever others do.
-    let again = http::get(weir.http, "/metrics").expect("an answer");
-    assert_eq!(again.status, 200);
-    assert!(again.body.ends_with('\n') && again.body.len() > 1 << 20);
-    drop(slow);
-    assert_alive(weir.http);
 }
 
 #[test]

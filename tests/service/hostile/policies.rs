@@ -41,7 +41,7 @@ fn loads(weir: &Weir) -> u64 {
     metric(weir.http, LOADS).expect("the metric")
 }
 
-fn problems(weir: &Weir) -> Vec<String> {
+pub(super) fn problems(weir: &Weir) -> Vec<String> {
     let ready = http::get(weir.admin, "/readyz").expect("an answer");
     assert_eq!(ready.status, 200, "{ready:?}");
     let ready: Value = serde_json::from_str(&ready.body).expect("JSON");

@@ -1,4 +1,4 @@
-//! Many limits, and a reader of the metrics.
+//! Many limits, and a reader of the metrics, of the statistics and of the limits.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ const GROWTH_KIB_MAX: u64 = 16 * 1_024;
 /// How often the memory is read, in bytes of the scrape.
 const LOOK_EVERY: usize = 1 << 20;
 
-/// A weir whose metrics are some 50 MB.
+/// A weir whose metrics are some 50 MB, with the paths of envoyproxy/ratelimit's debug port.
 fn start() -> (Weir, PolicyDirectory) {
     let mut policy = "domain: shop\ndescriptors:\n- key: user\n  value: u0\n  rate_limits: &limits\n".to_owned();
     for number in 0..LIMITS {
@@ -29,7 +29,7 @@ fn start() -> (Weir, PolicyDirectory) {
         writeln!(policy, "- {{key: user, value: u{number}, rate_limits: *limits}}").unwrap();
     }
     let policies = PolicyDirectory::with_file("shop.yaml", &policy);
-    let process = Process::start::<&str>(&policies.path(), &[], &[]);
+    let process = Process::start(&policies.path(), &["--set", "admin.endpoints=ratelimit"], &[]);
     // Reading so many limits takes a while in a debug build.
     until("the limits to be loaded", 6 * PATIENCE, || {
         process.has_logged(|line| line.message() == Some(POLICIES_LOADED)).then_some(())
@@ -45,29 +45,33 @@ fn a_scrape_of_100_000_limits_holds_no_copy_and_delays_no_decision() {
     decide();
     assert_eq!(http::get(weir.http, "/readyz").expect("an answer").status, 200);
 
-    let before = weir.memory_kib();
-    let mut socket = TcpStream::connect(weir.http).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let mut piece = vec![0; 64 * 1_024];
-    let (mut bytes, mut looks, mut most) = (0, 0, before);
-    let mut end = Vec::new();
-    loop {
-        let count = socket.read(&mut piece).expect("the scrape goes on");
-        if count == 0 {
-            break;
+    for (address, path, bytes_min) in
+        [(weir.http, "/metrics", 30 << 20), (weir.admin, "/stats", 30 << 20), (weir.admin, "/rlconfig", 5 << 20)]
+    {
+        let before = weir.memory_kib();
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        let mut piece = vec![0; 64 * 1_024];
+        let (mut bytes, mut looks, mut most) = (0, 0, before);
+        let mut end = Vec::new();
+        loop {
+            let count = socket.read(&mut piece).expect("the scrape goes on");
+            if count == 0 {
+                break;
+            }
+            bytes += count;
+            end.extend_from_slice(&piece[..count]);
+            end.drain(..end.len().saturating_sub(16));
+            if bytes / LOOK_EVERY > looks {
+                looks = bytes / LOOK_EVERY;
+                most = most.max(weir.memory_kib());
+                decide();
+            }
         }
-        bytes += count;
-        end.extend_from_slice(&piece[..count]);
-        end.drain(..end.len().saturating_sub(16));
-        if bytes / LOOK_EVERY > looks {
-            looks = bytes / LOOK_EVERY;
-            most = most.max(weir.memory_kib());
-            decide();
-        }
+        assert!(end.ends_with(b"\r\n0\r\n\r\n"), "{path} broke off: {}", end.escape_ascii());
+        assert!(bytes > bytes_min, "{path} is long: {bytes} bytes");
+        let grown = most - before;
+        assert!(grown < GROWTH_KIB_MAX, "{path} grew by {grown} KiB over {bytes} bytes");
     }
-    assert!(end.ends_with(b"\r\n0\r\n\r\n"), "the scrape broke off: {}", end.escape_ascii());
-    assert!(bytes > 30 << 20, "the text is long: {bytes} bytes");
-    let grown = most - before;
-    assert!(grown < GROWTH_KIB_MAX, "grew by {grown} KiB over a scrape of {bytes} bytes");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_engine::observer::Silent;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Operation, Receipt, State, Unit};
 use weir_store::memory::Memory;
-use weir_store::{Store, Undo};
+use weir_store::{Deciding as _, Inspected as _, Undo};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::{ManualClock, answer, charge, far};

@@ -1,5 +1,5 @@
 //! Every query of deploy/grafana/weir.json, in a real Prometheus that scraped a weir through denials, an outage of Redis, a
-//! flood of keys, a reload that failed, overrides, a tap, and alerts that a webhook does not take.
+//! flood of keys, a reload that failed, overrides, a row, a tap, and alerts that a webhook does not take.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -100,6 +100,13 @@ fn override_of(admin: SocketAddr, descriptor: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
+/// Sets the row of one descriptor.
+fn row_of(admin: SocketAddr, descriptor: &str) {
+    let body = format!(r#"{{"domain":"shop","descriptor":"{descriptor}","plan":"free"}}"#);
+    let answer = http::request(admin, "PUT", "/rows", &[], &body).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
 /// Opens a tap, and reads it on a thread until weir ends.
 fn tap(admin: SocketAddr) {
     let mut stream = http::connect(admin).expect("a connection");
@@ -125,7 +132,9 @@ fn every_query_of_the_dashboard_has_data() {
 
     override_of(weir.admin, "user=ann");
     override_of(weir.admin, "flood=ann");
+    row_of(weir.admin, "tenant=ann");
     tap(weir.admin);
+    prometheus.wait_for("weir_rows_stored", || ());
     prometheus.wait_for("rate(weir_over_limit_hits_total{rule=\"user\"}[10s])", || callers.some());
     redis.kill();
     prometheus.wait_for("rate(weir_on_error_total{action=\"local\"}[10s])", || callers.some());
@@ -137,6 +146,7 @@ fn every_query_of_the_dashboard_has_data() {
     directory.replace(&[(FILE.to_owned(), "domain: [".to_owned())]);
     prometheus.wait_for("increase(weir_config_load_errors_total[1m])", || callers.some());
     prometheus.wait_for("count(ALERTS{alertname=\"WeirPolicyLoadFailed\"})", || callers.some());
+    prometheus.wait_for("weir_input_refused{input=\"policies\"}", || callers.some());
     // Without a rule that has an override.
     let (fewer, _) = POLICY.split_once("  - {key: flood").expect("its last rule");
     directory.replace(&[(FILE.to_owned(), fewer.to_owned())]);

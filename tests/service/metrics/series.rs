@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::smallvec;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Entry, Limit, Operation, PolicySet, Unit};
+use weir_engine::{Entry, Limit, Operation, PolicySet, Unit, Window};
 use weir_limiter::{DescriptorRequest, Limiter, Options, Policies, Query};
 use weir_store::SystemClock;
 use weir_store::memory::Memory;
@@ -46,14 +46,14 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let policies = Arc::new(Policies::new(PolicySet::compile(vec![domain]).unwrap(), observer.clone()));
     let store = Arc::new(Memory::new(1_000, Arc::new(SystemClock), observer.clone()));
     let limiter = Limiter::new(policies, Options::new(store), observer);
-    let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Unit)>| {
+    let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Window)>| {
         let asked = DescriptorRequest { entries: &[Entry { key, value }], operation: Operation::Consume(1), limit };
         let query = Query { domain, descriptors: smallvec![asked], settle: None };
         limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };
 
     decide("shop", "user", "ann", None);
-    decide("shop", "user", "ann", Some((5, Unit::Day)));
+    decide("shop", "user", "ann", Some((5, Unit::Day.window())));
     decide("nowhere", "user", "ann", None);
     let before = metrics.text();
     for number in 0..REQUESTS / 4 {
@@ -61,7 +61,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
         decide(&hostile, "user", "ann", None);
         decide("shop", "user", &hostile, None);
         decide("shop", &hostile, "ann", None);
-        decide("shop", "path", &hostile, Some((5, Unit::Day)));
+        decide("shop", "path", &hostile, Some((5, Unit::Day.window())));
     }
     let after = metrics.text();
     let (before, now) = (series(&before), series(&after));

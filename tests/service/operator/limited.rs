@@ -241,5 +241,13 @@ fn changes_need_the_token_and_what_only_shows_does_not() {
         write(cut.to_owned());
         assert_eq!((with(cut), with(OTHER)), (401, 200), "{cut:?}");
     }
+    // Other log statements write 100 lines in 10 s.
+    let by_bob = |line: &LogLine| {
+        line.message() == Some("state reset by the admin listener")
+            && line.field("by").is_some_and(|by| by == "bob")
+            && line.field("target").is_some_and(|target| target == "weir_audit")
+    };
+    (0..150).for_each(|_| assert_eq!(with(OTHER), 200));
+    assert!(weir.wait_for_log(153, PATIENCE, by_bob), "{}", weir.count_in_log(by_bob));
     assert!(!weir.written().contains(SECRET) && !weir.written().contains(OTHER), "{}", weir.written());
 }

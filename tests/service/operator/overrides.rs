@@ -206,7 +206,7 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
         (&body("ann", 1).replace("86400000000", "1"), 400, "too short"),
         (&body("ann", 1).replace("a launch", " "), 400, "write why"),
         (&body("ann", 1).replace("a launch", &"x".repeat(257)), 400, "reason: 257 bytes, must be from 0 to 256"),
-        (&body("ann", 1).replace("a launch", &"x".repeat(20_000)), 413, "not at most 16384 bytes"),
+        (&body("ann", 1).replace("a launch", &"x".repeat(20_000)), 413, "more than 16384 bytes"),
         (&body("ann", 1).replace("user=ann", "user"), 400, "has no"),
     ] {
         let answer = put(admin, None, body);
@@ -302,6 +302,40 @@ fn a_failover_loses_no_override_that_a_server_has_read() {
         master.command(&["GET", key]).filter(|text| text.contains("bob")).map(drop)
     });
     assert_eq!((limit_of(served.at.grpc, "ann"), limit_of(served.at.grpc, "bob")), (7, 8));
+}
+
+#[test]
+fn the_log_has_both_versions_if_one_is_written_back_or_replaced() {
+    let redis = RedisServer::start();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let url = format!("redis.url={}", redis.url());
+    let settings = ["store=redis", &url, "redis.timeout=500ms"];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let weir_server = Weir::start(&policies.path(), &arguments);
+    let (key, version_key) = ("w1:{weir}overrides", "w1:{weir}overrides-version");
+    assert_eq!(put(weir_server.admin, None, &body("ann", 7)).status, 200);
+    let text = redis.command(&["GET", key]).unwrap();
+    let own = redis.command(&["GET", version_key]).unwrap().trim().to_owned();
+    let logged = |message: &str, kept: &str, lost: &str, lost_at: bool| {
+        let is_it = |line: &crate::support::process::LogLine| {
+            let fields = ["target", "store", "kept", "lost"].map(|name| line.field(name).and_then(Value::as_str));
+            line.message() == Some(message)
+                && fields == [Some("weir_audit"), Some("redis"), Some(kept), Some(lost)]
+                && line.field("kept_at").and_then(Value::as_str).is_some_and(|at| at.starts_with("20"))
+                && line.field("lost_at").is_some() == lost_at
+        };
+        assert!(weir_server.wait_for_log(0, PATIENCE, is_it), "{message}: {}", weir_server.written());
+    };
+    assert_eq!(redis.command(&["FLUSHALL"]).unwrap().trim(), "OK");
+    logged("overrides written back over an older version", &own, "", false);
+    assert_eq!(limit_of(weir_server.grpc, "ann"), 7);
+    // Another server has made a change without this one: decades later.
+    let newer = "4000000000000000";
+    let write = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('SET', KEYS[2], ARGV[2])";
+    let other = text.trim_end().replace(":7,", ":8,");
+    redis.command(&["EVAL", write, "2", key, version_key, &other, newer]).unwrap();
+    logged("overrides replaced by a newer version", newer, &own, true);
+    until("the newer text", PATIENCE, || (limit_of(weir_server.grpc, "ann") == 8).then_some(()));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::ads::{Ads, shop};
 use crate::support::changed_keys::{CHANGED_KEYS, limited};
 use crate::support::http;
-use crate::support::process::{POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir, binary};
+use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir, binary};
 use crate::support::served::Served;
 use crate::support::wait::PATIENCE;
 
@@ -51,6 +51,37 @@ fn same(files: &[&str], server: &[&str]) {
     assert_eq!(shown.replace("deny, from the server", "the server's"), text(&of_files.stdout));
     assert!(shown.contains("deny, from the server"), "{shown}");
     assert_eq!(text(&of_server.stderr), "");
+}
+
+/// A file of 26 MB ended weir, and a typo of one team held back the changes of all others.
+#[test]
+fn a_wrong_file_of_one_team_keeps_its_domain_and_the_files_of_others_change() {
+    let policy =
+        |domain: &str, rate: &str| format!("domain: {domain}\ndescriptors: [{{key: user, rate_limit: {rate}}}]\n");
+    let (shop, blog) = (policy("shop", "7/s"), policy("blog", "7/s"));
+    let settings = ["--set", "policies.isolate=on", "--set", "policies.file_bytes=65536"];
+    let (running, mut policies) = serving(&[("a.yaml", &shop), ("b.yaml", &blog)], &settings);
+    let huge = format!("{}{}", policy("shop", "8/s"), "unknown: 1\n".repeat(10_000));
+    policies.replace(&[("a.yaml".to_owned(), huge), ("b.yaml".to_owned(), policy("blog", "9/s"))]);
+    let is_refused = |line: &LogLine| line.message() == Some(POLICIES_REFUSED);
+    assert!(running.wait_for_log(0, PATIENCE, is_refused), "{}", running.written());
+    let get = |path: &str| -> Value {
+        serde_json::from_str(&http::get(running.admin, path).expect("an answer").body).expect("JSON")
+    };
+    let ready = get("/readyz");
+    let problems = ready["policies"]["problems"].as_array().expect("a list");
+    let texts: Vec<&str> = problems.iter().filter_map(Value::as_str).collect();
+    assert_eq!(texts[0], "the last policies of \"shop\" stay in force, those of all other domains are up to date");
+    let size = policy("shop", "8/s").len() + 110_000;
+    assert!(texts[1].contains(&format!("a.yaml: {size} bytes, and policies.file_bytes allows 65536")), "{texts:?}");
+    let shown = get("/policies");
+    let rates = shown["domains"].as_array().expect("a list").iter().map(|domain| {
+        let requests = domain["rules"][0]["limits"][0]["requests"].as_u64().expect("a number");
+        (domain["domain"].as_str().expect("a name"), requests)
+    });
+    let mut rates: Vec<_> = rates.collect();
+    rates.sort_unstable();
+    assert_eq!(rates, [("blog", 9), ("shop", 7)]);
 }
 
 #[test]

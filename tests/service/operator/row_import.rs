@@ -200,25 +200,6 @@ fn an_import_takes_a_regular_file_only_and_does_not_wait_for_others() {
 }
 
 #[test]
-fn an_import_without_the_second_redis_of_the_servers_names_the_rule_whose_rows_belong_there() {
-    let redis = RedisServer::start();
-    let files = Files::new();
-    files.write("policies/api.yaml", &POLICY.replace("shop", "api").replace("/day", "/s"));
-    let customers = files.write("customers.csv", "domain,tenant,plan\napi,acme,gold\n");
-    let (url, policies) = (redis.url(), files.path("policies"));
-    let direct = ["--redis", &url, "--policies", &policies];
-    let note = "weir: the rule api tenant has one limit per second: if the servers have redis.per_second.url, \
-                import with this setting too, or its rows have no effect\n";
-    let notes = |environment: &[(&str, &str)]| {
-        let output = import(&customers, &direct, environment);
-        imported(&output);
-        String::from_utf8(output.stderr).unwrap()
-    };
-    assert_eq!(notes(&[]), note);
-    assert_eq!(notes(&[("WEIR__REDIS__PER_SECOND__URL", &url)]), "");
-}
-
-#[test]
 fn rows_go_to_the_node_of_their_states_in_a_cluster() {
     const ROWS: usize = 60;
     let cluster = RedisCluster::start(&Plan::of(3));

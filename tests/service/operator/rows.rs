@@ -13,7 +13,7 @@ use crate::support::rls::Client;
 use crate::support::served::{Served, metric};
 use crate::support::wait::{PATIENCE, until};
 
-const POLICY: &str = "\
+pub(super) const POLICY: &str = "\
 domain: shop
 descriptors:
   - key: tenant
@@ -37,14 +37,14 @@ fn weir(admin: SocketAddr, arguments: &[&str]) -> Output {
 }
 
 /// What a command that succeeds prints.
-fn done(admin: SocketAddr, arguments: &[&str]) -> String {
+pub(super) fn done(admin: SocketAddr, arguments: &[&str]) -> String {
     let output = weir(admin, arguments);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The exit code and the error of a command that fails.
-fn failed(admin: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
+pub(super) fn failed(admin: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
     let output = weir(admin, arguments);
     assert!(!output.status.success(), "{output:?}");
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -56,13 +56,13 @@ fn explained_row(admin: SocketAddr, descriptor: &str) -> String {
     String::from_utf8(Command::new(binary()).args(words).output().expect("weir runs").stdout).unwrap()
 }
 
-fn request(admin: SocketAddr, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
+pub(super) fn request(admin: SocketAddr, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
     let token = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<_> = token.iter().map(|value| ("authorization", value.as_str())).collect();
     http::request(admin, method, path, &headers, body).unwrap()
 }
 
-fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
+pub(super) fn file(directory: &tempfile::TempDir, name: &str, text: &str) -> String {
     let path = directory.path().join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
@@ -185,6 +185,84 @@ fn rows_are_imported_shown_changed_and_exported_with_either_store() {
     }
 }
 
+/// `override set --limit rpm=20000/min` for a customer with the plan gold: its daily limit was the default plan's again.
+/// [rw-3]
+#[test]
+fn an_override_of_one_limit_leaves_the_plan_of_the_other_limits() {
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    for settings in [&[][..], &["store=redis", &url, "redis.timeout=5s"]] {
+        let served = Served::start(POLICY, settings);
+        let (admin, grpc) = (served.at.admin, served.at.grpc);
+        let override_set = |tenant: &str, limits: &[&str]| {
+            let server = admin.to_string();
+            let descriptor = format!("tenant={tenant}");
+            let mut words = vec!["override", "set", "shop", &descriptor, "--for", "1h", "--reason", "a launch"];
+            limits.iter().for_each(|limit| words.extend(["--limit", limit]));
+            let output = Command::new(binary()).args(words).args(["--server", &server]).output().expect("weir runs");
+            assert!(output.status.success(), "{output:?}");
+        };
+        for (tenant, words) in [
+            ("some", ["--plan", "gold"]),
+            ("all", ["--plan", "gold"]),
+            ("free", ["--plan", "max"]),
+            ("twin", ["--limits", "daily=6/90s"]),
+        ] {
+            done(admin, &["set", "shop", &format!("tenant={tenant}"), words[0], words[1]]);
+        }
+        override_set("some", &["hourly=20/h"]);
+        override_set("all", &["hourly=20/h", "daily=5/day"]);
+        override_set("free", &["hourly=8/h"]);
+        override_set("twin", &["hourly=4/90s"]);
+        let limit_of = |tenant: &str| passes(grpc, tenant, 30);
+        assert_eq!(limit_of("some"), 7, "gold has 7 a day, also with an override of the other limit: {settings:?}");
+        assert_eq!(limit_of("all"), 5, "{settings:?}");
+        assert_eq!(limit_of("free"), 8, "the daily limit stays unlimited: {settings:?}");
+        assert_eq!(limit_of("twin"), 3, "two limits would share a state, so the row has no effect: {settings:?}");
+        // The row is still compared: a change is in force at the next request.
+        done(admin, &["set", "shop", "tenant=some", "--limits", "daily=9/day"]);
+        assert_eq!(limit_of("some"), 2, "{settings:?}");
+        // People see which limits are the override's.
+        let shown = |tenant: &str| -> Value {
+            let path = format!("/rows?domain=shop&descriptor=tenant={tenant}");
+            serde_json::from_str(&http::get(admin, &path).unwrap().body).unwrap()
+        };
+        let until = |tenant: &str| {
+            let end = shown(tenant)["override"]["until"].as_str().expect("an end").to_owned();
+            format!("until {end}\n")
+        };
+        let some = format!("shop tenant=some   daily=9/day\n  override of hourly   {}", until("some"));
+        let unused = "  not used: an override of all its limits is in force\n";
+        let all = format!("shop tenant=all   plan gold\n{unused}  override of daily, hourly   {}", until("all"));
+        let twin = "  not used: it has a limit of the same algorithm and window as an override in force\n";
+        assert_eq!(done(admin, &["get", "shop", "tenant=some"]), some);
+        assert_eq!(done(admin, &["get", "shop", "tenant=all"]), all);
+        assert!(done(admin, &["get", "shop", "tenant=twin"]).contains(twin));
+        let list = done(admin, &["list"]);
+        assert!(list.contains(&some) && list.contains(&all), "{list}");
+        assert_eq!(shown("some")["override"]["limits"], json!(["hourly"]));
+        assert_eq!(shown("some").get("unused"), Some(&Value::Null));
+        let state = http::get(admin, "/state?domain=shop&descriptor=tenant=some").unwrap().body;
+        assert!(state.contains("\"requests\":9") && state.contains("\"requests\":20"), "{state}");
+        let explained = explained_row(admin, "tenant=some");
+        let parts = "      20 per hour   fixed_window, name hourly
+        key w1:{shop|tenant=some}f3600s
+    row: shop tenant=some   daily=9/day
+      9 per day   fixed_window, name daily
+        key w1:{shop|tenant=some}f86400s
+    on_error";
+        assert!(explained.contains(parts), "{explained}");
+        // Without an override the row says nothing of one.
+        let output = Command::new(binary())
+            .args(["override", "delete", "shop", "tenant=some", "--server", &admin.to_string()])
+            .output()
+            .expect("weir runs");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(done(admin, &["get", "shop", "tenant=some"]), "shop tenant=some   daily=9/day\n");
+        assert_eq!(shown("some").get("override"), Some(&Value::Null));
+    }
+}
+
 #[test]
 fn a_change_is_in_force_at_the_next_request_to_another_server() {
     let redis = RedisServer::start();
@@ -295,21 +373,6 @@ fn changes_need_a_token_and_are_logged_with_its_name() {
     assert_eq!(request(admin, "GET", "/rows?after=x", None, "").status, 400);
 }
 
-/// Other log statements write 100 lines in 10 s.
-#[test]
-fn each_change_of_a_large_import_is_in_the_log() {
-    const ROWS: usize = 3_000;
-    let directory = tempfile::tempdir().unwrap();
-    file(&directory, "shop.yaml", POLICY);
-    let server = Weir::start(directory.path(), &[] as &[&str]);
-    let lines: Vec<String> = (0..ROWS).map(|at| format!("shop,c{at},gold,2020-01-01\n")).collect();
-    let path = file(&directory, "many.csv", &format!("domain,tenant,plan,until\n{}", lines.concat()));
-    done(server.admin, &["import", &path]);
-    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row set")), "{}", server.written());
-    done(server.admin, &["prune"]);
-    assert!(server.wait_for_log(ROWS - 1, PATIENCE, |line| line.message() == Some("row removed")));
-}
-
 #[test]
 fn files_beside_the_policies_are_in_force_with_the_memory_store_all_or_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -384,6 +447,49 @@ fn a_row_that_an_operator_sets_is_his_even_if_it_equals_that_of_the_file() {
     assert_eq!(removed, "removed   shop tenant=acme   plan gold\nnow       shop tenant=acme   plan max, from a file\n");
 }
 
+/// It was taken, and no request had its value.
+#[test]
+fn a_row_at_the_text_of_a_wildcard_is_refused_at_each_door() {
+    let policy = "\
+domain: shop
+descriptors:
+  - {key: path, value: /x/*, rows: {default: free}, rate_limit: {rate: 3/day, plans: {gold: 7/day}}}
+";
+    let reason = "path=/x/* is the text of a wildcard: write a value that requests have";
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", policy);
+    let csv = "domain,path,plan\nshop,/x/1,gold\nshop,/x/*,gold\n";
+    let other = tempfile::tempdir().unwrap();
+    let rows = file(&other, "all.csv", csv);
+    let row = |path: &str| json!({ "domain": "shop", "descriptor": format!("path={path}"), "plan": "gold" });
+    let redis = RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    for settings in [&[][..], &["store=redis", &url, "redis.timeout=5s"]] {
+        let served = Served::start(policy, settings);
+        let server = served.at;
+        let answer = request(server.admin, "PUT", "/rows", None, &row("/x/*").to_string());
+        assert!(answer.status == 400 && answer.body.contains(reason), "{answer:?}");
+        for check in ["", "?check=true"] {
+            let answer = request(server.admin, "POST", &format!("/rows{check}"), None, &row("/x/*").to_string());
+            let results: Value = serde_json::from_str(&answer.body).unwrap();
+            let refused = json!({ "refused": reason, "field": { "entry": 0 }, "is_store": false });
+            assert_eq!(results["results"], json!([refused]), "{check}");
+        }
+        let (code, error) = failed(server.admin, &["import", &rows]);
+        assert!(code == Some(1) && error.contains(&format!("all.csv:3:6: {reason}")), "{error}");
+        assert_eq!(request(server.admin, "PUT", "/rows", None, &row("/x/1").to_string()).status, 200);
+    }
+    file(&directory, "all.rows.csv", csv);
+    let policies = directory.path().to_str().unwrap();
+    for arguments in
+        [&["check", policies][..], &["rows", "import", &rows, "--redis", &redis.url(), "--policies", policies]]
+    {
+        let output = Command::new(binary()).args(arguments).output().expect("weir runs");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains(&format!(".csv:3:6: {reason}")), "{error}");
+    }
+}
+
 #[test]
 fn a_row_without_effect_is_shown_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
@@ -406,50 +512,92 @@ fn a_row_without_effect_is_shown_with_the_reason() {
     assert!(explained.contains(&format!("    row: {row}\n    {reason}")), "{explained}");
 }
 
-/// A change of policies moves a rule to the other Redis. Its rows stay behind until they are imported again.
+/// An earlier version has kept rows in the Redis of limits per second. [rw-5]
 #[test]
-fn rows_that_a_rule_leaves_behind_in_the_other_redis_are_shown_as_not_used() {
-    const BEFORE: &str = "domain: shop\ndescriptors:\n  - {key: tenant, rows: {default: free}, rate_limits: [{rate: 3/s, plans: {gold: 7/s}}]}\n";
+fn a_server_is_not_ready_before_rows_have_moved_from_the_second_redis() {
+    const PER_SECOND: &str = "\
+domain: shop
+descriptors:
+  - {key: tenant, rows: {default: free}, rate_limit: {rate: 3/s, plans: {gold: 7/s}}}
+";
     let (redis, second) = (RedisServer::start(), RedisServer::start());
     let directory = tempfile::tempdir().unwrap();
-    file(&directory, "shop.yaml", BEFORE);
-    let settings = [
-        "store=redis".to_owned(),
-        format!("redis.url={}", redis.url()),
-        format!("redis.per_second.url={}", second.url()),
-        "redis.timeout=5s".to_owned(),
-    ];
-    let server = Weir::start(directory.path(), &settings.each_ref().map(|one| ["--set", one.as_str()]).concat());
-    let admin = server.admin;
-    let set = || done(admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
-    set();
-    let gold = "shop tenant=acme   plan gold\n";
-    assert_eq!(done(admin, &["list"]), gold);
-    let size = |redis: &RedisServer| redis.command(&["DBSIZE"]).unwrap().trim().to_owned();
-    assert_eq!((size(&redis), size(&second)), ("0".to_owned(), "1".to_owned()));
+    file(&directory, "shop.yaml", PER_SECOND);
+    let settings = |redis: &RedisServer| {
+        ["store=redis".to_owned(), format!("redis.url={}", redis.url()), "redis.timeout=5s".to_owned()]
+    };
+    let words = |settings: &[String]| -> Vec<String> {
+        settings.iter().flat_map(|one| ["--set".to_owned(), one.clone()]).collect()
+    };
+    // That version, as far as the second Redis shows it.
+    let earlier = Weir::start(directory.path(), &words(&settings(&second)));
+    done(earlier.admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    let exported = done(earlier.admin, &["export"]);
+    let of_both = [settings(&redis).as_slice(), &[format!("redis.per_second.url={}", second.url())]].concat();
+    let server = Weir::listening(Process::start(directory.path(), &words(&of_both), &[])).unwrap();
+    let problem = "the second Redis has rows of an earlier version, as shop tenant=acme: export them by that version, import \
+                   them by this one (weir rows export, import), and delete their keys from the second Redis";
+    assert!(server.wait_for_log(0, PATIENCE, |line| line.field("problem") == Some(&json!(problem))));
+    let status = || http::get(server.http, "/readyz").unwrap().status;
+    let shown: Value = serde_json::from_str(&http::get(server.admin, "/readyz").unwrap().body).unwrap();
+    assert_eq!((status(), &shown["rows"]["problems"]), (503, &json!([problem])));
 
-    replace(&directory, "shop.yaml", &BEFORE.replace("gold: 7/s}}", "gold: 7/s}}, {rate: 100/h, name: hourly}"));
-    assert!(server.wait_for_log(0, PATIENCE, |line| {
-        line.field("rule") == Some(&json!("shop tenant"))
-            && line.message() == Some("the rule is in the other Redis now, without its rows: import them again")
+    let customers = file(&directory, "customers.csv", &exported);
+    done(server.admin, &["import", &customers]);
+    let keys = |redis: &RedisServer| redis.command(&["KEYS", "*{shop|*"]).unwrap().split_whitespace().count();
+    assert_eq!((keys(&redis), keys(&second), status()), (1, 1, 503));
+    second.command(&["FLUSHDB"]).unwrap();
+    until("the server to be ready", PATIENCE, || (status() == 200).then_some(()));
+    let shown: Value = serde_json::from_str(&http::get(server.admin, "/readyz").unwrap().body).unwrap();
+    assert_eq!(shown["rows"]["problems"], json!([]));
+    assert_eq!(done(server.admin, &["get", "shop", "tenant=acme"]), "shop tenant=acme   plan gold\n");
+    assert!(Client::connect(server.grpc).admits("shop", "tenant", "acme"));
+    assert_eq!(keys(&second), 0, "the state is in the first Redis too");
+}
+
+/// [rw-5]
+#[test]
+fn a_server_that_cannot_search_the_second_redis_is_ready_and_logs_that() {
+    let (redis, second) = (RedisServer::start(), RedisServer::start());
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let start = |redis: &RedisServer, more: &[String]| {
+        let url = format!("redis.url={}", redis.url());
+        let settings = [&["store=redis".to_owned(), url, "redis.timeout=5s".to_owned()], more].concat();
+        let words: Vec<&str> = settings.iter().flat_map(|one| ["--set", one.as_str()]).collect();
+        Weir::start(directory.path(), &words)
+    };
+    done(start(&second, &[]).admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    let per_second = format!("redis.per_second.url={}", second.url());
+    let is_named = |line: &LogLine| line.message() == Some("rows in the second Redis have no effect");
+    // It is ready without an answer, so it searches afterwards.
+    let at_once = start(&redis, &[per_second.clone(), "redis.ready_after=0s".to_owned()]);
+    assert!(at_once.wait_for_log(0, PATIENCE, is_named));
+    assert_eq!(http::get(at_once.http, "/readyz").unwrap().status, 200);
+
+    second.command(&["ACL", "SETUSER", "default", "-scan"]).unwrap();
+    let refused = start(&redis, &[per_second]);
+    let warning = "cannot search the second Redis for rows: if it has some, they have no effect";
+    assert!(refused.wait_for_log(0, PATIENCE, |line| {
+        let reason = line.field("reason").and_then(Value::as_str);
+        line.message() == Some(warning) && reason.is_some_and(|reason| reason.contains("NOPERM"))
     }));
-    let unused = format!("{gold}  not used: its rule is in the other Redis now: set or import the row again\n");
-    assert_eq!(
-        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
-        (unused.clone(), unused.clone())
-    );
-    let explained = explained_row(admin, "tenant=acme");
-    assert!(explained.contains("    row: shop tenant=acme   plan gold\n      not used: its rule is"), "{explained}");
-    // An export still has the row, so it can be imported again.
-    assert!(done(admin, &["export"]).ends_with("shop,tenant=acme,gold,,,\n"));
-    set();
-    assert_eq!(
-        (done(admin, &["list"]), done(admin, &["get", "shop", "tenant=acme"])),
-        (gold.to_owned(), gold.to_owned())
-    );
-    assert!(size(&redis) == "1" && size(&second) == "1");
-    done(admin, &["remove", "shop", "tenant=acme"]);
-    assert_eq!(done(admin, &["get", "shop", "tenant=acme"]), unused);
+}
+
+/// A server whose second Redis is its first one has its rows there.
+#[test]
+fn one_redis_for_both_is_not_searched_for_rows() {
+    let redis = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let url = redis.url();
+    let settings = ["store=redis".to_owned(), format!("redis.url={url}"), format!("redis.per_second.url={url}")];
+    let words = settings.each_ref().map(|one| ["--set", one.as_str()]).concat();
+    let server = Weir::start(directory.path(), &words);
+    done(server.admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    drop(server);
+    let server = Weir::start(directory.path(), &words);
+    assert_eq!(done(server.admin, &["list"]), "shop tenant=acme   plan gold\n");
 }
 
 #[test]
@@ -474,6 +622,27 @@ fn a_server_is_not_ready_before_the_files_of_rows_are_in_force() {
     assert_eq!(passes(server.grpc, "acme", 20), 7);
 }
 
+/// Each customer had the default plan, and no line said why.
+#[test]
+fn files_of_rows_that_redis_ignores_are_in_the_log() {
+    let redis = RedisServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let rows = file(&directory, "a.rows.csv", "domain,tenant,plan\nshop,acme,gold\n");
+    let start = |settings: &[&str]| {
+        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+        Weir::start(directory.path(), &settings)
+    };
+    let is_told = |line: &LogLine| {
+        line.message() == Some("files of rows are ignored, because the store is redis: write them by weir rows import")
+            && line.field("files") == Some(&json!(rows))
+    };
+    let server = start(&["store=redis", &format!("redis.url={}", redis.url())]);
+    assert!(server.wait_for_log(0, PATIENCE, is_told));
+    assert_eq!(passes(server.grpc, "acme", 20), 3);
+    assert_eq!(start(&["store=memory"]).count_in_log(is_told), 0);
+}
+
 #[test]
 fn check_reads_the_files_of_rows_beside_the_policies() {
     let directory = tempfile::tempdir().unwrap();
@@ -485,7 +654,18 @@ fn check_reads_the_files_of_rows_beside_the_policies() {
     };
     file(&directory, "a.rows.csv", "domain,tenant,plan\nshop,acme,gold\nshop,globex,max\n");
     let (code, out, error) = check();
-    assert!(code == Some(0) && out.ends_with("\n2 rows in 1 file\n"), "{out}{error}");
+    let total = "\n2 rows in 1 file: in force with the memory store, ignored with Redis\n";
+    assert!(code == Some(0) && out.ends_with(total), "{out}{error}");
+    for (settings, total) in [
+        ("store: memory", "2 rows in 1 file"),
+        ("store: redis", "2 rows in 1 file: ignored with Redis, weir rows import writes them"),
+    ] {
+        let policies = directory.path().display();
+        let settings = file(&directory, "settings", &format!("{settings}\npolicies: {{directory: {policies}}}\n"));
+        let output = Command::new(binary()).args(["check", "--config", &settings]).output().expect("weir runs");
+        let out = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(out.ends_with(&format!("\n{total}\n")), "{output:?}");
+    }
     file(&directory, "b.rows.csv", "domain,tenant,plan\nshop,hooli,lead\nother,hooli,gold\n");
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (code, out, error) = check();
@@ -541,4 +721,41 @@ fn a_redis_that_evicts_rows_is_a_warning_in_the_log_and_a_metric() {
             (served.metric(evicting) == Some(servers)).then_some(())
         });
     }
+}
+
+/// A Redis that started without its data lost all rows, and nothing showed it.
+#[test]
+fn rows_in_the_store_are_counted_and_a_redis_that_restarts_without_data_shows() {
+    let stored = |served: &Served, store: &str| served.metric(&format!("weir_rows_stored{{store=\"{store}\"}}"));
+    let wait = |served: &Served, store: &str, rows: u64| {
+        until(&format!("{rows} rows in {store}"), PATIENCE, || (stored(served, store) == Some(rows)).then_some(()));
+    };
+    let mut redis = RedisServer::start();
+    let served = Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url())]);
+    let admin = served.at.admin;
+    for tenant in ["acme", "globex", "initech"] {
+        done(admin, &["set", "shop", &format!("tenant={tenant}"), "--plan", "gold"]);
+    }
+    wait(&served, "redis", 3);
+    assert_eq!(stored(&served, "memory"), None);
+    redis.restart();
+    wait(&served, "redis", 0);
+    let served = Served::start(POLICY, &[]);
+    assert_eq!(stored(&served, "memory"), Some(0));
+    done(served.at.admin, &["set", "shop", "tenant=acme", "--plan", "gold"]);
+    assert_eq!([stored(&served, "memory"), stored(&served, "redis")], [Some(1), None]);
+}
+
+#[test]
+fn without_the_right_to_scan_rows_are_not_counted() {
+    let redis = RedisServer::start();
+    redis.command(&["ACL", "SETUSER", "default", "-scan"]).expect("set");
+    let url = format!("redis.url={}", redis.url());
+    let directory = tempfile::tempdir().unwrap();
+    file(&directory, "shop.yaml", POLICY);
+    let server = Weir::start(directory.path(), &["--set", "store=redis", "--set", &url]);
+    let is_it =
+        |line: &LogLine| line.message() == Some("rows are not counted, because the user of redis has no right to SCAN");
+    assert!(server.wait_for_log(0, PATIENCE, is_it), "{}", server.written());
+    assert_eq!(metric(server.http, "weir_rows_stored{store=\"redis\"}"), None);
 }

@@ -113,7 +113,9 @@ fn checked(line: &Value) -> Vec<Value> {
                 }),
                 "hits" | "remaining" | "held" | "given_back" => value.is_u64(),
                 "limit" => {
-                    value["requests"].is_u64() && value["unit"].is_string() && value.as_object().unwrap().len() == 2
+                    let has_count = value.get("unit_multiplier").is_some_and(Value::is_u64);
+                    let members = value.as_object().unwrap().len();
+                    value["requests"].is_u64() && value["unit"].is_string() && members == 2 + usize::from(has_count)
                 }
                 "refund" | "look" | "settle" => *value == true,
                 "rule" => value.is_string(),
@@ -202,6 +204,11 @@ fn each_request_is_a_line_of_the_format_and_values_are_hidden() {
     assert_eq!(descriptors[2]["limit"], json!({"requests": 50, "unit": "minute"}));
     assert_eq!((&descriptors[2]["verdict"], &descriptors[2]["remaining"]), (&json!("ok"), &json!(46)));
     assert!(descriptors[2].get("rule").is_none());
+    let of_request = json!({"requestsPerUnit": 50, "unit": "SECOND", "unitMultiplier": 90});
+    let special = json!({"domain": "shop", "descriptors": [{"entries": [], "limit": of_request}]});
+    assert_eq!(http::post_json(served.at.http, "/json", &special.to_string()).unwrap().status, 200);
+    let limit = checked(&tap.next())[0]["limit"].clone();
+    assert_eq!(limit, json!({"requests": 50, "unit": "second", "unit_multiplier": 90}));
     client.ask(rls::request("elsewhere", &[("plan", "free")])).unwrap();
     let line = tap.next();
     assert!(is_hidden(&checked(&line)[0]["entries"][0][1]), "{line}");

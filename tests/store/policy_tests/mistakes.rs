@@ -30,7 +30,7 @@ fn mistakes_in_steps() {
         ("{ask: [{hits: 1}]}", "6:12: a descriptor has neither descriptor nor entries"),
         ("{ask: a=1, hits: 0}", "6:22: 0 hits: write look: true for a request that costs nothing"),
         ("{ask: a=1, hits: 2, look: true}", "6:31: a look has no hits, and gives none back"),
-        ("{ask: a=1, limit: 3/week}", "6:23: the limit of a request is per second, minute, hour, day, month or year"),
+        ("{ask: a=1, limit: 3/1500ms}", "6:23: the window of a limit of the request is whole seconds"),
         ("{ask: a=1, limit: 3/hours}", "6:23: rate \"3/hours\": no unit \"hours\", did you mean \"hour\"?"),
         ("{ask: a=1, times: 0}", "6:23: times must be from 1 to 1000000, not 0"),
         ("{ask: a=1, used: 3}", "6:16: used needs lasts: when the request ends, and settles"),

@@ -62,6 +62,24 @@ fn results_on_standard_output_are_alone_there() {
     assert!(refused.contains("--json and --csv name one file"), "{refused}");
 }
 
+#[test]
+fn the_exit_code_says_that_some_requests_could_not_be_decided() {
+    let written = Written::new();
+    let header = "{\"weir_record\":1,\"values\":\"hidden\"}";
+    for (key, code) in [("user", 0), ("path", 3)] {
+        let request = format!(
+            "{{\"time\":\"2026-12-01T10:00:00Z\",\"domain\":\"shop\",\
+             \"descriptors\":[{{\"entries\":[[\"{key}\",\"~0123456789ab\"]]}}]}}"
+        );
+        let record = written.write("r.jsonl", &format!("{header}\n{request}\n"));
+        let mut command = Command::new(binary());
+        command.args(["simulate", "--traffic"]).arg(record).arg(written.path("policies"));
+        let output = command.output().expect("weir runs");
+        assert_eq!(output.status.code(), Some(code), "{key}");
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{output:?}");
+    }
+}
+
 fn interrupt(child: &Child) {
     let status = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
     assert!(status.is_ok_and(|status| status.success()));

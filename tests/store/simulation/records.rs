@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
+use weir_cli::simulate::SimulateArguments;
 use weir_engine::Micros;
 use weir_lab::simulation::traffic::{LINE_BYTES_MAX, Verdict, WAITING_MAX};
 
@@ -127,17 +128,97 @@ fn hidden_values_and_samples_are_noted_once() {
     let mut arguments = written.arguments(path);
     arguments.policies.push(written.path("policies"));
     let (report, notes) = written.ran(&arguments);
-    assert_eq!(
-        notes,
-        "weir: r.jsonl has hidden values, which match no wildcard, network or regular expression, such as that of \
-         path=/a* in \"shop\": record with values shown\n"
-    );
+    assert_eq!(notes, "");
+    assert!(!report.contains("could not tell"), "a user meets one rule with every name: {report}");
     assert!(
         report.contains("note: the record has one of 10 requests: limits are used less than they were\n"),
         "{report}"
     );
     assert!(report.contains("note: the record lacks 4 requests, lost as it was made\n"), "{report}");
     assert!(report.contains("recorded: 2 passed, 0 denied, 0 got an error\n"), "{report}");
+}
+
+/// A record of requests about entries, one each 100 ms, with hidden values.
+fn hidden(entries: &[(&str, &str)]) -> String {
+    let mut text = HEADER.replace("shown", "hidden");
+    for (number, (key, value)) in entries.iter().enumerate() {
+        text += &line(number as u64 * 100, value).replace("[\"user\"", &format!("[\"{key}\""));
+    }
+    text
+}
+
+const ANN: &str = "~0123456789ab";
+const BOB: &str = "~ba9876543210";
+
+/// Without values, weir counted ann's 9 requests under 2 a minute, although the policy gives her 9.
+#[test]
+fn requests_whose_rule_depends_on_a_hidden_value_are_counted_apart_and_sent_to_no_policies() {
+    let written = Written::new();
+    let named =
+        "domain: shop\ndescriptors:\n- {key: user, rate_limit: 2/min}\n- {key: user, value: ann, rate_limit: 9/min}\n";
+    let wildcard =
+        "domain: shop\ndescriptors:\n- {key: user, rate_limit: 2/min}\n- {key: user, value: a*, rate_limit: 9/min}\n";
+    let network = "domain: shop\ndescriptors:\n- {key: user, cidr: 10.0.0.0/8, rate_limit: 2/min}\n";
+    let below = "domain: shop\ndescriptors:\n- {key: user, value: ann, descriptors: [{key: path, rate_limit: 1/s}]}\n";
+    let alone =
+        "domain: shop\ndescriptors:\n- {key: user, rate_limit: 2/min}\n- {key: path, value: /a, rate_limit: 1/s}\n";
+    let entries = [[("user", ANN); 9].as_slice(), &[("user", BOB); 3]].concat();
+    let path = written.write("r.jsonl", &hidden(&entries));
+    for (policy, passed, may_meet) in [
+        (named, 0, "user or user=ann"),
+        (wildcard, 0, "user or user=a*"),
+        (network, 0, "no rule or user=10.0.0.0/8"),
+        (below, 12, ""),
+        (alone, 4, ""),
+    ] {
+        written.write("policies/shop.yaml", policy);
+        let json = written.path("out.json");
+        let arguments = SimulateArguments { json: Some(json.clone()), ..written.arguments(path.clone()) };
+        let report = written.ran(&arguments).0;
+        let results: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        let traffic = &results["traffic"];
+        let left_out = if may_meet.is_empty() { 0 } else { 12 };
+        assert_eq!((&traffic["requests"], &traffic["could_not_tell"]), (&json!(12), &json!(left_out)), "{policy}");
+        let of_policies = &results["policies"][0];
+        assert_eq!((&of_policies["passed"], &of_policies["denied"]), (&json!(passed), &json!(12 - left_out - passed)));
+        let note = format!(
+            "note: could not tell for 12 of 12 requests, because values are hidden: no result has them. The first may meet \
+             {may_meet} in \"shop\". Record with values shown\n"
+        );
+        assert_eq!(report.contains(&note), left_out > 0, "{policy}\n{report}");
+    }
+}
+
+#[test]
+fn each_of_the_policies_gets_the_requests_that_all_of_them_can_decide() {
+    let written = Written::new();
+    written
+        .write("one.yaml", "domain: shop\ndescriptors: [{key: user, rate_limit: 9/min}, {key: ip, rate_limit: 9/min}]");
+    written.write(
+        "two.yaml",
+        "domain: shop\ndescriptors: [{key: user, value: x, rate_limit: 1/min}, {key: ip, rate_limit: 1/min}]",
+    );
+    // A shown value, a domain without policies and a limit of the request leave no choice; nor does a record with shown values.
+    let mut text = hidden(&[("user", ANN), ("user", "x"), ("ip", ANN), ("user", BOB)]);
+    text += &line(400, ANN).replace("\"shop\"", "\"blog\"");
+    text += &line(500, ANN).replace("]]}", "]],\"limit\":{\"requests\":1,\"unit\":\"minute\"}}");
+    text += HEADER;
+    text += &line(600, ANN);
+    let json = written.path("out.json");
+    let arguments = SimulateArguments {
+        policies: vec![written.path("one.yaml"), written.path("two.yaml")],
+        json: Some(json.clone()),
+        csv: Some(written.path("out.csv")),
+        ..written.arguments(written.write("r.jsonl", &text))
+    };
+    written.ran(&arguments);
+    let results: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(results["traffic"]["could_not_tell"], 2);
+    for policies in results["policies"].as_array().unwrap() {
+        assert_eq!((&policies["passed"], &policies["unknown_domain"]), (&json!(5), &json!(1)), "{policies}");
+    }
+    let csv = std::fs::read_to_string(written.path("out.csv")).unwrap();
+    assert!(csv.contains("\r\ncould_not_tell,\"\",,,,,,2,,,,,\r\n"), "{csv}");
 }
 
 #[test]

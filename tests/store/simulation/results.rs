@@ -339,3 +339,16 @@ fn shares_near_none_and_near_all_are_told_from_these() {
     let page = fs::read_to_string(written.path("out.html")).unwrap();
     assert!(page.contains(">&gt;99.9 %<") && page.contains(">&lt;0.1 %<"), "{page}");
 }
+
+/// "10 per minute" in the tables of a simulation: a limit of 10 requests in flight was shown as a rate.
+#[test]
+fn a_limit_on_requests_in_flight_is_shown_as_such() {
+    let written = Written::new();
+    let limit = "{algorithm: concurrency, requests_per_unit: 10, window: 60s}";
+    written
+        .write("policies/shop.yaml", &format!("domain: shop\ndescriptors:\n  - {{key: user, rate_limit: {limit}}}\n"));
+    let arguments =
+        arguments(&written, "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 1/s, lasts: 5s}]\n");
+    let (_, results) = json(&written, &arguments);
+    assert_eq!(results["policies"][0]["limits"][0]["limit"], "10 in flight");
+}

@@ -56,6 +56,8 @@ struct SeenHits {
     hits: [AtomicU64; LeaseHits::NAMES.len()],
     results: [AtomicU64; LeaseResult::NAMES.len()],
     shares: Mutex<Vec<u8>>,
+    /// Charges of limits with alerts whose answer was lost.
+    lost: AtomicU64,
 }
 
 impl Seen {
@@ -77,6 +79,10 @@ impl Seen {
 impl Observer for Seen {
     fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
         Arc::new(self.clone())
+    }
+
+    fn alerts_lost(&self, charges: u64) {
+        self.0.lost.fetch_add(charges, SeqCst);
     }
 
     fn lease_asked(&self, result: LeaseResult) {
@@ -279,8 +285,8 @@ fn each_share_is_reported_when_requests_cross_it() {
             let reported = replica.seen.0.shares.lock().clone();
             for share in [1, 5, 10] {
                 let crossing = LIMIT / 100 * u32::from(share);
-                // Early by what leases hold that end before they are used up. A share is reported again after they are given back, with its
-                // id. [al-4]
+                // The call of a lease reports what it crosses: early by what the leases hold. A share is reported again after they
+                // are given back, with its id. [al-4]
                 let is_early = number + 2 * LEASE_MAX >= crossing;
                 let is_reported = reported.contains(&share);
                 assert!(is_reported || number < crossing, "{share} % is not reported after {number}");
@@ -288,6 +294,32 @@ fn each_share_is_reported_when_requests_cross_it() {
             }
         }
         assert!(replica.seen.hits(LeaseHits::Leased) > 100);
+        let mut reported = replica.seen.0.shares.lock().clone();
+        if replica.seen.hits(LeaseHits::GivenBack) > 0 {
+            reported.dedup();
+        }
+        assert_eq!(reported, [1, 5, 10], "requests that leases admit report nothing");
+    });
+}
+
+#[test]
+fn a_call_of_a_lease_whose_answer_is_lost_is_counted() {
+    const BURST: usize = 300;
+    let replica = Replica::new(LEASED, &Slotted::new(3));
+    run(async {
+        let asked: Asked<'_> = &[("watched", "hot", ONE)];
+        for number in 1..=LIMIT / 20 {
+            replica.ask(due(number), asked).await;
+        }
+        replica.limiter.reset("shop", &[Entry { key: "watched", value: "hot" }]).await.expect("the store answers");
+        (0..SLOTS).for_each(|slot| replica.store.faults.lock().extend([((Call::Decide, slot), Fault::Lost)]));
+        let before = (replica.seen.0.lost.load(SeqCst), replica.store.calls.load(SeqCst));
+        let answers = join_all((0..BURST).map(|_| decide(&replica.limiter, asked))).await;
+        assert!(answers.iter().all(Result::is_err));
+        eventually("the end of the call", PATIENCE, async || replica.seen.results()[LeaseResult::Failed as usize] > 0)
+            .await;
+        let calls = replica.store.calls.load(SeqCst) - before.1;
+        assert_eq!((before.0, replica.seen.0.lost.load(SeqCst)), (0, calls as u64), "each call had one charge");
     });
 }
 

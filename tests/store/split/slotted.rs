@@ -11,8 +11,8 @@ use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Micros, Mode};
 use weir_store::memory::Memory;
 use weir_store::{
-    Before, Clock as _, Failure, Reply, RowChange, RowChanged, RowRead, RowVersion, ScanPosition, Scanned, StatesRead,
-    Store, StoreError, StoredOverrides, StoredRow, Undo,
+    Before, Clock as _, Deciding, Failure, Inspected, Reply, RowChange, RowChanged, RowRead, RowVersion, ScanPosition,
+    Scanned, StatesRead, Store, StoreError, StoredOverrides, StoredRow, Texts, Undo,
 };
 
 use super::{KEYS_MAX, SLOTS};
@@ -56,6 +56,7 @@ pub(super) struct Slotted {
 pub(super) enum Call {
     Decide,
     Undo,
+    ChangeRow,
 }
 
 impl Slotted {
@@ -79,6 +80,11 @@ impl Slotted {
 
     pub(super) fn fails(&self, call: Call, key: &str, fault: Fault) {
         self.faults.lock().insert((call, slot_of(key)), fault);
+    }
+
+    /// In every slot.
+    pub(super) fn fails_to_change_rows(&self, fault: Fault) {
+        self.faults.lock().extend((0..SLOTS).map(|slot| ((Call::ChangeRow, slot), fault)));
     }
 
     pub(super) fn heal(&self) {
@@ -140,6 +146,11 @@ impl Slotted {
                 let before = rows.insert(key.to_owned(), row.clone()).map_or(RowRead::Absent, RowRead::Row);
                 RowChanged::Written { before }
             }
+            RowChange::Replace { row, over } if rows.get(key) == Some(over) => {
+                let before = rows.insert(key.to_owned(), row.clone()).map_or(RowRead::Absent, RowRead::Row);
+                RowChanged::Written { before }
+            }
+            RowChange::Replace { .. } => RowChanged::Kept,
             RowChange::Remove(row) => {
                 if let Some(other) = self.set_between.lock().take() {
                     rows.insert(key.to_owned(), other);
@@ -164,10 +175,12 @@ impl Slotted {
 }
 
 impl Store for Slotted {
-    fn name(&self) -> &'static str {
-        "slotted"
+    fn texts(&self) -> Option<&dyn Texts> {
+        Some(self)
     }
+}
 
+impl Deciding for Slotted {
     fn decide_after<'a>(
         &'a self,
         before: Before<'a>,
@@ -175,38 +188,18 @@ impl Store for Slotted {
         mode: Mode,
         deadline: Instant,
     ) -> Reply<'a, Decision> {
-        let mut keys = charges.iter().map(|charge| charge.key).chain(before.row_versions.iter().map(|row| row.key));
-        let slot = slot_of(keys.next().expect("a charge or a row"));
+        let undone = before.undos.iter().map(|undo| undo.key);
+        let rows = before.row_versions.iter().map(|row| row.key);
+        let mut keys = charges.iter().map(|charge| charge.key).chain(undone).chain(rows);
+        let slot = slot_of(keys.next().expect("a charge, an undo or a row"));
         assert!(keys.all(|key| slot_of(key) == slot), "a call over several slots");
-        if let Some(now) = self.clock_at_settle.lock().take_if(|_| !before.given_back.is_empty()) {
+        if let Some(now) = self.clock_at_settle.lock().take_if(|_| !before.undos.is_empty()) {
             self.clock.set(now);
         }
         Reply::Pending(Box::pin(self.at_some_time(Call::Decide, slot, move || {
             self.compare(before.row_versions)?;
             ready(self.memory.decide_after(before, charges, mode, deadline))
         })))
-    }
-
-    fn read_rows<'a>(&'a self, keys: &'a [&'a str], _: Instant) -> Reply<'a, Vec<RowRead>> {
-        Reply::Pending(Box::pin(async move { Ok(keys.iter().map(|key| self.row(key)).collect()) }))
-    }
-
-    fn change_rows<'a>(
-        &'a self,
-        changes: &'a [(&'a str, RowChange<'a>)],
-        _: Instant,
-    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
-        Reply::Pending(Box::pin(async move {
-            Ok(changes.iter().map(|(key, change)| Ok(self.change(key, *change))).collect())
-        }))
-    }
-
-    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
-        self.memory.read_overrides(known, deadline)
-    }
-
-    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
-        self.memory.write_overrides(known, with, deadline)
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
@@ -222,6 +215,16 @@ impl Store for Slotted {
             }
             answer
         }))
+    }
+
+    fn slot_of(&self, key: &str) -> u16 {
+        slot_of(key)
+    }
+}
+
+impl Inspected for Slotted {
+    fn name(&self) -> &'static str {
+        "slotted"
     }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
@@ -241,13 +244,42 @@ impl Store for Slotted {
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
         self.memory.ping(deadline)
     }
+}
 
-    fn slot_of(&self, key: &str) -> u16 {
-        slot_of(key)
+impl Texts for Slotted {
+    fn read_rows<'a>(&'a self, keys: &'a [&'a str], _: Instant) -> Reply<'a, Vec<RowRead>> {
+        Reply::Pending(Box::pin(async move { Ok(keys.iter().map(|key| self.row(key)).collect()) }))
     }
 
-    fn supports(&self, limit: &Limit) -> Result<(), String> {
-        self.memory.supports(limit)
+    fn change_rows<'a>(
+        &'a self,
+        changes: &'a [(&'a str, RowChange<'a>)],
+        _: Instant,
+    ) -> Reply<'a, Vec<Result<RowChanged, StoreError>>> {
+        Reply::Pending(Box::pin(async move {
+            let change = |(key, change): &(&str, RowChange<'a>)| {
+                let fault = self.faults.lock().get(&(Call::ChangeRow, slot_of(key))).copied();
+                let failure = || Failure { kind: "test", message: format!("{fault:?}") };
+                match fault {
+                    Some(Fault::NotSent) => Err(StoreError::NotSent(failure())),
+                    Some(Fault::Lost) => Err(StoreError::Unknown(failure())),
+                    Some(Fault::AnswerLost) => {
+                        self.change(key, *change);
+                        Err(StoreError::Unknown(failure()))
+                    }
+                    None => Ok(self.change(key, *change)),
+                }
+            };
+            Ok(changes.iter().map(change).collect())
+        }))
+    }
+
+    fn read_overrides<'a>(&'a self, _: &'a str, _: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        unreachable!("no test asks")
+    }
+
+    fn write_overrides<'a>(&'a self, _: &'a str, _: &'a StoredOverrides, _: Instant) -> Reply<'a, bool> {
+        unreachable!("no test asks")
     }
 }
 

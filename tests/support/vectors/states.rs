@@ -38,7 +38,7 @@ impl Vector {
                 // A bucket counts as long as its last instant lies in the window that ends with now.
                 let live = state.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
                 let hits_of = live.map(|(number, count)| (number, number * precision + precision - 1, count));
-                Observed::SlidingWindow(summary(limit, hits_of, hits))
+                Observed::Summary(summary(limit, hits_of, hits))
             }
             (_, Some(State::SlidingWindowLog(log))) => {
                 let at = now.max(log.entries.back().map_or(0, |entry| entry.at));
@@ -50,7 +50,7 @@ impl Vector {
                     }
                     before = entry.sum;
                 }
-                Observed::SlidingWindowLog(summary(limit, live.into_iter(), hits))
+                Observed::Summary(summary(limit, live.into_iter(), hits))
             }
             (Algorithm::FixedWindow { anchor: Anchor::Clock }, _) => {
                 Observed::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 })
@@ -64,8 +64,9 @@ impl Vector {
                 previous: 0,
                 count: 0,
             }),
-            (Algorithm::SlidingWindow { .. } | Algorithm::Concurrency, _) => Observed::SlidingWindow(NOTHING),
-            (Algorithm::SlidingWindowLog, _) => Observed::SlidingWindowLog(NOTHING),
+            (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog | Algorithm::Concurrency, _) => {
+                Observed::Summary(NOTHING)
+            }
             (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
                 Observed::TokenBucket(Bucket { anchor: now, used: 0 })
             }
@@ -129,8 +130,7 @@ impl Vector {
                 let window_us = limit.window().us();
                 format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
             }
-            Observed::SlidingWindow(Summary { used, fits_at, empty_at, mark })
-            | Observed::SlidingWindowLog(Summary { used, fits_at, empty_at, mark }) => {
+            Observed::Summary(Summary { used, fits_at, empty_at, mark }) => {
                 let time = |at: Micros| if at == 0 { "-".to_owned() } else { self.time(at) };
                 let mark = if *used == 0 { "-".to_owned() } else { self.write_mark(limit, *mark) };
                 format!("{used}~{}~{}~{mark}", time(*empty_at), time(*fits_at))
@@ -174,7 +174,7 @@ pub(super) fn mark(seen: &Observed) -> u64 {
         Observed::FixedWindow(counter) => u64::from(counter.window),
         Observed::AnchoredWindow(window) => window.start,
         Observed::SlidingWindowCounter(counts) => counts.start,
-        Observed::SlidingWindow(summary) | Observed::SlidingWindowLog(summary) => summary.mark,
+        Observed::Summary(summary) => summary.mark,
         Observed::Pacing(_) => 0,
         Observed::TokenBucket(bucket) => bucket.anchor,
     }
@@ -269,17 +269,12 @@ pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Observe
             let start = numbered(vector, window_us, window)? * window_us;
             Observed::SlidingWindowCounter(WindowCounts { start, previous: number(previous)?, count: number(count)? })
         }
-        algorithm @ (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog | Algorithm::Concurrency) => {
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog | Algorithm::Concurrency => {
             let parts: Vec<&str> = text.split('~').collect();
             let [used, empty_at, fits_at, mark] = parts[..] else { return Err(format!("{text:?} has not four parts")) };
             let time = |text: &str| if text == "-" { Ok(0) } else { vector.at(text) };
             let mark = if mark == "-" { 0 } else { mark_of(vector, limit, mark)? };
-            let summary = Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark };
-            if algorithm == Algorithm::SlidingWindowLog {
-                Observed::SlidingWindowLog(summary)
-            } else {
-                Observed::SlidingWindow(summary)
-            }
+            Observed::Summary(Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark })
         }
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
             let (used, anchor) = placed(text)?;

@@ -69,6 +69,11 @@ impl Buckets {
         self.0.len == 0
     }
 
+    /// The bytes of the allocation.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
     /// The hits of all buckets.
     pub fn sum(&self) -> u64 {
         self.0.sum

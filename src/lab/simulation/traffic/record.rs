@@ -6,8 +6,8 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use weir_engine::Micros;
 use weir_engine::words::counted;
+use weir_engine::{Micros, Unit};
 use weir_rls::bounded::List;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use weir_rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
@@ -27,7 +27,9 @@ pub(super) struct Tap {
     /// The number of the current line; the header is the first.
     lines: u64,
     sample: u64,
+    /// Whether any of the records hides values, and whether the current one does.
     is_hidden: bool,
+    hides_now: bool,
     /// The number of headers: records may be concatenated.
     headers: u64,
     lost: u64,
@@ -69,12 +71,14 @@ struct Descriptor<'a> {
 #[derive(Deserialize)]
 struct Limit {
     requests: u32,
-    unit: Unit,
+    unit: RecordedUnit,
+    /// How many units the window has. Absent: one.
+    unit_multiplier: Option<u32>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Unit {
+enum RecordedUnit {
     Second,
     Minute,
     Hour,
@@ -119,6 +123,7 @@ impl LineReader for Tap {
         Ok(Some(Request {
             lasts: None,
             rules,
+            hides_values: self.hides_now,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
                 domain: read.domain.ok_or_else(|| missing("domain"))?.0.into_owned(),
@@ -163,11 +168,12 @@ impl Tap {
         }
         self.headers += 1;
         self.sample = self.sample.max(line.sample.unwrap_or(1));
-        self.is_hidden |= match line.values.as_ref().map(|values| &*values.0) {
+        self.hides_now = match line.values.as_ref().map(|values| &*values.0) {
             Some("hidden") => true,
             Some("shown") | None => false,
             Some(other) => return Err(format!("values: {other:?} is neither hidden nor shown")),
         };
+        self.is_hidden |= self.hides_now;
         Ok(())
     }
 }
@@ -188,20 +194,20 @@ impl Descriptor<'_> {
                 self.hits.map(|hits| u64::from(hits).into())
             },
             is_negative_hits: self.refund,
-            limit: self.limit.map(|of| limit(of.requests, of.unit.name())),
+            limit: self.limit.map(|of| limit(of.requests, of.unit.unit(), of.unit_multiplier)),
         })
     }
 }
 
-impl Unit {
-    const fn name(self) -> &'static str {
+impl RecordedUnit {
+    const fn unit(self) -> Unit {
         match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Month => "month",
-            Self::Year => "year",
+            Self::Second => Unit::Second,
+            Self::Minute => Unit::Minute,
+            Self::Hour => Unit::Hour,
+            Self::Day => Unit::Day,
+            Self::Month => Unit::Month,
+            Self::Year => Unit::Year,
         }
     }
 }

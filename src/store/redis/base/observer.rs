@@ -2,15 +2,14 @@
 //!
 //! Not here: what is logged and counted (app), and the events of limits (the engine's observer).
 
-use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use redis::ServerError;
 use weir_tls::files::FileError;
 
 use super::circuit::Circuit;
+use super::dial_error::DialError;
 use super::error_class::RedisErrorClass;
 
 /// Receives the events of the Redis store. The runtime that serves requests calls every method, so a method must return
@@ -22,7 +21,8 @@ pub trait RedisObserver: Send + Sync + 'static {
 
     fn connected(&self) {}
 
-    fn dial_failed(&self, _error: &DialError) {}
+    /// A dial to `address` has failed.
+    fn dial_failed(&self, _address: &str, _error: &DialError) {}
 
     /// A file that is read at every dial cannot be used. Its last good content stays in use.
     fn file_refused(&self, _error: &FileError) {}
@@ -60,90 +60,30 @@ pub trait RedisObserver: Send + Sync + 'static {
 
 impl RedisObserver for () {}
 
-/// The calls that wait in one pipeline.
-pub(crate) trait Backlog: fmt::Debug + Send + Sync {
+/// What a pipeline has to show.
+pub(crate) trait Loaded: Send + Sync {
     /// How many calls wait to be sent.
     fn waiting(&self) -> usize;
+    /// How many connections are open.
+    fn connections(&self) -> usize;
 }
 
 /// The current load of a pipeline, for gauges. Each number is outdated at once. None after the pipeline has ended.
 #[derive(Clone, Debug, Default)]
-pub struct Load {
-    backlog: Option<Weak<dyn Backlog>>,
-    open: Weak<AtomicUsize>,
-}
+pub struct Load(Option<Weak<dyn Loaded>>);
 
 impl Load {
-    pub(crate) fn new(backlog: Weak<dyn Backlog>, open: &Arc<AtomicUsize>) -> Self {
-        Self { backlog: Some(backlog), open: Arc::downgrade(open) }
+    pub(crate) fn of(pipeline: Weak<dyn Loaded>) -> Self {
+        Self(Some(pipeline))
     }
 
     /// Calls that wait to be sent.
     pub fn waiting(&self) -> Option<usize> {
-        self.backlog.as_ref()?.upgrade().map(|backlog| backlog.waiting())
+        self.0.as_ref()?.upgrade().map(|pipeline| pipeline.waiting())
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> Option<usize> {
-        self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
-    }
-}
-
-/// Reports a pipeline to its observer, and the pipeline's end when dropped.
-pub(crate) struct Announced {
-    address: Box<str>,
-    observer: Arc<dyn RedisObserver>,
-}
-
-impl Announced {
-    pub(crate) fn start(address: &str, load: Load, observer: Arc<dyn RedisObserver>) -> Self {
-        observer.started(address, load);
-        Self { address: address.into(), observer }
-    }
-}
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        self.observer.ended(&self.address);
-    }
-}
-
-impl fmt::Debug for Announced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Announced({})", self.address)
-    }
-}
-
-/// The word in metrics when no Redis answered.
-pub(crate) const NO_CONNECTION: &str = "no_connection";
-
-/// Why there is no connection. Cheap to clone: every waiting call gets a clone.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("no connection to redis at {address}: {reason}")]
-pub struct DialError {
-    address: Arc<str>,
-    kind: &'static str,
-    reason: Arc<str>,
-    is_refused: bool,
-}
-
-impl DialError {
-    pub(crate) const fn new(address: Arc<str>, kind: &'static str, reason: Arc<str>) -> Self {
-        Self { address, kind, reason, is_refused: false }
-    }
-
-    /// The same error, with a flag whether nothing listens at the address.
-    pub(crate) fn refused(self, is_refused: bool) -> Self {
-        Self { is_refused, ..self }
-    }
-
-    /// Whether nothing listens at the address, or the address does not exist.
-    pub const fn is_refused(&self) -> bool {
-        self.is_refused
-    }
-
-    /// Its label in metrics: the class of the error by which Redis refused the connection, or `no_connection`.
-    pub const fn kind(&self) -> &'static str {
-        self.kind
+        self.0.as_ref()?.upgrade().map(|pipeline| pipeline.connections())
     }
 }

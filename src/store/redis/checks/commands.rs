@@ -6,7 +6,6 @@
 use redis::{Cmd, Value};
 
 use crate::redis::base::error_class::RedisErrorClass;
-use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 
 /// A script that does nothing, and its SHA-1.
@@ -29,9 +28,24 @@ pub(crate) fn trials(key: &str) -> [(&'static str, Cmd); 4] {
     [("TIME", redis::cmd("TIME")), ("SCRIPT LOAD", load), ("EVALSHA", evaluate), ("PXAT, an option of SET", set)]
 }
 
-/// The call for one attempt.
-pub(crate) fn call(command: &Cmd) -> Call {
-    Call::command(command.clone())
+/// A script with two keys in different slots, as most requests of several descriptors have them. It needs no slots: the
+/// script is that of [`trials`], which comes first.
+pub(crate) fn two_slots(keys: [&str; 2]) -> Cmd {
+    let mut evaluate = redis::cmd("EVALSHA");
+    evaluate.arg(SCRIPT_SHA1).arg(keys.len()).arg(&keys);
+    evaluate
+}
+
+/// The error message if the server refuses [`two_slots`]. None if it does not.
+pub(crate) fn slots_sentence(address: &str, answer: &Result<Value, CallError>) -> Option<String> {
+    let Err(CallError::Refused(error)) = answer else { return None };
+    (RedisErrorClass::of(error).kind == "crossslot").then(|| {
+        format!(
+            "redis at {address} refuses a script with keys of two slots (CROSSSLOT), so every request with two descriptors would fail: if it is \
+             a node of a cluster, set redis.topology to cluster; if it is a proxy or a serverless Redis that checks slots, weir needs one \
+             that does not"
+        )
+    })
 }
 
 /// Whether the connection broke before the answer.

@@ -10,12 +10,10 @@
 //! Requests and replies are counted. A byte without a pending request ends the connection, so no later request can get
 //! the answer to an earlier one.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -23,10 +21,10 @@ use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
 use super::command_buffer::CommandBuffer;
-use super::generation::Generation;
+use super::host_port::HostPort;
 use super::meter::Meter;
 use super::replies::Replies;
-use super::unusable::Unusable;
+use crate::redis::base::dial_error::DialError;
 
 /// The most bytes in the answers to one batch. The largest valid answer (every call of a batch with the most charges)
 /// is smaller. No Redis sends more to weir.
@@ -49,7 +47,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub(crate) struct Broken(Arc<str>);
 
 impl Broken {
-    fn new(reason: impl Into<Arc<str>>) -> Broken {
+    pub(super) fn new(reason: impl Into<Arc<str>>) -> Broken {
         Broken(reason.into())
     }
 
@@ -65,8 +63,14 @@ impl From<io::Error> for Broken {
     }
 }
 
+impl From<Broken> for DialError {
+    fn from(broken: Broken) -> DialError {
+        DialError::new(broken.0)
+    }
+}
+
 /// One connection. One batch at a time uses it.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: Box<dyn Stream>,
     meter: Meter,
     /// How many bytes of the current batch were written to the stream.
@@ -82,22 +86,10 @@ pub struct Connection {
     unanswered: bool,
     /// The error, if the server sent bytes that do not answer a request.
     fault: Option<Broken>,
-    /// Counts the connection as open until it is dropped.
-    counted: Option<Counted>,
-    /// The generation of its server, if another server can replace it.
-    generation: Option<Generation>,
+    /// The master that sentinels have named, as long as they name no other one. None for a fixed address.
+    master: Option<Weak<HostPort>>,
     /// When to replace the connection by a new one, to check the server's certificate again.
     renew_at: Option<Instant>,
-}
-
-/// One open connection in a count, until it is dropped.
-#[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Connection {
@@ -108,13 +100,12 @@ impl Connection {
             meter,
             sent: 0,
             unflushed: false,
-            replies: Replies::default(),
+            replies: Replies::of_process(),
             replies_bytes_max: HANDSHAKE_BYTES_MAX,
             closed: false,
             unanswered: false,
             fault: None,
-            counted: None,
-            generation: None,
+            master: None,
             renew_at: None,
         }
     }
@@ -125,24 +116,16 @@ impl Connection {
         self
     }
 
-    /// Counts the connection in `open` until it is dropped.
-    pub(crate) fn count_in(&mut self, open: &Arc<AtomicUsize>) {
-        open.fetch_add(1, Ordering::Relaxed);
-        self.counted = Some(Counted(open.clone()));
-    }
-
     /// Sends one command and returns its answer.
     ///
     /// # Errors
     ///
     /// When there is no answer, or the answer is an error of the server; for people.
-    pub(crate) async fn ask(&mut self, command: &Cmd) -> Result<Value, Unusable> {
-        let answers =
-            self.exchange(&CommandBuffer::of(command)).await.map_err(|broken| Unusable::from(broken.to_string()))?;
-        match answers.into_iter().next() {
-            Some(Value::ServerError(error)) => Err(Unusable::from(&error)),
+    pub(crate) async fn ask(&mut self, command: &Cmd) -> Result<Value, DialError> {
+        match self.exchange(&CommandBuffer::of(command)).await?.pop() {
+            Some(Value::ServerError(error)) => Err(DialError::from(&error)),
             Some(answer) => Ok(answer),
-            None => Err("no answer".to_owned().into()),
+            None => Err(DialError::new("no answer")),
         }
     }
 
@@ -283,7 +266,7 @@ impl Connection {
 
     /// Bytes written to the socket so far. If a failed batch has not changed the number, nothing of the batch has left
     /// this process.
-    pub fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         self.meter.bytes_written()
     }
 
@@ -293,17 +276,17 @@ impl Connection {
     }
 
     /// Closes the connection after the current batch, for example because the server is a replica or still loading.
-    pub fn close_after_use(&mut self) {
+    pub(crate) fn close_after_use(&mut self) {
         self.unanswered = true;
     }
 
-    /// Closes the connection when `generation` ends.
-    pub(crate) fn set_generation(&mut self, generation: Generation) {
-        self.generation = Some(generation);
+    /// Closes the connection after its batch when `master` is dropped.
+    pub(super) fn set_master(&mut self, master: Weak<HostPort>) {
+        self.master = Some(master);
     }
 
     /// Replaces the connection at this time.
-    pub(crate) const fn renew_at(&mut self, at: Option<Instant>) {
+    pub(super) const fn renew_at(&mut self, at: Option<Instant>) {
         self.renew_at = at;
     }
 
@@ -313,21 +296,12 @@ impl Connection {
     }
 
     /// Whether another server has replaced this one. The connection must not be reused, although it may work.
-    pub fn is_superseded(&self) -> bool {
-        self.generation.as_ref().is_some_and(Generation::is_over)
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.master.as_ref().is_some_and(|master| master.strong_count() == 0)
     }
 
     /// Whether another batch can use the connection.
     pub(crate) fn is_reusable(&self) -> bool {
         !self.closed && !self.unanswered && self.fault.is_none() && !self.is_superseded()
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("closed", &self.closed)
-            .field("unanswered", &self.unanswered)
-            .finish_non_exhaustive()
     }
 }

@@ -19,7 +19,7 @@ use super::credentials::Credentials;
 pub use super::credentials::PASSWORD_FILE_BYTES_MAX;
 use super::handshake::greet;
 use super::meter::{Meter, Metered};
-use super::unusable::Unusable;
+use crate::redis::base::dial_error::DialError;
 use crate::redis::base::observer::RedisObserver;
 
 /// An address to dial, with its login and TLS. `Display` and `Debug` hide user and password. Cheap to clone: clones
@@ -146,7 +146,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// When there is no connection, with the reason for people. Never shows a password.
-    pub(crate) async fn open(&self, observer: &Arc<dyn RedisObserver>) -> Result<Connection, Unusable> {
+    pub(crate) async fn open(&self, observer: &Arc<dyn RedisObserver>) -> Result<Connection, DialError> {
         let login = self.access.credentials.login(observer).await?;
         let meter = Meter::default();
         let (host, port) = match &self.address {

@@ -8,7 +8,7 @@ use super::command_buffer::CommandBuffer;
 use super::connection::{Broken, Connection, Stream};
 use super::credentials::Login;
 use super::meter::Meter;
-use super::unusable::Unusable;
+use crate::redis::base::dial_error::DialError;
 
 /// The connection's name in `CLIENT LIST`.
 const CLIENT_NAME: &str = "weir";
@@ -19,53 +19,46 @@ const CLIENT_NAME: &str = "weir";
 /// # Errors
 ///
 /// When the server cannot be used, with the reason for people.
-pub(crate) async fn greet(stream: impl Stream + 'static, meter: Meter, login: &Login) -> Result<Connection, Unusable> {
+pub(crate) async fn greet(stream: impl Stream + 'static, meter: Meter, login: &Login) -> Result<Connection, DialError> {
     let mut connection = Connection::new(stream, meter);
-    let unusable = match log_in(&mut connection, login).await {
-        Ok(()) => return Ok(connection.greeted()),
-        Err(Refused::Error(error)) => Unusable::from(&error),
-        Err(Refused::Answer(text)) => Unusable::from(text.to_owned()),
+    let error = match log_in(&mut connection, login).await {
+        Ok(None) => return Ok(connection.greeted()),
+        Ok(Some(error)) => DialError::from(&error),
         // A server with too many clients sends an error and closes the connection before any command.
-        Err(Refused::Broken(broken)) => match connection.last_words() {
-            Some(error) => Unusable::from(&error),
-            None => Unusable::from(broken.to_string()),
+        Err(broken) => match connection.last_words() {
+            Some(error) => DialError::from(&error),
+            None => DialError::from(broken),
         },
     };
-    Err(unusable.without_password(login.password.as_deref()))
+    Err(error.without_password(login.password.as_deref()))
 }
 
-enum Refused {
-    Error(ServerError),
-    Answer(&'static str),
-    Broken(Broken),
-}
-
-impl From<Broken> for Refused {
-    fn from(broken: Broken) -> Self {
-        Self::Broken(broken)
+/// Returns the error of a server that refuses the login.
+async fn log_in(connection: &mut Connection, login: &Login) -> Result<Option<ServerError>, Broken> {
+    let mut refusal = authenticate(connection, login, login.username.as_deref()).await?;
+    // A server without support for users accepts the password alone.
+    if login.username.is_some() && refusal.as_ref().is_some_and(knows_no_users) {
+        refusal = authenticate(connection, login, None).await?;
     }
-}
-
-async fn log_in(connection: &mut Connection, login: &Login) -> Result<(), Refused> {
-    match authenticate(connection, login, login.username.as_deref()).await {
-        // A server without support for users accepts the password alone.
-        Err(Refused::Error(error)) if login.username.is_some() && knows_no_users(&error) => {
-            authenticate(connection, login, None).await?;
-        }
-        done => done?,
+    if refusal.is_some() {
+        return Ok(refusal);
     }
     let mut greeting = CommandBuffer::default();
     greeting.add(redis::cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME));
     greeting.add(&redis::cmd("PING"));
     // A user without the right to either command is acceptable.
-    match connection.exchange(&greeting).await?.into_iter().nth(1) {
-        Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(Refused::Error(error)),
-        _ => Ok(()),
-    }
+    Ok(match connection.exchange(&greeting).await?.into_iter().nth(1) {
+        Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Some(error),
+        _ => None,
+    })
 }
 
-/// Sends the password, if any, and selects the database.
-async fn authenticate(connection: &mut Connection, login: &Login, username: Option<&str>) -> Result<(), Refused> {
+/// Sends the password, if any, and selects the database. Returns the error of a server that refuses one of them.
+async fn authenticate(
+    connection: &mut Connection,
+    login: &Login,
+    username: Option<&str>,
+) -> Result<Option<ServerError>, Broken> {
     let mut request = CommandBuffer::default();
     if let Some(password) = &login.password {
         request.add(redis::cmd("AUTH").arg(username).arg(&**password));
@@ -74,16 +67,16 @@ async fn authenticate(connection: &mut Connection, login: &Login, username: Opti
         request.add(redis::cmd("SELECT").arg(login.database));
     }
     if request.commands() == 0 {
-        return Ok(());
+        return Ok(None);
     }
     for answer in connection.exchange(&request).await? {
         match answer {
             Value::Okay => {}
-            Value::ServerError(error) => return Err(Refused::Error(error)),
-            _ => return Err(Refused::Answer("its answer to the login is not a redis answer")),
+            Value::ServerError(error) => return Ok(Some(error)),
+            _ => return Err(Broken::new("its answer to the login is not a redis answer")),
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn knows_no_users(error: &ServerError) -> bool {
@@ -241,8 +234,8 @@ mod tests {
             let (client, mut server) = tokio::io::duplex(1 << 10);
             server.write_all(error.as_bytes()).await.unwrap();
             drop(server);
-            let unusable = greet(client, Meter::default(), &Login::default()).await.unwrap_err();
-            assert_eq!(unusable.kind, kind, "{unusable}");
+            let error = greet(client, Meter::default(), &Login::default()).await.err().unwrap();
+            assert_eq!(error.kind, kind, "{error}");
         }
     }
 

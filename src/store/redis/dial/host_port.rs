@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HostPort {
     /// A name or an IP address.
     pub(crate) host: Box<str>,

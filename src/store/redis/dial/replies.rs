@@ -3,6 +3,8 @@
 //! Replies are read element by element as they arrive. So their number and depth are bounded before they use memory,
 //! and every byte belongs to a known reply. Not here: what an element is (resp.rs).
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use redis::Value;
 use smallvec::SmallVec;
 
@@ -28,6 +30,13 @@ const READ_BYTES: usize = 4 << 10;
 /// A larger buffer is freed after its batch.
 const KEPT_BYTES: usize = 64 << 10;
 
+/// The most memory of all answers of this process together that are larger than [`KEPT_BYTES`]. One batch of the largest
+/// valid answers fits. Without it, each connection to a hostile server could hold that much.
+const LARGE_BYTES_MAX: usize = 64 << 20;
+
+/// The memory that is reserved for large answers.
+static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 /// The bytes received for the current batch.
 #[derive(Default)]
 pub(super) struct Replies {
@@ -40,6 +49,41 @@ pub(super) struct Replies {
     open: SmallVec<[OpenArray; 2]>,
     /// How many values there are, including values that an array has announced.
     values: usize,
+    reserved: Reserved,
+}
+
+/// A part of [`LARGE_BYTES_MAX`], until it is dropped. Without a sum, nothing is shared.
+#[derive(Default)]
+struct Reserved {
+    bytes: usize,
+    sum: Option<&'static AtomicUsize>,
+}
+
+impl Reserved {
+    /// Reserves memory for answers of so many bytes. Rounds up to [`KEPT_BYTES`].
+    fn grow_to(&mut self, bytes: usize) -> Result<(), BadReply> {
+        let more = bytes.next_multiple_of(KEPT_BYTES).saturating_sub(self.bytes);
+        let add = |reserved: usize| reserved.checked_add(more).filter(|sum| *sum <= LARGE_BYTES_MAX);
+        if self.sum.is_some_and(|sum| sum.fetch_update(Relaxed, Relaxed, add).is_err()) {
+            let text = format!("with those on other connections more than {LARGE_BYTES_MAX} bytes of memory");
+            return Err(BadReply::TooLarge(text));
+        }
+        self.bytes += more;
+        Ok(())
+    }
+
+    fn give_back(&mut self) {
+        if let Some(sum) = self.sum {
+            sum.fetch_sub(self.bytes, Relaxed);
+        }
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 struct OpenArray {
@@ -48,6 +92,15 @@ struct OpenArray {
 }
 
 impl Replies {
+    /// The replies on one connection of this process.
+    pub(super) fn of_process() -> Self {
+        Self::sharing(&LARGE_BYTES)
+    }
+
+    fn sharing(sum: &'static AtomicUsize) -> Self {
+        Self { reserved: Reserved { bytes: 0, sum: Some(sum) }, ..Self::default() }
+    }
+
     /// The buffer to which the next read appends.
     pub(super) fn room(&mut self) -> &mut Vec<u8> {
         if self.buffer.capacity() - self.buffer.len() < READ_BYTES_MIN {
@@ -64,6 +117,11 @@ impl Replies {
     /// The next reply. None if more bytes are needed.
     /// Fails when the bytes are not RESP 2, or exceed the bounds of a valid reply.
     pub(super) fn next(&mut self) -> Result<Option<Value>, BadReply> {
+        // The texts of values are copies of received bytes.
+        let bytes = 2 * self.buffer.len() + self.values * size_of::<Value>();
+        if bytes > KEPT_BYTES && bytes > self.reserved.bytes {
+            self.reserved.grow_to(bytes)?;
+        }
         while let Some((element, taken)) = element(&self.buffer[self.at..])? {
             if self.at == self.begin {
                 self.count(1)?;
@@ -139,6 +197,7 @@ impl Replies {
         }
         (self.begin, self.at, self.values) = (0, 0, 0);
         self.open.clear();
+        self.reserved.give_back();
         surplus
     }
 }
@@ -289,6 +348,35 @@ mod tests {
         check("nested", "*1\r\n".repeat(SENT_MAX / 4).as_bytes(), false);
         check("a line", &[b"+".as_slice(), &b"x".repeat(SENT_MAX - 1)].concat(), false);
         check("a text", format!("${}\r\n{}\r\n", 8 << 20, "x".repeat(8 << 20)).as_bytes(), true);
+    }
+
+    /// Each connection to a hostile server held 16 MiB of bytes and as much of values: 134 MB for one server.
+    #[test]
+    fn the_answers_on_all_connections_share_one_bound() {
+        let sum: &'static AtomicUsize = Box::leak(Box::default());
+        let mut connections: Vec<Replies> = (0..20).map(|_| Replies::sharing(sum)).collect();
+        let piece = vec![b'x'; 1 << 20];
+        let mut refused = 0;
+        for replies in &mut connections {
+            replies.room().extend_from_slice(b"$8388608\r\n");
+            for _ in 0..7 {
+                replies.room().extend_from_slice(&piece);
+                if let Err(error) = replies.next() {
+                    assert!(error.to_string().contains("with those on other connections"), "{error}");
+                    refused += 1;
+                    break;
+                }
+            }
+        }
+        let held: usize = connections.iter().map(|replies| replies.reserved.bytes).sum();
+        assert!(refused >= 15 && held <= LARGE_BYTES_MAX, "{refused} refused, {held} bytes");
+        assert_eq!(held, sum.load(Relaxed));
+        // Small answers need no part of it.
+        let mut small = Replies::sharing(sum);
+        small.room().extend_from_slice(b":1\r\n");
+        assert_eq!((small.next().unwrap(), small.reserved.bytes), (Some(Value::Int(1)), 0));
+        drop(connections);
+        assert_eq!(sum.load(Relaxed), 0, "what is dropped is free again");
     }
 
     #[test]

@@ -12,19 +12,18 @@
 //! batch.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::Value;
+use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
 use super::endpoint::Endpoint;
-use super::generation::{Generation, Generations};
 use super::host_port::HostPort;
-use super::unusable::Unusable;
+use crate::redis::base::dial_error::DialError;
 use crate::redis::base::observer::RedisObserver;
 
 /// How often a sentinel is asked for the current master, by all runtimes together.
@@ -40,15 +39,13 @@ pub struct Sentinels {
     /// The sentinel for the next question. Only a hint, which all dials share.
     first: AtomicUsize,
     epoch: Mutex<Epoch>,
-    /// One generation for each master. A connection has the generation of its master.
-    generations: Generations,
 }
 
 /// The last known master.
 #[derive(Debug)]
 struct Epoch {
-    /// None before the first dial.
-    master: Option<HostPort>,
+    /// None before the first dial. Dropped when another master is known: its connections end with it.
+    master: Option<Arc<HostPort>>,
     /// When the next question is due.
     ask_at: Instant,
 }
@@ -68,7 +65,6 @@ impl Sentinels {
             redis,
             first: AtomicUsize::new(0),
             epoch: Mutex::new(Epoch { master: None, ask_at: Instant::now() }),
-            generations: Generations::default(),
         }
     }
 
@@ -78,7 +74,7 @@ impl Sentinels {
         &self,
         observer: &Arc<dyn RedisObserver>,
         within: Duration,
-    ) -> Result<Connection, Unusable> {
+    ) -> Result<Connection, DialError> {
         let end = Instant::now() + within;
         let count = self.sentinels.len();
         let first = self.first.load(Ordering::Relaxed);
@@ -101,7 +97,7 @@ impl Sentinels {
                 Err(_) => problems.push(format!("{sentinel}: no answer within {part:?}")),
             }
         }
-        Err(format!("no sentinel returned its address: {}", problems.join("; ")).into())
+        Err(DialError::new(format!("no sentinel returned its address: {}", problems.join("; "))))
     }
 
     /// Asks a sentinel every second for the current master, after the first dial. Never returns.
@@ -125,7 +121,7 @@ impl Sentinels {
     fn master_to_check(&self) -> Option<HostPort> {
         let now = Instant::now();
         let mut epoch = self.epoch.lock();
-        let master = epoch.master.clone()?;
+        let master = HostPort::clone(epoch.master.as_ref()?);
         if now < epoch.ask_at {
             return None;
         }
@@ -134,14 +130,14 @@ impl Sentinels {
     }
 
     /// Asks one sentinel, on the kept connection or on a new one, and returns the connection. If the sentinel names
-    /// another master than `known`, dials that server. If the server is a master, a new generation begins.
+    /// another master than `known`, dials that server. If the server is a master, it is the known one from now on.
     async fn check_master(
         &self,
         index: usize,
         kept: Option<(usize, Connection)>,
         known: &HostPort,
         observer: &Arc<dyn RedisObserver>,
-    ) -> Result<(usize, Connection), Unusable> {
+    ) -> Result<(usize, Connection), DialError> {
         let sentinel = &self.sentinels[index];
         let mut connection = match kept {
             Some((of, connection)) if of == index && connection.is_reusable() => connection,
@@ -154,26 +150,18 @@ impl Sentinels {
         Ok((index, connection))
     }
 
-    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn RedisObserver>) -> Result<HostPort, Unusable> {
+    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn RedisObserver>) -> Result<HostPort, DialError> {
         let mut connection = sentinel.open(observer).await?;
         self.ask_on(&mut connection).await
     }
 
-    async fn ask_on(&self, connection: &mut Connection) -> Result<HostPort, Unusable> {
+    async fn ask_on(&self, connection: &mut Connection) -> Result<HostPort, DialError> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
-        match connection.ask(&question).await? {
-            Value::Nil => Err("it has no master with this name".to_owned().into()),
-            Value::Array(parts) => {
-                let address = match &parts[..] {
-                    [Value::BulkString(host), Value::BulkString(port)] => text(host).zip(text(port)),
-                    _ => None,
-                };
-                let address =
-                    address.and_then(|(host, port)| Some(HostPort { host: host.into(), port: port.parse().ok()? }));
-                Ok(address.ok_or_else(|| NOT_A_SENTINEL.to_owned())?)
-            }
-            _ => Err(NOT_A_SENTINEL.to_owned().into()),
+        match from_redis_value::<Option<(String, u16)>>(connection.ask(&question).await?) {
+            Ok(Some((host, port))) => Ok(HostPort { host: host.into(), port }),
+            Ok(None) => Err(DialError::new("it has no master with this name")),
+            Err(_) => Err(DialError::new("its answer is not a sentinel answer")),
         }
     }
 
@@ -182,57 +170,41 @@ impl Sentinels {
         address: HostPort,
         sentinel: &Endpoint,
         observer: &Arc<dyn RedisObserver>,
-    ) -> Result<Connection, Unusable> {
+    ) -> Result<Connection, DialError> {
         let master = self.redis.at(&address.host, address.port);
-        let named = |problem: Unusable| Unusable {
-            text: format!("{master}, named by the sentinel at {sentinel}: {problem}"),
-            ..problem
+        let named = |problem: DialError| {
+            let text = format!("{master}, named by the sentinel at {sentinel}: {problem}");
+            problem.with_reason(text)
         };
         let mut connection = master.open(observer).await.map_err(named)?;
         let answer = connection.ask(&redis::cmd("ROLE")).await.map_err(named)?;
-        let role = match &answer {
-            Value::Array(parts) => match parts.first() {
-                Some(Value::BulkString(role)) => text(role),
-                _ => None,
-            },
+        let role = match answer {
+            Value::Array(parts) => parts.into_iter().next().and_then(|role| from_redis_value::<String>(role).ok()),
             _ => None,
         };
         match role {
-            Some("master") => {
-                connection.set_generation(self.generation_of(address));
+            Some(role) if role == "master" => {
+                connection.set_master(self.known_as(address));
                 Ok(connection)
             }
-            Some(role) => Err(named(format!("it is not a master but a {role}").into())),
-            None => Err(named("it does not report its role".to_owned().into())),
+            Some(role) => Err(named(DialError::new(format!("it is not a master but a {role}")))),
+            None => Err(named(DialError::new("it does not report its role"))),
         }
     }
 
-    /// Stores the current master. A change begins a new generation.
-    fn generation_of(&self, address: HostPort) -> Generation {
+    /// Stores the current master. If it is another one, the connections to the earlier one end.
+    fn known_as(&self, address: HostPort) -> Weak<HostPort> {
         let mut epoch = self.epoch.lock();
-        if epoch.master.as_ref() != Some(&address) {
-            epoch.master = Some(address);
-            self.generations.advance();
+        match &epoch.master {
+            Some(master) if **master == address => Arc::downgrade(master),
+            _ => Arc::downgrade(epoch.master.insert(Arc::new(address))),
         }
-        self.generations.current()
     }
-}
-
-const NOT_A_SENTINEL: &str = "its answer is not a sentinel answer";
-
-fn text(bytes: &[u8]) -> Option<&str> {
-    std::str::from_utf8(bytes).ok()
 }
 
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (sentinels ", self.master)?;
-        for (index, sentinel) in self.sentinels.iter().enumerate() {
-            if index > 0 {
-                f.write_str(",")?;
-            }
-            sentinel.fmt(f)?;
-        }
-        f.write_str(")")
+        let sentinels: Vec<String> = self.sentinels.iter().map(ToString::to_string).collect();
+        write!(f, "{} (sentinels {})", self.master, sentinels.join(","))
     }
 }

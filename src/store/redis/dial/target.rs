@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::sentinel::Sentinels;
-use super::unusable::Unusable;
+use crate::redis::base::dial_error::DialError;
 use crate::redis::base::observer::RedisObserver;
 
 /// The target of a pool: a fixed address, or the address that sentinels name at the time of the dial.
@@ -31,7 +31,7 @@ impl RedisTarget {
         &self,
         observer: &Arc<dyn RedisObserver>,
         within: Duration,
-    ) -> Result<Connection, Unusable> {
+    ) -> Result<Connection, DialError> {
         match self {
             RedisTarget::Fixed(endpoint) => endpoint.open(observer).await,
             RedisTarget::Sentinel(sentinels) => sentinels.open(observer, within).await,

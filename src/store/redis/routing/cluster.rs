@@ -29,6 +29,7 @@ use weir_tls::backoff::{doubled, jittered};
 
 use self::learn::keep_learning;
 use self::members::{Members, NOT_ASSIGNED, no_node};
+use crate::redis::base::tasks::Tasks;
 use crate::redis::dial::endpoint::Endpoint;
 use crate::redis::dial::host_port::HostPort;
 use crate::redis::transport::call::Call;
@@ -48,8 +49,7 @@ const RESEND_PAUSE_MAX: Duration = Duration::from_millis(32);
 /// Routes calls to the nodes of one cluster. Each runtime has its own.
 pub(crate) struct Cluster {
     members: Arc<Members>,
-    /// The task that updates the map. Aborted when dropped; without that, it ends only by a panic.
-    learner: tokio::sync::Mutex<JoinSet<()>>,
+    learner: Tasks,
 }
 
 impl Cluster {
@@ -63,7 +63,7 @@ impl Cluster {
         let members = Arc::new(Members::new(seeds, options));
         let mut learner = JoinSet::new();
         learner.spawn(keep_learning(members.clone()));
-        Self { members, learner: tokio::sync::Mutex::new(learner) }
+        Self { members, learner: Tasks::new("the task that reads a redis cluster's slots", learner) }
     }
 
     /// Makes a call on the node that has `slot`, by `deadline`. `call` makes the call again for each attempt.
@@ -180,7 +180,6 @@ impl Cluster {
 
     /// Returns the reason when the task that updates the map, or a task of a node, has died. Otherwise never returns.
     pub(crate) async fn died(&self) -> String {
-        let mut learner = self.learner.lock().await;
         loop {
             // Subscribes before it lists the nodes, so it misses no change.
             let mut changed = pin!(self.members.changed.notified());
@@ -189,10 +188,7 @@ impl Cluster {
             let mut ends: FuturesUnordered<_> = nodes.iter().map(|(_, member)| member.node.died()).collect();
             tokio::select! {
                 Some(reason) = ends.next() => return reason,
-                ended = learner.join_next() => return match ended {
-                    Some(Err(error)) => format!("the task that reads a redis cluster's slots died: {error}"),
-                    Some(Ok(())) | None => "the task that reads a redis cluster's slots ended".to_owned(),
-                },
+                reason = self.learner.died() => return reason,
                 () = changed => {}
             }
         }

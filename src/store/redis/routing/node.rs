@@ -18,6 +18,7 @@ use weir_tls::backoff::jittered;
 use super::breaker::{Breaker, BreakerSettings, CallOutcome, Circuit, CircuitChange, Pass, TRIALS};
 use crate::redis::base::error_class::{Blame, RedisErrorClass};
 use crate::redis::base::observer::RedisObserver;
+use crate::redis::base::tasks::Tasks;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::heavy::Lane;
@@ -29,14 +30,12 @@ const WATCH_PINGS: u32 = 8;
 
 /// A server and its breaker. Each runtime has its own for each server. Its tasks run on the runtime that started it and
 /// end when it is dropped.
-#[derive(Debug)]
 pub struct Node {
     pipeline: Arc<Pipeline>,
     /// The lane of calls that would delay others.
     heavy: Lane,
     gate: Arc<Gate>,
-    /// The task that sends probes. Aborted when dropped; without that, it ends only by a panic.
-    prober: tokio::sync::Mutex<JoinSet<()>>,
+    prober: Tasks,
 }
 
 impl Node {
@@ -60,7 +59,7 @@ impl Node {
         let pipeline = Arc::new(Pipeline::start(options));
         let mut prober = JoinSet::new();
         prober.spawn(probe(gate.clone(), pipeline.clone(), settings, connect_timeout));
-        Self { pipeline, heavy, gate, prober: tokio::sync::Mutex::new(prober) }
+        Self { pipeline, heavy, gate, prober: Tasks::new("the task that sends probes to redis", prober) }
     }
 
     /// Makes a call; see [`Pipeline::call`]. Fails at once if the breaker is open.
@@ -71,7 +70,7 @@ impl Node {
         // Not in the future, as in the pipeline.
         let admitted = self.gate.admit().map(|mut passing| {
             if Lane::takes(&call) {
-                passing.lateness = Lateness::Expected;
+                passing.is_heavy = true;
                 // A box keeps the futures of light calls small.
                 (passing, Either::Left(Box::pin(self.heavy.call(call, deadline))))
             } else {
@@ -116,16 +115,10 @@ impl Node {
 
     /// Returns the reason when a task of the node has died. Otherwise never returns.
     pub async fn died(&self) -> String {
-        let prober_died = async {
-            match self.prober.lock().await.join_next().await {
-                Some(Err(error)) => format!("the task that sends probes to redis died: {error}"),
-                Some(Ok(())) | None => "the task that sends probes to redis ended".to_owned(),
-            }
-        };
         tokio::select! {
             reason = self.pipeline.died() => reason,
             reason = self.heavy.died() => reason,
-            reason = prober_died => reason,
+            reason = self.prober.died() => reason,
         }
     }
 }
@@ -155,25 +148,19 @@ struct Gate {
     observer: Arc<dyn RedisObserver>,
 }
 
-impl std::fmt::Debug for Gate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").field("address", &self.address).field("breaker", &self.breaker).finish_non_exhaustive()
-    }
-}
-
 impl Gate {
     fn admit(&self) -> Option<Passing<'_>> {
         if self.calm.load(Relaxed) {
-            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None, lateness: Lateness::Counts });
+            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None, is_heavy: false });
         }
         let pass = self.breaker.lock().admit()?;
-        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), is_heavy: false })
     }
 
     /// Admits a probe as one of the trials of a half-open breaker.
     fn admit_probe(&self) -> Option<Passing<'_>> {
         let pass = self.breaker.lock().admit_probe()?;
-        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), is_heavy: false })
     }
 
     fn ended(&self, pass: Pass, outcome: CallOutcome) {
@@ -210,16 +197,8 @@ struct Passing<'a> {
     /// When the call was admitted. Unknown for a call through a calm breaker, because reading the clock costs more than
     /// all other steps here.
     begun: Option<Instant>,
-    lateness: Lateness,
-}
-
-/// The meaning of a missed deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lateness {
-    /// The server is slow, if the call had enough time.
-    Counts,
-    /// Nothing: the call takes long on every server.
-    Expected,
+    /// Whether the call takes long on every server: then a missed deadline means nothing.
+    is_heavy: bool,
 }
 
 impl Passing<'_> {
@@ -232,9 +211,9 @@ impl Passing<'_> {
         let Some(pass) = self.pass.take() else {
             return;
         };
-        let time_given = match self.lateness {
-            Lateness::Counts => self.begun.map(|begun| deadline.saturating_duration_since(begun)),
-            Lateness::Expected => Some(Duration::ZERO),
+        let time_given = match self.begun {
+            _ if self.is_heavy => Some(Duration::ZERO),
+            begun => begun.map(|begun| deadline.saturating_duration_since(begun)),
         };
         match judge(answer, time_given, gate.timeout) {
             Some(outcome) => gate.ended(pass, outcome),
@@ -263,8 +242,8 @@ fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeou
     Some(match answer {
         Ok(_) => CallOutcome::Success,
         Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
-            Reason::NoConnection(error) if error.is_refused() => CallOutcome::Down,
-            Reason::NoConnection(_) | Reason::Broken(_) => CallOutcome::Failure,
+            Reason::NoConnection { error, .. } if error.is_refused => CallOutcome::Down,
+            Reason::NoConnection { .. } | Reason::Broken(_) => CallOutcome::Failure,
             Reason::Deadline if time_given? >= timeout / 2 => CallOutcome::Failure,
             Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
                 CallOutcome::Neutral

@@ -6,14 +6,14 @@
 use redis::Value;
 use smallvec::SmallVec;
 use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
-use weir_engine::algorithm::{StateNumbers, StoredFormat};
+use weir_engine::algorithm::{Effect, StateNumbers, StoredFormat};
 use weir_engine::decision::FoundState;
-use weir_engine::{Charge, Limit, Micros, State};
+use weir_engine::{Bounds, Charge, Hits, Limit, Micros, State};
 
 use crate::{Before, Undo};
 
 /// The most counts of a state: the window can start and end within a bucket.
-const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
+pub(super) const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 
 /// The end of the numbers that scripts can write: they are doubles.
 pub(crate) const NUMBERS_END: u64 = 1 << 53;
@@ -46,14 +46,16 @@ pub(crate) enum DecisionReply {
     StaleRow(Vec<u64>),
 }
 
-/// Reads a decision's reply. None if the form is wrong. The states are written in place, because they are large.
+/// Reads a decision's reply. None if the form is wrong. The states are written in place, because they are large. So are
+/// the hits that were given back.
 pub(crate) fn read_decision(
     reply: &Value,
     before: Before<'_>,
     charges: &[Charge<'_>],
     found: &mut FoundStates,
+    taken: &mut Vec<Hits>,
 ) -> Option<DecisionReply> {
-    let Before { row_versions, given_back } = before;
+    let Before { row_versions, undos } = before;
     let Value::Array(numbers) = reply else {
         return None;
     };
@@ -67,23 +69,27 @@ pub(crate) fn read_decision(
     let mut next = || numbers.next().flatten();
     let now = next()?;
     let mut is_stale = false;
-    let mut own_numbers = |charge: &Charge<'_>| -> Option<StateNumbers> {
-        (0..charge.limit.kind().reply_count()).map(|_| next()).collect()
-    };
+    let mut own_numbers =
+        |limit: &Limit| -> Option<StateNumbers> { (0..limit.kind().reply_count()).map(|_| next()).collect() };
     // No calendar window ends at 0: it means that none contains the clock. [cl-3]
-    let has_no_window = |charge: &Charge<'_>, own: &[u64]| charge.bounds.is_some() && own.get(1) == Some(&0);
-    for back in given_back {
-        let charge = &charges[usize::from(back.charge)];
-        is_stale |= has_no_window(charge, &own_numbers(charge)?);
+    let has_no_window = |bounds: Option<Bounds>, own: &[u64]| bounds.is_some() && own.get(1) == Some(&0);
+    for undo in undos {
+        let own = own_numbers(undo.limit)?;
+        if has_no_window(undo.bounds, &own) {
+            is_stale = true;
+            continue;
+        }
+        let kind = undo.limit.kind();
+        let (before, after) = kind.read_reply(&own, now)?;
+        let after = after.unwrap_or_else(|| kind.step(&before, Effect::Undo(undo.receipt), now));
+        let counted = |view| kind.level(view, now).counted;
+        let hits = counted(&before).saturating_sub(counted(&after));
+        taken.push(Hits::try_from(hits).unwrap_or(Hits::MAX));
     }
     for charge in charges {
         let kind = charge.limit.kind();
-        let own = own_numbers(charge)?;
-        if !charge.limit.applies_at(now) {
-            found.push(FoundState::nothing(charge, now));
-            continue;
-        }
-        is_stale |= has_no_window(charge, &own);
+        let own = own_numbers(charge.limit)?;
+        is_stale |= has_no_window(charge.bounds, &own);
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(FoundState { before, after });
     }

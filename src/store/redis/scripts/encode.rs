@@ -4,19 +4,18 @@
 //! (transport/charge_list.rs), how replies are read (decode.rs), and what a decision is (engine).
 
 use redis::Cmd;
-use smallvec::SmallVec;
 use weir_engine::algorithm::{StoredFormat, UndoScript};
-use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Receipt, Role, StateKind, Term, weight};
+use weir_engine::decision::indices_of;
+use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, weight};
 
+use super::decode::COUNTS_MAX;
 use super::library;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::charge_list::{ChargeList, ListedCharge};
-use crate::{Before, Undo};
+use crate::{Before, Undo, key_at};
 
 /// The role of a charge that is a whole decision.
 const ALONE: u8 = b'-';
-/// The letter, in the position of the algorithm's letter, of a term for the next charge's limit.
-const TERM: u8 = b'0';
 /// One number is compared.
 const ROW_VERSION_WEIGHT: u32 = 1;
 
@@ -69,28 +68,31 @@ pub(crate) fn decide_call(
     mode: Mode,
     now: Option<Micros>,
 ) -> Call {
-    let Before { row_versions, given_back } = before;
-    let keys =
-        firsts.iter().map(|&first| charges[usize::from(first)].key).chain(row_versions.iter().map(|row| row.key));
+    let Before { row_versions, undos } = before;
+    let keys_of_states = firsts.iter().map(|&first| key_at(charges, undos, first.into()));
+    let keys = keys_of_states.chain(row_versions.iter().map(|row| row.key));
     let versions = row_versions.iter().map(|row| row.version);
-    let mut list = list_on(prefix, keys, charges.iter().map(|charge| charge.limit), now)
-        .if_versions_are(versions, ROW_VERSION_WEIGHT);
+    let mut list = list_on(
+        prefix,
+        keys,
+        charges.iter().map(|charge| charge.limit).chain(undos.iter().map(|undo| undo.limit)),
+        now,
+    )
+    .if_versions_are(versions, ROW_VERSION_WEIGHT);
     // Merging saves nothing for decisions on long states: most of their cost is the state.
     if charges.iter().any(|charge| has_long_state(charge.limit)) {
         list = list.unmergeable();
     }
-    if let ([charge], [] | [_], []) = (charges, row_versions, given_back)
-        && charge.limit.term.is_none()
-    {
+    if let ([charge], [] | [_], []) = (charges, row_versions, undos) {
         push_charge(&mut list, charge, Op::alone(charge, mode), ALONE, 0);
         return Call::charges(list.alone_by(library::alone(charge.limit.kind())));
     }
-    // A decision is undone as a whole only if it can be denied, or its calendar windows can be outdated. The hits to give back
-    // are a part of the whole, and stay given back if it is denied.
-    let whole = mode == Mode::Atomic || !given_back.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
-    for back in given_back {
-        let at = usize::from(back.charge);
-        push_undo(&mut list, charges[at].limit, back.receipt, charges[at].bounds, b's', places[at]);
+    // A decision is undone as a whole only if it can be denied, or its calendar windows can be outdated. The charges to take
+    // back are a part of the whole, and stay taken back if it is denied.
+    let whole = mode == Mode::Atomic || !undos.is_empty() || charges.iter().any(|charge| charge.bounds.is_some());
+    for (i, (undo, &place)) in undos.iter().zip(&places[charges.len()..]).enumerate() {
+        let is_last = charges.is_empty() && i + 1 == undos.len();
+        push_undo(&mut list, undo, if is_last { b'S' } else { b's' }, place);
     }
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         let role = match charge.role {
@@ -100,9 +102,6 @@ pub(crate) fn decide_call(
             Role::Shadow => b's',
             Role::Quota => b'q',
         };
-        if let Some(term) = &charge.limit.term {
-            push_term(&mut list, charge.limit, **term, if whole { b's' } else { ALONE });
-        }
         let is_last = i + 1 == charges.len();
         push_charge(
             &mut list,
@@ -131,18 +130,11 @@ pub(crate) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -
         let call = Call::script(&library::UNDO_LOG, &[format!("{prefix}{}", undo.key)], &[bytes.as_flattened()]);
         return call.weighing(weight::of_undo(undo.limit));
     }
-    let mut keys = SmallVec::<[&str; 4]>::new();
-    let places = undos.iter().map(|undo| {
-        keys.iter().position(|key| *key == undo.key).unwrap_or_else(|| {
-            keys.push(undo.key);
-            keys.len() - 1
-        })
-    });
-    let places: SmallVec<[usize; 4]> = places.collect();
-    let mut list = list_on(prefix, keys.iter().copied(), undos.iter().map(|undo| undo.limit), now);
+    let (places, firsts) = indices_of(undos.len(), |i| undos[i].key);
+    let keys = firsts.iter().map(|&first| undos[usize::from(first)].key);
+    let mut list = list_on(prefix, keys, undos.iter().map(|undo| undo.limit), now);
     for (undo, place) in undos.iter().zip(places) {
-        let key = u16::try_from(place).expect("a request has a few hundred charges");
-        push_undo(&mut list, undo.limit, undo.receipt, undo.bounds, ALONE, key);
+        push_undo(&mut list, undo, ALONE, place);
     }
     Call::charges(list)
 }
@@ -169,19 +161,17 @@ fn push_charge(list: &mut ChargeList, charge: &Charge<'_>, op: Op, role: u8, key
 }
 
 /// Appends the undo of a charge on the key. [un-1]
-fn push_undo(list: &mut ChargeList, limit: &Limit, receipt: Receipt, bounds: Option<Bounds>, role: u8, key: u16) {
-    let undo = listed(limit, Op::Undo, role, key, weight::of_undo(limit));
-    list.push(undo, numbers(limit, receipt.hits, bounds).chain([limit.kind().proof(receipt)]));
+fn push_undo(list: &mut ChargeList, undo: &Undo<'_>, role: u8, key: u16) {
+    let Undo { limit, receipt, bounds, .. } = *undo;
+    let one = listed(limit, Op::Undo, role, key, weight::of_undo(limit));
+    list.push(one, numbers(limit, receipt.hits, bounds).chain([limit.kind().proof(receipt)]));
 }
 
-/// Appends the term of the next charge's limit. [te-1]
-fn push_term(list: &mut ChargeList, limit: &Limit, term: Term, role: u8) {
-    let kind = limit.kind();
-    // The next charge has its key and its hits in addition to the numbers of its algorithm.
-    let numbers = 2 + StateKind::numbers_of(kind.number()).unwrap_or_default();
-    let (length, replies) = (numbers * size_of::<f64>(), kind.reply_count());
-    list.push_before([TERM, b'0', role], [term.from(), term.until(), length as u64, replies as u64]);
-}
+/// The longest text of a state, in bytes: the counts of `sliding_window`.
+const STATE_BYTES_MAX: u64 = 1 + 8 + 4 * COUNTS_MAX;
+
+/// How many charges of a log are read, from the newest on: all that can count.
+const LOG_CHARGES_READ: i64 = 10_000;
 
 fn listed(limit: &Limit, op: Op, role: u8, key: u16, weight: u32) -> ListedCharge {
     let kind = limit.kind();
@@ -190,7 +180,7 @@ fn listed(limit: &Limit, op: Op, role: u8, key: u16, weight: u32) -> ListedCharg
 
 /// The numbers of a charge: its hits, and the numbers that its algorithm reads.
 fn numbers(limit: &Limit, hits: u32, bounds: Option<Bounds>) -> impl Iterator<Item = u64> {
-    std::iter::once(u64::from(hits)).chain(limit.kind().script_numbers(hits, bounds))
+    std::iter::once(u64::from(hits)).chain(limit.kind().within(bounds).script_numbers(hits))
 }
 
 /// The hits that a script uses: 1 for a peek.
@@ -201,7 +191,8 @@ fn hits_of(operation: Operation) -> u32 {
     }
 }
 
-/// The command that reads a stored state.
+/// The command that reads a stored state. It reads no more bytes of a text, and no more charges of a log, than a state can
+/// have and one more: an answer of any length would break the connection for all callers.
 pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
     let command = |name| {
         let mut command = redis::cmd(name);
@@ -209,10 +200,14 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
         command
     };
     match limit.kind().format() {
-        StoredFormat::Integer | StoredFormat::Doubles | StoredFormat::Counts => command("GET"),
+        StoredFormat::Integer | StoredFormat::Doubles | StoredFormat::Counts => {
+            let mut command = command("GETRANGE");
+            command.arg(0).arg(STATE_BYTES_MAX);
+            command
+        }
         StoredFormat::SortedSet => {
             let mut command = command("ZRANGE");
-            command.arg(0).arg(-1).arg("WITHSCORES");
+            command.arg(-LOG_CHARGES_READ).arg(-1).arg("WITHSCORES");
             command
         }
     }

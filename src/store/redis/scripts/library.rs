@@ -5,7 +5,6 @@
 use std::sync::LazyLock;
 
 use weir_engine::StateKind;
-use weir_engine::kind_table;
 
 use crate::redis::transport::script::Script;
 
@@ -16,29 +15,27 @@ macro_rules! script {
     };
 }
 
-/// Declares a script of one charge for each kind of state.
-macro_rules! scripts_of_kinds {
-    ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
-        mod kinds {
-            use super::{LazyLock, Script};
+// Each decides one charge on a state of one kind.
+static FIXED_WINDOW: LazyLock<Script> = script!("fixed_window");
+static GCRA: LazyLock<Script> = script!("gcra");
+static ANCHORED_WINDOW: LazyLock<Script> = script!("anchored_window");
+static SLIDING_WINDOW_COUNTER: LazyLock<Script> = script!("sliding_window_counter");
+static TOKEN_BUCKET: LazyLock<Script> = script!("token_bucket");
+static SLIDING_WINDOW: LazyLock<Script> = script!("sliding_window");
+static SLIDING_WINDOW_LOG: LazyLock<Script> = script!("sliding_window_log");
 
-            $($(#[$doc])* pub(super) static $Kind: LazyLock<Script> = script!($name);)*
-        }
-
-        /// The script that decides one charge on a state of this kind.
-        pub(super) fn alone(kind: &StateKind) -> &'static Script {
-            match kind {
-                $(StateKind::$Kind(_) => &kinds::$Kind,)*
-            }
-        }
-
-        fn of_kinds() -> impl Iterator<Item = &'static Script> {
-            [$(&*kinds::$Kind),*].into_iter()
-        }
-    };
+/// The script that decides one charge on a state of this kind.
+pub(super) fn alone(kind: &StateKind) -> &'static Script {
+    match kind {
+        StateKind::FixedWindow(_) => &FIXED_WINDOW,
+        StateKind::Pacing(_) => &GCRA,
+        StateKind::AnchoredWindow(_) => &ANCHORED_WINDOW,
+        StateKind::SlidingWindowCounter(_) => &SLIDING_WINDOW_COUNTER,
+        StateKind::TokenBucket(_) => &TOKEN_BUCKET,
+        StateKind::SlidingWindow(_) => &SLIDING_WINDOW,
+        StateKind::SlidingWindowLog(_) => &SLIDING_WINDOW_LOG,
+    }
 }
-
-kind_table!(scripts_of_kinds);
 
 /// Decides lists of charges on short states.
 static DECIDE: LazyLock<Script> = script!("decide");
@@ -57,15 +54,23 @@ pub(super) fn of_lists(has_long: bool) -> &'static Script {
 }
 
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
-    of_kinds().chain([
-        &*DECIDE,
-        &*DECIDE_LONG,
-        &*UNDO_LOG,
-        &*READ_OVERRIDES,
-        &*WRITE_OVERRIDES,
-        &*WRITE_ROW,
-        &*REMOVE_ROW,
-    ])
+    let all: [&'static LazyLock<Script>; 14] = [
+        &FIXED_WINDOW,
+        &GCRA,
+        &ANCHORED_WINDOW,
+        &SLIDING_WINDOW_COUNTER,
+        &TOKEN_BUCKET,
+        &SLIDING_WINDOW,
+        &SLIDING_WINDOW_LOG,
+        &DECIDE,
+        &DECIDE_LONG,
+        &UNDO_LOG,
+        &READ_OVERRIDES,
+        &WRITE_OVERRIDES,
+        &WRITE_ROW,
+        &REMOVE_ROW,
+    ];
+    all.into_iter().map(|script| &**script)
 }
 
 /// All scripts, for people.
@@ -85,11 +90,13 @@ pub struct ScriptText {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
-    use weir_engine::algorithm::{Counting, ScriptNumbers as _};
+    use weir_engine::algorithm::parameters::Parameters;
     use weir_engine::rows::ENDED_ROW_KEPT_US;
+    use weir_engine::{Algorithm, Anchor, Limit, Precision, Refill, Unit};
 
     use super::*;
 
@@ -101,7 +108,8 @@ mod tests {
     #[test]
     fn scripts_keep_an_ended_row_as_long_as_the_engine() {
         let test = format!("till + {ENDED_ROW_KEPT_US} <= now");
-        for script in of_kinds().chain([&*DECIDE, &*DECIDE_LONG]) {
+        let alone = every_kind().into_iter().map(|kind| alone(&kind));
+        for script in alone.chain([&*DECIDE, &*DECIDE_LONG]) {
             assert!(script.code.contains(&test), "{}", script.name);
         }
     }
@@ -115,27 +123,31 @@ mod tests {
         count("finds").unwrap_or(0) + count("leaves").unwrap_or(0)
     }
 
-    /// Name, number, number of arguments, and number of results.
-    macro_rules! list {
-        ($($(#[$doc:meta])* $Kind:ident($file:ident :: $Counting:ident, $name:literal, $number:literal),)*) => {
-            [$({
-                use weir_engine::algorithm::$file::$Counting as Own;
-                ($name, $number, <Own as Counting>::Numbers::COUNT, <Own as Counting>::REPLY)
-            }),*]
-        };
+    fn every_kind() -> Vec<StateKind> {
+        let minute = Precision::new(Unit::Minute.window().us()).expect("not 0");
+        let usual = Parameters { precision: minute, ..Parameters::LEAST };
+        let unusual = Parameters { anchor: Anchor::FirstHit, refill: Refill::Interval, ..usual };
+        let all = [Algorithm::all(&usual), Algorithm::all(&unusual)];
+        let limits = all.concat().into_iter().map(|algorithm| Limit::new(1, Unit::Hour.window(), algorithm));
+        limits.map(|limit| *limit.expect("a limit").kind()).collect()
     }
 
     #[test]
     fn fragments_have_as_many_numbers_as_the_engine_and_a_row_in_the_readme() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
         let readme = fs::read_to_string(folder.join("README.md")).expect("a readme");
-        for (name, number, numbers, replies) in kind_table!(list) {
+        let mut names = BTreeSet::new();
+        for kind in every_kind() {
+            let (name, number) = (alone(&kind).name, kind.number());
+            names.insert(name);
+            assert!(DECIDE_LONG.code.contains(&format!("{number} {name}")), "{name} has the number {number}");
             let fragment = fs::read_to_string(folder.join(format!("algorithms/{name}.lua"))).expect("a fragment");
-            assert_eq!(numbers_of(&fragment), numbers, "numbers of {name}");
-            assert_eq!(replies_of(&fragment), replies, "numbers that {name} returns");
+            assert_eq!(numbers_of(&fragment), kind.script_numbers(1).len(), "numbers of {name}");
+            assert_eq!(replies_of(&fragment), kind.reply_count(), "numbers that {name} returns");
             let is_row =
                 |line: &str| line.starts_with(&format!("| `{name}`")) && line.contains(&format!("| {number} |"));
             assert!(readme.lines().any(is_row), "lua/README.md has no row for {name} with the letter {number}");
         }
+        assert_eq!(names.len(), 7, "{names:?}");
     }
 }

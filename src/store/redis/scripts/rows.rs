@@ -22,8 +22,9 @@ pub(crate) fn read_call(key: &str) -> Call {
 
 pub(crate) fn change_call(key: &str, change: RowChange<'_>) -> Call {
     match change {
-        RowChange::Write(row) => {
-            Call::script(&library::WRITE_ROW, &[key], &[value(row), LAST_BYTE.to_string().into_bytes()])
+        RowChange::Write(row) => Call::script(&library::WRITE_ROW, &[key], &[value(row), last_byte()]),
+        RowChange::Replace { row, over } => {
+            Call::script(&library::WRITE_ROW, &[key], &[value(row), last_byte(), value(over)])
         }
         RowChange::Remove(row) => Call::script(&library::REMOVE_ROW, &[key], &[value(row)]),
     }
@@ -37,6 +38,10 @@ pub(crate) fn change_reply(reply: &Value) -> Option<RowChanged> {
         Value::Int(0) => Some(RowChanged::Kept),
         _ => None,
     }
+}
+
+fn last_byte() -> Vec<u8> {
+    LAST_BYTE.to_string().into_bytes()
 }
 
 fn value(row: &StoredRow) -> Vec<u8> {

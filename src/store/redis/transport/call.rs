@@ -3,16 +3,14 @@
 //! Not here: when it is sent, and what happens to its answer (queue.rs, worker.rs), how charges are written
 //! (charge_list.rs), and what they mean (scripts).
 
-use std::fmt;
-
 use redis::{Cmd, ServerErrorKind, Value};
 
 use super::charge_list::ChargeList;
 use super::script::Script;
 use crate::redis::dial::command_buffer::CommandBuffer;
 
-/// One command with one answer: no subscription, no transaction, no blocking command. `Debug` hides its keys and
-/// arguments, because they may be personal data.
+/// One command with one answer: no subscription, no transaction, no blocking command. It has no `Debug`: its keys and
+/// arguments may be personal data.
 pub struct Call {
     body: Body,
     /// Whether ASKING is sent just before the command.
@@ -24,12 +22,6 @@ pub struct Call {
 enum Body {
     Command { command: Cmd, script: Option<&'static Script> },
     Charges(ChargeList),
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("script", &self.needed_script().map(Script::sha1)).finish_non_exhaustive()
-    }
 }
 
 impl Call {

@@ -36,7 +36,6 @@ const NUMBERS_OF_ONE: usize = 10;
 type ListScripts = fn(has_long: bool) -> &'static Script;
 
 /// The charges of one call.
-#[derive(Debug)]
 pub(crate) struct ChargeList {
     /// The scripts that decide lists: for states of a few numbers, and for states that can be long.
     scripts: ListScripts,
@@ -73,13 +72,13 @@ pub(crate) struct ListedCharge {
     pub(crate) weight: u32,
 }
 
-/// A charge, or a condition of the next charge.
+/// A charge of a list.
 #[derive(Clone, Copy, Debug)]
 struct ListEntry {
     /// Its letters in the plan argument.
     letters: [u8; 3],
     /// The index of the charge's key.
-    key: Option<u16>,
+    key: u16,
     /// How many of the numbers belong to it.
     numbers: u8,
 }
@@ -139,21 +138,12 @@ impl ChargeList {
 
     /// Appends a charge with its numbers.
     pub(crate) fn push(&mut self, charge: ListedCharge, numbers: impl IntoIterator<Item = u64>) {
-        self.push_entry(charge.letters, Some(charge.key), numbers);
-        self.replies += charge.replies;
-        self.weight = self.weight.saturating_add(charge.weight);
-    }
-
-    /// Appends a condition of the next charge.
-    pub(crate) fn push_before(&mut self, letters: [u8; 3], numbers: impl IntoIterator<Item = u64>) {
-        self.push_entry(letters, None, numbers);
-    }
-
-    fn push_entry(&mut self, letters: [u8; 3], key: Option<u16>, numbers: impl IntoIterator<Item = u64>) {
         let before = self.numbers.len();
         self.numbers.extend(numbers);
         let numbers = u8::try_from(self.numbers.len() - before).expect("a charge has a few numbers");
-        self.entries.push(ListEntry { letters, key, numbers });
+        self.entries.push(ListEntry { letters: charge.letters, key: charge.key, numbers });
+        self.replies += charge.replies;
+        self.weight = self.weight.saturating_add(charge.weight);
     }
 
     pub(super) const fn weight(&self) -> u32 {
@@ -169,9 +159,9 @@ impl ChargeList {
         self.script_of_one.unwrap_or_else(|| (self.scripts)(self.has_long))
     }
 
-    /// How many charges it has, without conditions. A list that only compares rows counts as one.
+    /// How many charges it has. A list that only compares rows counts as one.
     fn charges(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.key.is_some()).count().max(1)
+        self.entries.len().max(1)
     }
 
     fn keys_at(&self, places: std::ops::Range<usize>) -> impl Iterator<Item = &str> {
@@ -215,9 +205,7 @@ impl ChargeList {
     fn push_numbers(&self, places: &[u16], bytes: &mut Vec<u8>) {
         let mut numbers = self.numbers.iter();
         for entry in &self.entries {
-            if let Some(key) = entry.key {
-                push_number(bytes, u64::from(places[usize::from(key)]) + 1);
-            }
+            push_number(bytes, u64::from(places[usize::from(entry.key)]) + 1);
             for &number in numbers.by_ref().take(entry.numbers.into()) {
                 push_number(bytes, number);
             }
@@ -322,7 +310,7 @@ impl<'a> Run<'a> {
         request.argument_by(entries().map(|entry| entry.letters.len()).sum(), |bytes| {
             entries().for_each(|entry| bytes.extend(entry.letters));
         });
-        let numbers: usize = entries().map(|entry| usize::from(entry.key.is_some()) + usize::from(entry.numbers)).sum();
+        let numbers: usize = entries().map(|entry| 1 + usize::from(entry.numbers)).sum();
         request.argument_by((1 + numbers) * NUMBER_BYTES, |bytes| {
             push_number(bytes, first.now);
             let mut places = &self.places[..];

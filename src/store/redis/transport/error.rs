@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use redis::ServerError;
 
+use crate::redis::base::dial_error::DialError;
 use crate::redis::base::error_class::RedisErrorClass;
-use crate::redis::base::observer::DialError;
 
 /// Why a call has no usable answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -40,8 +40,8 @@ pub enum Reason {
     #[error("the deadline has passed")]
     Deadline,
     /// The deadline has passed without a connection to send the call on.
-    #[error("{0}")]
-    NoConnection(DialError),
+    #[error("no connection to redis at {address}: {error}")]
+    NoConnection { address: Arc<str>, error: DialError },
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
     /// No known node of the cluster has the key's slot.

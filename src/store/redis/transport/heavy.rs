@@ -16,7 +16,6 @@ use super::pipeline::Pipeline;
 use super::turns::{HEAVY_WAITING_MAX, NoTurn, Turn};
 
 /// The lane of one runtime to one server.
-#[derive(Debug)]
 pub(crate) struct Lane {
     pipeline: Pipeline,
     turn: Arc<Turn>,

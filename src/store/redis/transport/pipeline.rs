@@ -20,7 +20,7 @@
 //!    error is about the server, or does not prove that nothing ran.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use redis::Value;
@@ -35,17 +35,31 @@ pub use super::script::Script;
 use super::worker::Worker;
 pub use super::worker::{SILENCE_MAX, SILENCE_TIMEOUTS};
 pub use crate::redis::base::observer::Load;
-use crate::redis::base::observer::{Announced, Backlog};
+use crate::redis::base::observer::{Loaded, RedisObserver};
+use crate::redis::base::tasks::Tasks;
 
 /// Sends calls to one Redis in batches. Each runtime has its own. Its tasks run on the runtime that started it and end
 /// when it is dropped.
-#[derive(Debug)]
 pub struct Pipeline {
+    parts: Arc<Parts>,
+    address: Arc<str>,
+    observer: Arc<dyn RedisObserver>,
+    tasks: Tasks,
+}
+
+struct Parts {
     queue: Arc<Queue>,
-    /// The tasks. Aborted when dropped; without that, they end only by a panic.
-    tasks: tokio::sync::Mutex<JoinSet<()>>,
-    /// Reports the end to the observer.
-    _announced: Announced,
+    pool: Pool,
+}
+
+impl Loaded for Parts {
+    fn waiting(&self) -> usize {
+        self.queue.waiting()
+    }
+
+    fn connections(&self) -> usize {
+        self.pool.open()
+    }
 }
 
 impl Pipeline {
@@ -58,49 +72,52 @@ impl Pipeline {
     pub fn start(options: Options) -> Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
+        let address: Arc<str> = options.target.to_string().into();
         let queue = Arc::new(Queue::new(options.queue_max));
-        let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
-        let pool =
-            Pool::new(options.target.clone(), options.connections, options.connect_timeout, options.observer.clone());
-        let backlog: Arc<dyn Backlog> = queue.clone();
-        let load = Load::new(Arc::downgrade(&backlog), pool.open());
+        let pool = Pool::new(&options, address.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
-            tasks.spawn(Worker::new(queue.clone(), &pool, &options).run(pool.clone()));
+            tasks.spawn(Worker::new(queue.clone(), address.clone(), &options).run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
-        if let Some(watch) = watch {
+        if let Some(watch) = options.target.watch(options.observer.clone(), options.connect_timeout) {
             tasks.spawn(watch);
         }
+        let parts = Arc::new(Parts { queue, pool });
+        let load: Weak<Parts> = Arc::downgrade(&parts);
         // No call starts before this returns, so nothing is reported before the start.
-        let announced = Announced::start(pool.address(), load, options.observer);
-        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks), _announced: announced }
+        options.observer.started(&address, Load::of(load));
+        let tasks = Tasks::new("a task of the redis pipeline", tasks);
+        Pipeline { parts, address, observer: options.observer, tasks }
     }
 
-    /// Queues `call` at once. The future returns Redis' answer, by `deadline`. Dropping it removes the call from the queue if
-    /// it still waits there.
+    /// Queues `call` at once. The future returns Redis' answer, by `deadline`. If you drop it, a call that still waits is
+    /// not sent.
     ///
     /// # Errors
     ///
     /// A [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
-    pub fn call(&self, call: Call, deadline: Instant) -> impl Future<Output = Result<Value, CallError>> + use<'_> {
+    pub fn call(&self, call: Call, deadline: Instant) -> impl Future<Output = Result<Value, CallError>> + use<> {
         // Not in the future: a call is large, and each future around this one would hold and copy it too.
         let (waiting, answer) = Waiting::new(call, deadline);
-        let slot = self.queue.enter(waiting);
+        let queued = self.parts.queue.push(waiting);
         async move {
-            let slot = slot?;
-            let answer = answer.await;
-            slot.answered();
+            queued?;
             // An answer is lost only if the worker's task died.
-            answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
+            answer
+                .await
+                .unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
         }
     }
 
     /// Returns the reason when a task of the pipeline has died. Otherwise never returns.
     pub async fn died(&self) -> String {
-        match self.tasks.lock().await.join_next().await {
-            Some(Err(error)) => format!("a task of the redis pipeline died: {error}"),
-            Some(Ok(())) | None => "a task of the redis pipeline ended".to_owned(),
-        }
+        self.tasks.died().await
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.observer.ended(&self.address);
     }
 }

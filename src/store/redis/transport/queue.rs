@@ -6,18 +6,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(not(test))]
+use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::{Notify, oneshot};
+#[cfg(test)]
+use weir_schedules::Mutex;
 
 use super::call::Call;
 use super::error::{CallError, Reason};
-use crate::redis::base::observer::{Backlog, DialError};
-use crate::sync::Mutex;
 
 pub(crate) type Answer = Result<Value, CallError>;
 
 /// A waiting call, with the sender of its answer.
-#[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) call: Call,
     pub(crate) deadline: Instant,
@@ -45,31 +46,9 @@ impl Waiting {
     }
 }
 
-/// A caller's entry in the queue. Dropping it withdraws the call if it still waits.
-pub(crate) struct QueueSlot<'a> {
-    queue: &'a Queue,
-    ticket: Option<u64>,
-}
-
-impl QueueSlot<'_> {
-    /// The call was answered, so dropping withdraws nothing.
-    pub(crate) fn answered(mut self) {
-        self.ticket = None;
-    }
-}
-
-impl Drop for QueueSlot<'_> {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.queue.withdraw(ticket);
-        }
-    }
-}
-
 /// The waiting calls, oldest first.
 ///
 /// A plain mutex is right: nothing is awaited while it is held, and a single-threaded runtime has no contention.
-#[derive(Debug)]
 pub(crate) struct Queue {
     max: usize,
     state: Mutex<QueueState>,
@@ -79,42 +58,26 @@ pub(crate) struct Queue {
     hurry: Notify,
 }
 
-#[derive(Debug)]
+#[derive(Default)]
 struct QueueState {
-    /// A call that expired or was withdrawn leaves a hole, which counts until it is the oldest entry. The first entry
-    /// is never a hole.
-    entries: VecDeque<Option<Waiting>>,
-    /// The ticket of the first entry. Later entries have the following numbers. Tickets are never reused.
-    first: u64,
+    /// A call whose caller has gone stays until a worker or the task that expires calls finds it.
+    entries: VecDeque<Waiting>,
     /// Whether a worker was woken and has not taken calls yet. It will take all of them, so no other worker is woken.
     waking: bool,
     /// The time at which the task that expires calls runs next.
     expiry: Option<Instant>,
     /// Why there is no connection, if the last dial failed.
-    dial_error: Option<DialError>,
+    no_connection: Option<Reason>,
 }
 
 impl Queue {
     pub(crate) fn new(max: usize) -> Queue {
-        Queue {
-            max,
-            state: Mutex::new(QueueState {
-                entries: VecDeque::new(),
-                first: 0,
-                waking: false,
-                expiry: None,
-                dial_error: None,
-            }),
-            arrived: Notify::new(),
-            hurry: Notify::new(),
-        }
+        Queue { max, state: Mutex::new(QueueState::default()), arrived: Notify::new(), hurry: Notify::new() }
     }
 
-    /// Appends a call.
-    /// Fails when the queue is full.
-    pub(crate) fn enter(&self, waiting: Waiting) -> Result<QueueSlot<'_>, CallError> {
-        let ticket = self.push(waiting)?;
-        Ok(QueueSlot { queue: self, ticket: Some(ticket) })
+    /// How many calls wait to be sent.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().entries.iter().filter(|waiting| waiting.is_wanted()).count()
     }
 
     /// Returns when a call arrives.
@@ -123,19 +86,19 @@ impl Queue {
     }
 
     /// Stores why there is no connection, for the calls that expire.
-    pub(crate) fn dial_failed(&self, error: DialError) {
-        self.state.lock().dial_error = Some(error);
+    pub(crate) fn dial_failed(&self, reason: Reason) {
+        self.state.lock().no_connection = Some(reason);
     }
 
-    /// Appends a call and returns its ticket.
-    fn push(&self, waiting: Waiting) -> Result<u64, CallError> {
+    /// Appends a call.
+    /// Fails when the queue is full.
+    pub(crate) fn push(&self, waiting: Waiting) -> Result<(), CallError> {
         let deadline = waiting.deadline;
         let mut state = self.state.lock();
         if state.entries.len() >= self.max {
             return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.max } });
         }
-        let ticket = state.first + state.entries.len() as u64;
-        state.entries.push_back(Some(waiting));
+        state.entries.push_back(waiting);
         let wake = !std::mem::replace(&mut state.waking, true);
         let hurry = state.expiry.is_none_or(|expiry| deadline < expiry);
         if hurry {
@@ -148,7 +111,7 @@ impl Queue {
         if hurry {
             self.hurry.notify_one();
         }
-        Ok(ticket)
+        Ok(())
     }
 
     /// Returns when there are calls to send.
@@ -168,72 +131,36 @@ impl Queue {
     /// Moves up to `max` sendable calls into `batch`, and wakes the next worker if more are left.
     pub(crate) fn take(&self, batch: &mut Vec<Waiting>, max: usize, now: Instant) {
         let mut state = self.state.lock();
-        state.dial_error = None;
-        while batch.len() < max {
-            let Some(entry) = state.entries.pop_front() else {
-                break;
-            };
-            state.first += 1;
-            let Some(mut waiting) = entry else { continue };
+        state.no_connection = None;
+        while batch.len() < max
+            && let Some(mut waiting) = state.entries.pop_front()
+        {
             if waiting.deadline <= now {
                 waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
-            } else {
+            } else if waiting.is_wanted() {
                 batch.push(waiting);
             }
         }
-        state.trim();
         if !state.entries.is_empty() && !std::mem::replace(&mut state.waking, true) {
             self.arrived.notify_one();
         }
     }
 
-    /// Removes the call with this ticket, if it still waits.
-    fn withdraw(&self, ticket: u64) {
-        let mut state = self.state.lock();
-        let Some(index) = ticket.checked_sub(state.first) else {
-            return;
-        };
-        if let Some(entry) = usize::try_from(index).ok().and_then(|index| state.entries.get_mut(index)) {
-            *entry = None;
-            state.trim();
-        }
-    }
-
     /// Answers the calls whose deadline has passed, and returns the next deadline.
     fn expire(&self, now: Instant) -> Option<Instant> {
-        let mut state = self.state.lock();
-        let reason = match &state.dial_error {
-            Some(error) => Reason::NoConnection(error.clone()),
-            None => Reason::Deadline,
-        };
-        let mut next: Option<Instant> = None;
-        for entry in &mut state.entries {
-            let Some(waiting) = entry else { continue };
+        let state = &mut *self.state.lock();
+        state.expiry = None;
+        state.entries.retain_mut(|waiting| {
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent { reason: reason.clone() }));
-                *entry = None;
-            } else {
-                next = Some(next.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
+                let reason = state.no_connection.clone().unwrap_or(Reason::Deadline);
+                waiting.answer(Err(CallError::NotSent { reason }));
+            } else if waiting.is_wanted() {
+                state.expiry = Some(state.expiry.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
+                return true;
             }
-        }
-        state.trim();
-        state.expiry = next;
-        next
-    }
-}
-
-impl Backlog for Queue {
-    fn waiting(&self) -> usize {
-        self.state.lock().entries.len()
-    }
-}
-
-impl QueueState {
-    fn trim(&mut self) {
-        while let Some(None) = self.entries.front() {
-            self.entries.pop_front();
-            self.first += 1;
-        }
+            false
+        });
+        state.expiry
     }
 }
 
@@ -256,9 +183,9 @@ mod tests {
     use std::time::Duration;
 
     use shuttle::{future, thread};
+    use weir_schedules::explore;
 
     use super::*;
-    use crate::sync::explore;
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         Waiting::new(Call::command(redis::cmd("PING")), deadline)
@@ -269,33 +196,22 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_a_withdrawn_call_makes_room() {
+    fn a_full_queue_refuses_and_a_call_whose_caller_has_gone_makes_room() {
         let now = Instant::now();
         let queue = Queue::new(2);
-        let (one, _one) = waiting(now + seconds(1));
-        let (two, _two) = waiting(now + seconds(1));
+        let (one, first) = waiting(now + seconds(1));
+        let (two, _second) = waiting(now + seconds(2));
         let (three, _three) = waiting(now + seconds(1));
         let (four, _four) = waiting(now + seconds(1));
-        let first = queue.push(one).unwrap();
+        queue.push(one).unwrap();
         queue.push(two).unwrap();
         assert!(matches!(queue.push(three), Err(CallError::NotSent { reason: Reason::QueueFull { max: 2 } })));
-        queue.withdraw(first);
-        queue.push(four).unwrap();
-    }
-
-    #[test]
-    fn a_stale_ticket_withdraws_no_other_call() {
-        let now = Instant::now();
-        let queue = Queue::new(2);
-        let (one, _one) = waiting(now + seconds(1));
-        let (two, _two) = waiting(now + seconds(2));
-        let first = queue.push(one).unwrap();
-        assert_eq!(queue.expire(now + seconds(1)), None, "no call waits any more");
-        queue.push(two).unwrap();
-        queue.withdraw(first);
+        drop(first);
+        assert_eq!(queue.waiting(), 1);
         let mut batch = Vec::new();
-        queue.take(&mut batch, 9, now);
-        assert_eq!(batch.len(), 1);
+        queue.take(&mut batch, 1, now);
+        assert_eq!(batch[0].deadline, now + seconds(2), "the call whose caller has gone is not sent");
+        queue.push(four).unwrap();
     }
 
     #[test]
@@ -356,18 +272,13 @@ mod tests {
                 thread::spawn(move || {
                     for _ in 0..2 {
                         let (call, answer) = waiting(deadline);
-                        let Ok(slot) = queue.enter(call) else { continue };
-                        if gives_up {
-                            drop(slot);
-                        } else {
+                        if queue.push(call).is_ok() && !gives_up {
                             assert_eq!(future::block_on(answer).unwrap().unwrap(), Value::Int(1));
-                            slot.answered();
                         }
                     }
                 })
             });
             callers.into_iter().for_each(|caller| caller.join().unwrap());
-            // An abandoned call may still be in a worker's batch, but not in the queue.
             assert_eq!(queue.waiting(), 0);
             workers.iter().for_each(future::JoinHandle::abort);
         });
@@ -402,31 +313,28 @@ mod tests {
     }
 
     #[test]
-    fn in_any_schedule_a_call_is_sent_or_expires_and_a_ticket_withdraws_its_own_call() {
+    fn in_any_schedule_a_call_is_sent_or_expires_or_its_caller_goes() {
         explore(|| {
             let queue = Arc::new(Queue::new(9));
             let now = Instant::now();
             let (late, mut late_answer) = waiting(now);
-            let (given_up, _given_up_answer) = waiting(now + seconds(1));
+            let (given_up, given_up_answer) = waiting(now + seconds(1));
             let (timely, mut timely_answer) = waiting(now + seconds(2));
             queue.push(late).unwrap();
-            let ticket = queue.push(given_up).unwrap();
+            queue.push(given_up).unwrap();
             queue.push(timely).unwrap();
             let expiring = thread::spawn({
                 let queue = queue.clone();
                 move || queue.expire(now)
             });
-            let withdrawing = thread::spawn({
-                let queue = queue.clone();
-                move || queue.withdraw(ticket)
-            });
+            let giving_up = thread::spawn(move || drop(given_up_answer));
             let mut batch = Vec::new();
             while !batch.iter().any(|waiting: &Waiting| waiting.deadline == now + seconds(2)) {
                 let one_more = batch.len() + 1;
                 queue.take(&mut batch, one_more, now);
             }
             expiring.join().unwrap();
-            withdrawing.join().unwrap();
+            giving_up.join().unwrap();
             assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
             assert!(timely_answer.try_recv().is_err(), "it was sent, and has no answer yet");
             assert!(batch.len() <= 2, "the late call was not sent");

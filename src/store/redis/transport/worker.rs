@@ -15,12 +15,13 @@ use weir_tls::backoff::{doubled, jittered};
 use super::charge_list::{ChargeList, Run, script_of_run};
 use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
-use super::pool::{Connection, Pool, SUPERSEDED};
+use super::pool::{Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
 use super::script::Script;
 use crate::redis::base::error_class::{After, RedisErrorClass};
 use crate::redis::base::observer::RedisObserver;
 use crate::redis::dial::command_buffer::CommandBuffer;
+use crate::redis::dial::connection::Connection;
 
 /// The pause of a worker before its second dial in a row. It doubles with each further dial. Up to half of each pause
 /// is cut at random, so that workers and replicas do not dial at the same time.
@@ -66,11 +67,11 @@ enum Health {
 }
 
 impl Worker {
-    /// A worker that serves `queue` with connections of `pool`.
-    pub(crate) fn new(queue: Arc<Queue>, pool: &Pool, options: &Options) -> Self {
+    /// A worker that serves `queue` with connections to `address`.
+    pub(crate) fn new(queue: Arc<Queue>, address: Arc<str>, options: &Options) -> Self {
         Self {
             queue,
-            address: pool.address().into(),
+            address,
             observer: options.observer.clone(),
             batch_max: options.batch_max,
             merge_max: options.merge_max,
@@ -93,7 +94,9 @@ impl Worker {
                         continue;
                     }
                 }
-                Err(error) => self.queue.dial_failed(error),
+                Err(error) => {
+                    self.queue.dial_failed(Reason::NoConnection { address: self.address.clone(), error });
+                }
             }
             self.pause().await;
         }
@@ -164,7 +167,9 @@ impl Worker {
             // The exchange returns one answer for each command.
             let [waiting] = group else {
                 let Some(answer) = answers.next() else { break };
-                scripts.extend(answer_run(group, answer, &mut close_reason));
+                if let RunEnd::Resend { missing } = answer_run(group, answer, &mut close_reason) {
+                    scripts.extend(missing);
+                }
                 continue;
             };
             let Some(answer) = waiting.call.take_answer(&mut answers) else { break };
@@ -332,23 +337,34 @@ fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<S
     waiting.answer(Err(CallError::Refused(error)));
 }
 
-/// Answers the calls of one merged command. If its error proves that nothing ran, and the connection stays usable,
-/// answers none of them: they are sent again, and each gets its own answer. Separately some succeed, because they have
-/// another key or write nothing. In that case, returns the script of the command, which Redis may not have. The same
-/// if a row that some of the calls depend on has another version: no call of the command was decided. [rw-2]
-fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> Option<&'static Script> {
-    let script = script_of_run(lists(group))?;
+/// How a merged command has ended.
+enum RunEnd {
+    /// Each of its calls has its answer.
+    Answered,
+    /// Nothing was decided. Each of its calls is sent again, and gets its own answer: some succeed, because they have
+    /// another key, write nothing, or depend on another row.
+    Resend {
+        /// A script that Redis may not have.
+        missing: Option<&'static Script>,
+    },
+}
+
+/// Answers the calls of one merged command, unless its answer proves that nothing was decided.
+fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<String>) -> RunEnd {
     match answer {
         Value::ServerError(error) => {
             let class = RedisErrorClass::of(&error);
             if class.connection == After::Keep && class.proves_nothing_ran(&error) {
-                return Some(script);
+                return RunEnd::Resend { missing: script_of_run(lists(group)) };
             }
             for waiting in group {
                 refuse(waiting, error.clone(), close_reason);
             }
         }
-        Value::Array(numbers) if matches!(numbers[..], [_, Value::Array(_)]) => {}
+        // A row that some of the calls depend on has another version. [rw-2]
+        Value::Array(numbers) if matches!(numbers[..], [_, Value::Array(_)]) => {
+            return RunEnd::Resend { missing: None };
+        }
         Value::Array(numbers) => {
             let mut numbers = numbers.into_iter();
             let clock = numbers.next().unwrap_or(Value::Nil);
@@ -364,7 +380,7 @@ fn answer_run(group: &mut [Waiting], answer: Value, close_reason: &mut Option<St
             }
         }
     }
-    None
+    RunEnd::Answered
 }
 
 /// The charges of the first calls that may share a command.

@@ -11,7 +11,11 @@ pub(super) const CALLERS: Section = Section {
             .more("weir spreads connections by the requests of the last seconds, so busy callers weigh more than idle ones."),
         gauge("weir_grpc_held_bytes", &[], "bytes")
             .help("Memory that weir has reserved for requests and responses of gRPC callers.")
-            .more("At most `grpc.held_bytes` and a quarter more, or 32 KiB for each connection."),
+            .more("At most `grpc.held_bytes` and a quarter more, or 8 KiB to 32 KiB for each connection."),
+        gauge("weir_grpc_connections_bytes", &[], "bytes")
+            .help("Memory of the buffers and tables of open gRPC connections, as weir estimates it.")
+            .more("At most a quarter of the memory that the process may use. Near that, weir closes connections of the address that holds \
+                   most: see [what a caller can hold](bounds.md#what-a-caller-can-hold)."),
         counter("weir_grpc_refused_total", &[], "requests")
             .help("gRPC requests refused with UNAVAILABLE because too much memory was reserved for callers.")
             .more("Callers do not read, or do not end their requests, or a store stalls. The log has the address of a caller. \
@@ -19,7 +23,9 @@ pub(super) const CALLERS: Section = Section {
         counter("weir_grpc_closed_total", &["reason"], "connections")
             .help("gRPC connections that weir closed because of their peer's behaviour, by reason.")
             .more("`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
-                   time. `held`: it used too much memory. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
+                   time. `held`: it used too much memory. `idle`, `unused`: too many connections were open. `memory`: \
+                   all connections together held too much, and its address the most. `retired`: its table of requests had grown, and it \
+                   was idle. `protocol`: the peer broke the \
                    rules of HTTP/2. See [what a caller can hold](bounds.md#what-a-caller-can-hold)."),
         counter("weir_grpc_reset_requests_total", &["code"], "requests")
             .help("Requests that HTTP/2 reset before they were decided, by the error code of HTTP/2.")

@@ -25,7 +25,7 @@ pub fn map(data: &[u8]) {
     let addresses = String::from_utf8_lossy(redirections);
     for (slot, address) in addresses.lines().filter_map(|line| address(line, "asked")).enumerate() {
         let slot = u16::try_from(slot % usize::from(SLOTS)).expect("a slot");
-        let node = map.moved(slot, &address, now, HostPort::to_string);
+        let node = map.redirected(&address, Some(slot), now, HostPort::to_string);
         assert!(node.is_none_or(|node| *node == address.to_string()));
     }
     assert!(map.len() <= NODES_MAX && map.replicas().len() <= NODES_MAX);

@@ -16,8 +16,9 @@ use weir_tls::files::FileError;
 
 use super::map::View;
 use super::members::{Member, Members, Problem};
+use crate::redis::base::dial_error::DialError;
 use crate::redis::base::error_class::RedisErrorClass;
-use crate::redis::base::observer::{DialError, RedisObserver};
+use crate::redis::base::observer::RedisObserver;
 use crate::redis::dial::endpoint::Endpoint;
 use crate::redis::dial::host_port::HostPort;
 use crate::redis::routing::node::Node;
@@ -206,8 +207,8 @@ impl RedisObserver for Unlisted {
         self.0.batch_answered(calls, took);
     }
 
-    fn dial_failed(&self, error: &DialError) {
-        self.0.dial_failed(error);
+    fn dial_failed(&self, address: &str, error: &DialError) {
+        self.0.dial_failed(address, error);
     }
 
     fn file_refused(&self, error: &FileError) {

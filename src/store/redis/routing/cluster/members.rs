@@ -118,13 +118,10 @@ impl Members {
         let (member, is_new) = {
             let mut state = self.state.lock();
             let before = state.map.len();
-            let member = match moved {
-                Some(slot) => {
-                    state.preferred = Some(to.clone());
-                    state.map.moved(slot, to, now, |to| self.dial(to))
-                }
-                None => state.map.redirected(to, now, |to| self.dial(to)),
-            };
+            if moved.is_some() {
+                state.preferred = Some(to.clone());
+            }
+            let member = state.map.redirected(to, moved, now, |to| self.dial(to));
             (member, state.map.len() > before)
         };
         if is_new {

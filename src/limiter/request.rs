@@ -1,0 +1,47 @@
+//! A request on its way: what does not change until its answer.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use weir_engine::observer::Trace;
+use weir_engine::policy::Match;
+use weir_engine::{Domain, Micros, Mode};
+use weir_store::Clock;
+
+use super::Query;
+use super::policies::InForce;
+
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a, 'q> {
+    pub(super) in_force: &'a Arc<InForce>,
+    pub(super) domain: &'a Domain,
+    pub(super) query: &'a Query<'q>,
+    /// The match of each descriptor, if it is a long request. Otherwise empty.
+    pub(super) found: &'a [Match<'a>],
+    pub(super) reading: &'a Reading<'a>,
+    pub(super) mode: Mode,
+    pub(super) started: Instant,
+    pub(super) deadline: Instant,
+    /// Receives the events of the decision. Usually None.
+    pub(super) trace: Option<&'a dyn Trace>,
+    /// Whether it was decided before, and a row had changed. [rw-2]
+    pub(super) is_repeated: bool,
+    /// Whether it is decided again if a row has changed. [rw-2]
+    pub(super) can_repeat: bool,
+}
+
+/// The one reading of weir's clock that counts for a whole request, made when it is first needed. [tm-1]
+pub(super) struct Reading<'a> {
+    clock: &'a dyn Clock,
+    now: OnceLock<Micros>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn of(clock: &'a dyn Clock) -> Self {
+        Self { clock, now: OnceLock::new() }
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        *self.now.get_or_init(|| self.clock.now())
+    }
+}

@@ -1,0 +1,110 @@
+//! Sends a request and its answer to open taps.
+//!
+//! Not here: the taps, and their filters (telemetry/tap.rs).
+
+use std::cell::OnceCell;
+
+use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
+use weir_engine::{Entry, Hits, Operation, RowContent, Rule};
+
+use super::plan::Plan;
+use super::{Answer, Query};
+
+/// Not called for requests without a tap.
+#[cold]
+pub(super) fn tap_request(tap: &dyn Tap, query: &Query<'_>, result: DecisionResult, plan: Option<&Plan<'_, '_>>) {
+    tap.answered(&TappedRequest { query, result, plan, answer: OnceCell::new() });
+}
+
+/// One request. Its parts are computed only when they are used.
+struct TappedRequest<'r, 'q, 'a, 'p> {
+    query: &'r Query<'q>,
+    result: DecisionResult,
+    /// `None` if no policy has the domain.
+    plan: Option<&'r Plan<'a, 'p>>,
+    answer: OnceCell<Answer>,
+}
+
+impl TappedRequest<'_, '_, '_, '_> {
+    /// The hits that a descriptor held, and the hits that its settle gave back.
+    fn hold_hits(&self, plan: &Plan<'_, '_>, at: usize) -> (Option<Hits>, Option<Hits>) {
+        let (mut held, mut given_back) = (None, None);
+        let add = |to: &mut Option<Hits>, hits| *to = Some(to.map_or(hits, |sum: Hits| sum.saturating_add(hits)));
+        for (charge, outcome) in plan.decided() {
+            if let (Operation::Consume(_), Some(receipt)) = (charge.operation, outcome.receipt)
+                && charge.limit.hold
+                && usize::from(charge.origin.group) == at
+            {
+                add(&mut held, receipt.hits);
+            }
+        }
+        for (undo, hits) in plan.undos.iter().zip(&plan.decision.given_back) {
+            let settles = plan.charges.iter().find(|charge| charge.key == undo.key);
+            if settles.is_some_and(|charge| usize::from(charge.origin.group) == at) {
+                add(&mut given_back, *hits);
+            }
+        }
+        (held, given_back)
+    }
+
+    fn outcome(&self, plan: &Plan<'_, '_>, at: usize) -> (Option<DescriptorVerdict>, Option<Hits>) {
+        if plan.matched.rule(at).is_none() && self.query.descriptors[at].limit.is_none() {
+            return (None, None);
+        }
+        let answer = self.answer.get_or_init(|| plan.answer(self.query));
+        let status = &answer.statuses[at];
+        let mut of_descriptor = plan.decided().filter(|(charge, _)| usize::from(charge.origin.group) == at);
+        let is_over = of_descriptor.any(|(_, outcome)| outcome.verdict.is_over());
+        let verdict = match status.over {
+            true if !plan.matched.modes.shadow => DescriptorVerdict::Over,
+            over if over || is_over => DescriptorVerdict::Shadow,
+            _ => DescriptorVerdict::Ok,
+        };
+        (Some(verdict), status.limit.as_ref().map(|_| status.remaining))
+    }
+}
+
+impl AnsweredRequest for TappedRequest<'_, '_, '_, '_> {
+    fn domain(&self) -> &str {
+        self.query.domain
+    }
+
+    fn result(&self) -> DecisionResult {
+        self.result
+    }
+
+    fn descriptors(&self) -> usize {
+        self.query.descriptors.len()
+    }
+
+    fn entries(&self, at: usize) -> &[Entry<'_>] {
+        self.query.descriptors[at].entries
+    }
+
+    fn row(&self, at: usize) -> Option<&RowContent> {
+        self.plan.and_then(|plan| plan.matched.row_content(at)).map(|content| &**content)
+    }
+
+    fn rule(&self, at: usize) -> Option<&Rule> {
+        self.plan.and_then(|plan| plan.matched.rule(at))
+    }
+
+    fn descriptor(&self, at: usize) -> AnsweredDescriptor {
+        let asked = &self.query.descriptors[at];
+        let ((verdict, remaining), (held, given_back)) = match self.plan {
+            Some(plan) if self.result != DecisionResult::StoreFailed => {
+                (self.outcome(plan, at), self.hold_hits(plan, at))
+            }
+            Some(_) | None => Default::default(),
+        };
+        AnsweredDescriptor {
+            operation: asked.operation,
+            limit: asked.limit,
+            verdict,
+            remaining,
+            settles: self.query.settles(at),
+            held,
+            given_back,
+        }
+    }
+}
