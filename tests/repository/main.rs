@@ -6,8 +6,6 @@ mod api;
 mod generated;
 mod runbook;
 mod size;
+mod steps;
 mod tidy;
-#[allow(dead_code, unreachable_pub, reason = "a part of what the tests of programs share")]
-#[path = "../support/tools.rs"]
-mod tools;
 mod version;
