@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[path = "../support/mod.rs"]
-mod support;
+extern crate weir_testkit as support;
 
 mod amounts;
 mod comparison;

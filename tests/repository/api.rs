@@ -11,7 +11,7 @@ use std::process::Command;
 use protox::prost_reflect::{Cardinality, FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::generated::{SERVICE_PROTO, XDS_PROTOS, root};
-use crate::tools;
+use weir_testkit::tools;
 
 /// The packages whose messages proto/ has whole. Of other messages it has the fields that weir uses.
 const WHOLE: [&str; 3] =

@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 #![allow(unreachable_pub, reason = "the modules of one test binary share what they need")]
 
-#[path = "../support/mod.rs"]
-mod support;
+extern crate weir_testkit as support;
 
 mod algorithms;
 mod clients;

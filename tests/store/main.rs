@@ -3,8 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[path = "../support/mod.rs"]
-mod support;
+extern crate weir_testkit as support;
 
 mod allocations;
 mod calendar;

@@ -96,7 +96,7 @@ impl Authority {
     /// A certificate for these names and no usage in particular, as Envoy Gateway makes them: of an RSA key, which is
     /// stored in PKCS#1, for servers and clients.
     pub fn of_a_gateway(&self, file: &str, names: &[&str]) -> Issued {
-        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/keys");
+        let keys = super::tools::repository().join("tests/data/keys");
         let pem = fs::read_to_string(keys.join("rsa-pkcs8.pem")).expect("a key");
         let issued = self.sign(file, named(names), &KeyPair::from_pem(&pem).expect("a key"));
         fs::copy(keys.join("rsa-pkcs1.pem"), &issued.key).expect("the same key in the other form");

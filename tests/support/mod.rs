@@ -1,7 +1,5 @@
-//! What the tests share: other processes, clients and waiting; stores, charges and what they should give by independent
-//! reckoning. Every test binary has all of it, by `mod support;`.
+//! What the test programs share: other processes, clients and waiting; stores, charges and what they should give by independent reckoning.
 
-#![allow(dead_code, unreachable_pub, reason = "a module of every test binary, each of which uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 pub mod ads;

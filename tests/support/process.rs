@@ -371,12 +371,15 @@ impl Output {
     }
 }
 
-/// The binary under test: this package's, or the one that `WEIR_TEST_BINARY` names (a release
+/// The binary under test: the one that cargo has built beside the test programs, or the one that `WEIR_TEST_BINARY` names (a release
 /// build, say).
 pub fn binary() -> PathBuf {
     match std::env::var_os("WEIR_TEST_BINARY") {
         Some(path) => path.into(),
-        None => env!("CARGO_BIN_EXE_weir").into(),
+        None => {
+            let test = std::env::current_exe().expect("the path of the test program");
+            test.ancestors().nth(2).expect("the directory of the profile").join("weir")
+        }
     }
 }
 

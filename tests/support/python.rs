@@ -1,8 +1,10 @@
 //! The Python environment that scripts/test makes: clients and an Envoy that are not ours. A test
 //! that needs it fails where it is missing or out of date; it is never skipped.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+
+use super::tools::repository;
 
 /// Names another environment than target/test-venv.
 const VENV_VARIABLE: &str = "WEIR_TEST_VENV";
@@ -37,8 +39,4 @@ pub fn venv() -> PathBuf {
             venv.display()
         ),
     }
-}
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -55,5 +55,5 @@ pub fn succeed(mut command: Command) {
 
 /// The root of the repository.
 pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support has parents")
 }

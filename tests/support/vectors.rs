@@ -164,7 +164,7 @@ pub fn read(file: &Path) -> Vec<Vector> {
 
 /// The files of tests/vectors, by name.
 pub fn files() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let directory = super::tools::repository().join("tests/vectors");
     let entries = std::fs::read_dir(&directory).expect("tests/vectors is there");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("its entries can be read").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
