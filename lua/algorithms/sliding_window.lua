@@ -34,7 +34,7 @@ local function summary_of_buckets(counts, first, size, used, asked, here, W, pre
     end
     fits_at = (last + 1) * precision + W - 1
   end
-  return min(used, 4294967295), fits_at, (newest + 1) * precision + W - 1, newest
+  return used, fits_at, (newest + 1) * precision + W - 1, newest
 end
 
 --- see

@@ -83,7 +83,7 @@ local function summary_of_log(log, asked, W, L)
   if total > 0 then
     empty_at = log.newest + W
   end
-  return min(total, 4294967295), fits_at, empty_at, log.sum
+  return total, fits_at, empty_at, log.sum
 end
 
 --- see

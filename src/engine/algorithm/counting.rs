@@ -147,8 +147,8 @@ pub enum Work {
 /// A summary, for a charge of some hits, of a state that keeps hits with their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The hits that still count, at most 2^32 - 1.
-    pub used: Hits,
+    /// The hits that still count. The parts of a state can have more than 2^32 together.
+    pub used: u64,
     /// When the charge's hits would fit without other requests. 0 if they fit now, and if they never fit.
     pub fits_at: Micros,
     /// When the last of the hits stops counting; 0 if none counts.
@@ -171,8 +171,8 @@ impl<C: Counting> View<C> for Summary {
     /// When the hits stop counting follows only from the state.
     fn step(self, _limit: &C, effect: Effect, _now: Micros) -> Self {
         let used = match effect {
-            Effect::Add(hits) => self.used.saturating_add(hits),
-            Effect::Refund(hits) => self.used.saturating_sub(hits),
+            Effect::Add(hits) => self.used.saturating_add(hits.into()),
+            Effect::Refund(hits) => self.used.saturating_sub(hits.into()),
             Effect::Nothing | Effect::Drain | Effect::Undo(_) => self.used,
         };
         Self { used, ..self }
@@ -180,12 +180,12 @@ impl<C: Counting> View<C> for Summary {
 
     fn level(&self, limit: &C, now: Micros) -> Level {
         Level {
-            remaining: limit.capacity().saturating_sub(self.used),
+            remaining: limit.capacity().saturating_sub(Hits::try_from(self.used).unwrap_or(Hits::MAX)),
             reset_after: self.empty_at.saturating_sub(now),
-            is_past: self.used > limit.capacity(),
+            is_past: self.used > limit.capacity().into(),
             is_empty: self.used == 0,
             mark: self.mark,
-            counted: self.used.into(),
+            counted: self.used,
         }
     }
 
@@ -195,7 +195,7 @@ impl<C: Counting> View<C> for Summary {
 
     fn read(_limit: &C, numbers: &[u64], _now: Micros) -> Option<Self> {
         match *numbers {
-            [used, fits_at, empty_at, mark] => Some(Self { used: small(used)?, fits_at, empty_at, mark }),
+            [used, fits_at, empty_at, mark] => Some(Self { used, fits_at, empty_at, mark }),
             _ => None,
         }
     }

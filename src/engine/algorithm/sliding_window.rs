@@ -166,7 +166,7 @@ impl SlidingWindow {
             fits_at = leaves_at(last.map_or(live.here, |(number, _)| number));
         }
         Summary {
-            used: u32::try_from(live.used).unwrap_or(u32::MAX),
+            used: live.used,
             fits_at,
             empty_at: if live.used > 0 { newest.map_or(0, leaves_at) } else { 0 },
             mark: newest.unwrap_or(0),

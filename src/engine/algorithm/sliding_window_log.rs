@@ -132,7 +132,7 @@ impl SlidingWindowLog {
             fits_at = last + window_us;
         }
         Summary {
-            used: u32::try_from(live.used).unwrap_or(u32::MAX),
+            used: live.used,
             fits_at,
             empty_at: if live.used > 0 { newest + window_us } else { 0 },
             mark: live.base + live.used,

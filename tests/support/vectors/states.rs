@@ -159,7 +159,6 @@ fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked:
             }
         }
     }
-    let used = u32::try_from(used).unwrap_or(u32::MAX);
     Summary { used, fits_at, empty_at: newest + limit.window().us(), mark }
 }
 
