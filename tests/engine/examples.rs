@@ -171,7 +171,7 @@ fn windows_of_the_clock_and_from_the_first_hit() {
     page.give(NOW + 61 * SECOND, 5);
     assert_eq!(page.state, None);
 
-    // [aw-6] [aw-7]
+    // [aw-6] [lm-6]
     page.take(NOW, 3);
     assert_eq!(page.over(NOW - MINUTE, 1), 2 * MINUTE);
     assert_eq!(page.over(NOW - MINUTE - 1, 1), MINUTE);
@@ -186,7 +186,7 @@ fn windows_of_the_clock_and_from_the_first_hit() {
 
 #[test]
 fn windows_that_slide() {
-    // [sc-2] [sc-3] [sc-4] [sc-8]
+    // [sc-2] [sc-3] [sc-4] [lm-6]
     let mut page = Page::of(10, MINUTE, Algorithm::SlidingWindowCounter);
     page.take(NOW, 8);
     assert_eq!(page.look(FOURTEEN + 15 * SECOND).0, 4);
@@ -318,7 +318,7 @@ fn debts_and_buckets() {
     assert_eq!(page.take(NOW + MINUTE, 2).0, 2);
     assert_eq!(page.give(NOW + 61 * SECOND, 1), 3);
 
-    // [tb-6] [tb-7]
+    // [tb-6] [lm-6]
     let mut page = Page::of(3, MINUTE, by_interval(5));
     page.take(NOW, 4);
     assert_eq!(page.look(NOW - MINUTE), (1, 3 * MINUTE));

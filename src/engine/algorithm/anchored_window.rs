@@ -222,7 +222,7 @@ impl View<AnchoredWindow> for ObservedWindow {
         }
     }
 
-    /// The remaining hits of the limit; the window stores the used hits. [aw-4] [aw-7]
+    /// The remaining hits of the limit; the window stores the used hits. [aw-4] [lm-6]
     fn level(&self, limit: &AnchoredWindow, now: Micros) -> Level {
         Level {
             remaining: limit.requests.saturating_sub(self.count),

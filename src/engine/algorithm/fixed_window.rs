@@ -153,7 +153,7 @@ impl View<FixedWindow> for Counter {
     }
 
     /// The remaining hits of the limit, and the time to the end of the window; the counter stores the used hits. [fw-4]
-    /// [fw-7]
+    /// [lm-6]
     fn level(&self, limit: &FixedWindow, now: Micros) -> Level {
         Level {
             remaining: limit.requests.saturating_sub(self.count),

@@ -150,7 +150,7 @@ impl SlidingWindow {
         is_believed(start.saturating_sub(now.into()), self.window.us())
     }
 
-    /// What a charge of `hits` finds in these buckets, under the limit as it is now. [sw-2] [sw-3] [sw-7] [cc-6]
+    /// What a charge of `hits` finds in these buckets, under the limit as it is now. [sw-2] [sw-3] [lm-6] [cc-6]
     fn summary(&self, live: &LiveBuckets<'_>, hits: Hits) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
         let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;

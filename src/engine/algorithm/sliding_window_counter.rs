@@ -151,7 +151,7 @@ impl View<SlidingWindowCounter> for WindowCounts {
         }
     }
 
-    /// The remaining hits of the limit; the counts store the used hits. [sc-4] [sc-8]
+    /// The remaining hits of the limit; the counts store the used hits. [sc-4] [lm-6]
     fn level(&self, limit: &SlidingWindowCounter, now: Micros) -> Level {
         let window_us = limit.window.us();
         let used = u64::from(self.count) + self.weighted(window_us, now);

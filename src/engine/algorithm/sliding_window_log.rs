@@ -115,7 +115,7 @@ impl SlidingWindowLog {
         (requests <= REQUESTS_MAX).then_some(Self { requests, window })
     }
 
-    /// What a charge of `hits` finds in the log, under the limit as it is now. [sl-2] [sl-3] [sl-7]
+    /// What a charge of `hits` finds in the log, under the limit as it is now. [sl-2] [sl-3] [lm-6]
     fn summary(&self, log: Option<&Log>, live: &LiveEntries, hits: Hits) -> Summary {
         let window_us = self.window.us();
         let entries = log.map(|log| &log.entries);

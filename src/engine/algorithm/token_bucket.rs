@@ -110,7 +110,7 @@ impl Counting for TokenBucket {
     }
 
     /// The bucket at `now`, refilled by each period that has ended. An empty bucket begins its period now. It is stale if
-    /// the clock has stepped back too far for its period to be believed. [tb-2] [tb-6] [tb-7]
+    /// the clock has stepped back too far for its period to be believed. [tb-2] [tb-6] [lm-6]
     fn find(&self, state: Option<&State>, _asked: Hits, now: Micros) -> Found<Bucket> {
         let (period, requests) = (self.period.us(), u64::from(self.requests));
         let full = Found::fresh(Bucket { anchor: now, used: 0 });
