@@ -111,8 +111,8 @@ if added > 0 then
     counts[j] = 0
   end
   size = here - first + 1
-  counts[size] = min(counts[size] + added, 4294967295)
-  used = used + added
+  added = min(added, 4294967295 - counts[size])
+  counts[size], used = counts[size] + added, used + added
 elseif act == 'refund' then
   -- The newest first.
   used = used - refunded
