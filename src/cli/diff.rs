@@ -33,7 +33,7 @@ pub struct Diff {
     /// How the report is written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = DiffFormat::Text)]
     pub format: DiffFormat,
-    /// Send this through both, and report whose answers change: a file of traffic, or a record of weir tap
+    /// Send this through both, and report whose answers change: a file of traffic, or a record of weir tap --values shown
     #[arg(long, value_name = "FILE")]
     pub traffic: Option<PathBuf>,
     /// Exit with 1 only for these changes, and with 3 if weir cannot determine them; may be repeated
@@ -116,7 +116,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
         return Err(NoDiff::NoTraffic);
     }
-    let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
+    let mut traffic = diff.traffic.as_deref().map(Traffic::open_shown).transpose().map_err(AnswersError::from)?;
     let said = traffic.as_ref().map(|traffic| Dialect::of(&traffic.settings().policies)).unwrap_or_default();
     let dialect = Dialect {
         compatible: diff.dialect.compatible || said.compatible,
@@ -162,16 +162,9 @@ fn rows_beside(diff: &Diff) -> Result<Vec<Row>, NoDiff> {
     Ok(Vec::new())
 }
 
-impl Report<'_> {
-    /// The number of requests for which it is unknown whether their answers change.
-    fn could_not_tell(&self) -> u64 {
-        self.answers.map_or(0, |answers| answers.unknown.requests)
-    }
-}
-
 fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
     let comparison = report.comparison;
-    let has_unknown = !comparison.unknown.is_empty() || report.could_not_tell() > 0;
+    let has_unknown = !comparison.unknown.is_empty();
     let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
     let is_there = |fail_on: &FailOn| match fail_on {
         FailOn::Stricter => comparison.with_direction(Direction::Stricter) > 0,

@@ -7,7 +7,6 @@
 mod amounts;
 pub mod answers;
 mod changes;
-mod hidden;
 mod limits;
 mod pairs;
 mod row_files;

@@ -5,7 +5,7 @@
 //! files of results and exit codes (cli).
 
 mod counts;
-pub(crate) mod hidden;
+mod hidden;
 mod keys;
 pub mod message;
 pub mod report;

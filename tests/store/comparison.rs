@@ -467,110 +467,6 @@ fn descriptors_are_counted_apart_whatever_their_values_hold() {
     assert_eq!(descriptors, [r#""a=1,b=2""#, r#""a=1\\,b=2""#]);
 }
 
-/// A record with hidden values, each request with one descriptor: the entry and the rule that it met.
-fn hidden(asks: &[(&str, Option<&str>)]) -> String {
-    let entries: Vec<&str> = asks.iter().map(|(entry, _)| *entry).collect();
-    let lines = record(&entries, "hidden");
-    let with_rule = |(line, (_, rule)): (&str, &(&str, Option<&str>))| {
-        let mut line: Value = serde_json::from_str(line).expect("JSON");
-        if let Some(rule) = rule {
-            line["descriptors"][0]["rule"] = (*rule).into();
-        }
-        line.to_string()
-    };
-    let (header, requests) = lines.split_once('\n').expect("a header");
-    let requests: Vec<String> = requests.lines().zip(asks).map(with_rule).collect();
-    format!("{header}\n{}\n", requests.join("\n"))
-}
-
-const ANN: &str = "path=~3f9c01d2a47b";
-const BOB: &str = "path=~99e0b1c4d7aa";
-
-#[test]
-fn hidden_values_are_compared_by_the_rules_of_their_record() {
-    for (met, value) in [
-        ("path=/api/*", "value: /api/*"),
-        ("path=10.0.0.0/8", "cidr: 10.0.0.0/8"),
-        ("path=~/v[12]/.*", "regex: '/v[12]/.*'"),
-    ] {
-        let rule = |rate: &str, more: &str| {
-            format!("{{key: path, {value}, rate_limit: {rate}{more}}}, {{key: path, rate_limit: 9/h}}")
-        };
-        // Three of the first value and two of the second: each has a state of its own, unless all share one.
-        let asks = [(ANN, Some(met)), (BOB, Some(met)), (ANN, Some(met)), (BOB, Some(met)), (ANN, Some(met))];
-        let traffic = of_traffic(&rule("9/h", ""), &rule("2/h", ""), &hidden(&asks));
-        assert_eq!((&traffic["now_denied"], &traffic["unknown"]["requests"]), (&json!(1), &json!(0)), "{met}");
-        assert_eq!(traffic["rules"][0]["new"], *met);
-        let shared = ", share_threshold: true";
-        let shared = |rate: &str| rule(rate, "").replacen("rate_limit", &format!("{}, rate_limit", &shared[2..]), 1);
-        let traffic = of_traffic(&shared("9/h"), &shared("2/h"), &hidden(&asks));
-        assert_eq!((&traffic["now_denied"], &traffic["unknown"]["requests"]), (&json!(3), &json!(0)), "{met}, shared");
-    }
-}
-
-#[test]
-fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
-    let old = policy("{key: path, value: /api/*, rate_limit: 9/h}, {key: path, rate_limit: 9/h}");
-    let asks =
-        [(ANN, Some("path=/api/*")), (ANN, Some("path=/api/*")), (BOB, Some("path")), ("usr=~0123456789ab", None)];
-    let traffic = hidden(&asks);
-    let tell = |new: &str, fail_on: &[FailOn]| {
-        with_traffic(&old, &policy(new), &traffic, DiffFormat::Json, fail_on).unwrap_or_else(|error| panic!("{error}"))
-    };
-    let unknown = |new: &str| {
-        let document: Value = serde_json::from_str(&tell(new, &[]).1).expect("JSON");
-        assert_eq!((&document["traffic"]["now_denied"], &document["traffic"]["now_passed"]), (&json!(0), &json!(0)));
-        document["traffic"]["unknown"]["rules"].clone()
-    };
-    let api = "{key: path, value: /api/*, rate_limit: 9/h}, {key: path, rate_limit: 9/h}";
-    assert_eq!(unknown(api), json!([]));
-    // What met the wildcard may end so; what met the key alone may too.
-    assert_eq!(
-        unknown(&format!("{{key: path, value: '*/export', rate_limit: 9/h}}, {api}")),
-        json!([
-            { "domain": "shop", "recorded": "path=/api/*", "now": ["path=*/export", "path=/api/*"], "requests": 2 },
-            { "domain": "shop", "recorded": "path", "now": ["path=*/export", "path"], "requests": 1 },
-        ])
-    );
-    // No value begins in both ways, and one behind the wildcard gets nothing of it.
-    assert_eq!(
-        unknown(&format!("{{key: path, value: /web/*, rate_limit: 9/h}}, {api}")),
-        json!([{ "domain": "shop", "recorded": "path", "now": ["path=/web/*", "path"], "requests": 1 }])
-    );
-    // The text of another wildcard meets that one first.
-    let behind = unknown(&api.replacen("}, ", "}, {key: path, value: /other/*, rate_limit: 1/h}, ", 1));
-    assert_eq!(behind[0]["recorded"], "path");
-    // A value that nobody named before can be any hidden one.
-    assert_eq!(unknown(&format!("{{key: path, value: /api/x, rate_limit: 1/h}}, {api}"))[0]["requests"], 2);
-    assert_eq!(unknown(&format!("{{key: path, value: /web/x, rate_limit: 1/h}}, {api}"))[0]["recorded"], "path");
-    // The key alone has every value.
-    assert_eq!(unknown(&format!("{{key: usr, rate_limit: 9/h}}, {api}")), json!([]));
-
-    let (_, text) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), DiffFormat::Text, &[FailOn::Answers])
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert!(!text.contains("no answer changes"), "{text}");
-    assert!(
-        text.contains("; could not tell for 1, because values are hidden; no answer of the others changes"),
-        "{text}"
-    );
-    assert!(
-        text.contains("could not tell, because values are hidden\n  requests\n         1   shop   gone -> unknown\n"),
-        "{text}"
-    );
-    let (outcome, _) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), DiffFormat::Markdown, &[])
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(outcome, Compared::Unknown, "an answer that is not known is not the same");
-    assert_eq!(tell(api, &[]).0, Compared::Same);
-}
-
-#[test]
-fn a_record_may_have_shown_values_beside_hidden_ones() {
-    let rule = "{key: user, rate_limit: 5/min}";
-    let traffic = record(&["user=ann"], "shown") + &hidden(&[("user=~3f9c01d2a47b", Some("user"))]);
-    let traffic = of_traffic(rule, &rule.replace('5', "0"), &traffic);
-    assert_eq!((&traffic["now_denied"], &traffic["unknown"]["requests"]), (&json!(2), &json!(0)));
-}
-
 #[test]
 fn answers_decide_the_exit() {
     let (old, new) = (policy("{key: user, rate_limit: 5/min}"), policy("{key: user, rate_limit: 3/min}"));
@@ -599,10 +495,12 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
     let error = with_traffic(&policy, &policy, &traffic, DiffFormat::Text, &[]).expect_err("wrong").to_string();
     assert!(error.contains("traffic.jsonl:3:"), "{error}");
     let hidden = record(&["user=~3f9c01d2a47b"], "hidden");
-    let new = policy.replace("key: user,", "key: user, value: a*,");
-    let (_, text) =
-        with_traffic(&policy, &new, &hidden, DiffFormat::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
-    assert!(text.contains("1 request; could not tell for 1, because values are hidden"), "{text}");
+    let after_shown = record(&["user=ann"], "shown") + &hidden;
+    for (traffic, place) in [(hidden, "traffic.jsonl:1:1"), (after_shown, "traffic.jsonl:3:1")] {
+        let error = with_traffic(&policy, &policy, &traffic, DiffFormat::Text, &[]).expect_err("hidden").to_string();
+        let expected = "values: the record hides values, so the rules that they meet are unknown: record with weir tap --values shown";
+        assert!(error.ends_with(&format!("{place}: {expected}")), "{error}");
+    }
 }
 
 #[test]
@@ -619,12 +517,10 @@ fn the_page_has_each_member_of_the_json() {
     let (_, json) = with_traffic(&of("5/min"), &of("5/h"), &record(&["user=ann"; 3], "shown"), DiffFormat::Json, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
-    let gone = hidden(&[(ANN, Some("gone"))]);
-    let (_, json) = with_traffic(&old, &new, &gone, DiffFormat::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
-    members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let rules = "{key: ip, value: '2001:*', rate_limit: 5/min}, {key: ip, rate_limit: 9/min}";
     let networks = format!("{rules}, {{key: ip, cidr: '2001:db8::/32', rate_limit: 1/min}}");
-    let (_, json) = with_traffic(&policy(rules), &policy(&networks), &gone, DiffFormat::Json, &[])
+    let shown = record(&["user=ann"], "shown");
+    let (_, json) = with_traffic(&policy(rules), &policy(&networks), &shown, DiffFormat::Json, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     members(&serde_json::from_str(&json).expect("JSON"), &mut found);
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md")).expect("the page");

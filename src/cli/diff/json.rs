@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_engine::{Limit, Rule};
-use weir_lab::comparison::answers::{Answers, Changed, MayMeet, Unknown};
+use weir_lab::comparison::answers::{Answers, Changed};
 use weir_lab::comparison::{
     CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
 };
@@ -57,19 +57,9 @@ fn of_answers(answers: &Answers) -> Value {
         "descriptors": keys.collect::<Vec<_>>(),
         "descriptors_known": answers.keys.len(),
         "other_descriptors": with(json!({}), &answers.other_keys),
-        "unknown": of_unknown(&answers.unknown),
         "notes": answers.notes,
     });
     with(whole, &answers.changed)
-}
-
-fn of_unknown(unknown: &Unknown) -> Value {
-    let of_rule = |(may_meet, requests): &(MayMeet, u64)| {
-        let MayMeet { domain, recorded, now } = may_meet;
-        json!({ "domain": domain, "recorded": recorded, "now": now, "requests": requests })
-    };
-    let rules: Vec<Value> = unknown.rules.iter().map(of_rule).collect();
-    json!({ "requests": unknown.requests, "rules": rules, "other_requests": unknown.other })
 }
 
 fn of_domain(change: &DomainChange<'_>) -> Value {

@@ -6,7 +6,7 @@ use weir_engine::words::{counted, printable};
 use weir_lab::comparison::DomainChange;
 
 use super::Report;
-use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, RuleWords, UnknownWords, of_domain};
+use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, RuleWords, of_domain};
 
 /// The most rules in the table.
 const ROWS_MAX: usize = 100;
@@ -49,14 +49,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     let (rules, keys) = report.changed_answers();
     write_answers("rule", &rules, &mut room, out)?;
     write_answers("descriptor", &keys, &mut room, out)?;
-    let unknown = report.unknown_answers();
-    if !unknown.is_empty() {
-        writeln!(out, "\n| domain | rule | could not tell |\n| --- | --- | --- |")?;
-    }
-    let row = |UnknownWords { domain, what, requests }: &UnknownWords| {
-        format!("| {} | {} | {requests} |", code(domain), code(what))
-    };
-    write_rows(unknown.iter().map(row), "rule", &mut room, out)?;
     for note in &answers.notes {
         writeln!(out, "\n{}", escaped(note))?;
     }

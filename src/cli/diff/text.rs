@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use weir_engine::words::printable;
 
 use super::Report;
-use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, UnknownWords, of_domain};
+use super::words::{AnswerWords, ChangeLine, CouldNotTellWords, of_domain};
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     for change in &report.comparison.domains {
@@ -55,7 +55,6 @@ fn write_answers(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (rules, keys) = report.changed_answers();
     write_table("by rule", &rules, out)?;
     write_table("by descriptor, those with most changes", &keys, out)?;
-    write_unknown(&report.unknown_answers(), out)?;
     for note in &answers.notes {
         writeln!(out, "note: {}", printable(note))?;
     }
@@ -74,17 +73,6 @@ fn write_table(title: &str, rows: &[AnswerWords], out: &mut dyn Write) -> io::Re
             "  {:10}   {:8}   {:6}   {domain}   {what}",
             changed.now_denied, changed.now_passed, changed.errors
         )?;
-    }
-    Ok(())
-}
-
-fn write_unknown(rows: &[UnknownWords], out: &mut dyn Write) -> io::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "\ncould not tell, because values are hidden\n  requests")?;
-    for UnknownWords { domain, what, requests } in rows {
-        writeln!(out, "  {requests:8}   {}   {}", printable(domain), printable(what))?;
     }
     Ok(())
 }

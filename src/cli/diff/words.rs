@@ -2,7 +2,7 @@
 
 use weir_engine::words::counted;
 use weir_engine::{Limit, Rule};
-use weir_lab::comparison::answers::{Changed, MayMeet, MetRules};
+use weir_lab::comparison::answers::{Changed, MetRules};
 use weir_lab::comparison::{
     CouldNotTell, Direction, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Subject,
 };
@@ -234,12 +234,8 @@ impl Report<'_> {
         if answers.refused > 0 {
             text.push_str(&format!(", {} refused by any server", answers.refused));
         }
-        let unknown = self.could_not_tell();
-        if unknown > 0 {
-            text.push_str(&format!("; could not tell for {unknown}, because values are hidden"));
-        }
         if answers.changed.all() == 0 {
-            text.push_str(if unknown > 0 { "; no answer of the others changes" } else { "; no answer changes" });
+            text.push_str("; no answer changes");
             return Some(text);
         }
         text.push_str(&format!("; {now_denied} denied now that passed, {now_passed} pass now that were denied"));
@@ -264,25 +260,5 @@ impl Report<'_> {
         };
         let keys = answers.keys.iter().take(KEYS_SHOWN).map(of_key).collect();
         (answers.rules.iter().map(of_rule).collect(), keys)
-    }
-}
-
-/// Requests with possibly changed answers: the domain, the rules, and how many.
-pub(super) struct UnknownWords {
-    pub(super) domain: String,
-    pub(super) what: String,
-    pub(super) requests: u64,
-}
-
-impl Report<'_> {
-    pub(super) fn unknown_answers(&self) -> Vec<UnknownWords> {
-        let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
-        let words = |(may_meet, requests): &(MayMeet, u64)| {
-            let now: Vec<String> = may_meet.now.iter().map(path).collect();
-            let now = if now.is_empty() { "unknown".to_owned() } else { now.join(" or ") };
-            let what = format!("{} -> {now}", path(&may_meet.recorded));
-            UnknownWords { domain: may_meet.domain.clone(), what, requests: *requests }
-        };
-        self.answers.map_or_else(Vec::new, |answers| answers.unknown.rules.iter().map(words).collect())
     }
 }

@@ -7,11 +7,9 @@ use weir_engine::descriptor::spell_entries;
 use weir_engine::observer::Silent;
 use weir_engine::words::counted;
 use weir_engine::{Entry, PolicySet};
-use weir_limiter::{Answer, DescriptorRequest, Query, Undecided};
+use weir_limiter::{Answer, Query, Undecided};
 use weir_rls::configured;
 
-use super::hidden::{Hidden, Resolved, Rules, by_rule, entry_by_rule};
-pub use super::hidden::{MayMeet, NAMED_MAX};
 use crate::simulation::traffic::{self, Traffic, TrafficError};
 use crate::simulation::world::World;
 
@@ -20,8 +18,6 @@ pub const REQUESTS_MAX: u64 = 100_000_000;
 pub const KEYS_MAX: usize = 100_000;
 /// The longest descriptor to count by its text, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
-/// The most kinds of descriptors with several possible rules to count separately.
-pub const UNKNOWN_MAX: usize = 1_000;
 /// The most unknown domains to name.
 const STRANGERS_MAX: usize = 8;
 
@@ -31,9 +27,6 @@ pub enum AnswersError {
     Traffic(#[from] TrafficError),
     #[error("the traffic has more than {REQUESTS_MAX} requests")]
     TooMany,
-    /// Values are hidden in only a part of the record.
-    #[error("a record with hidden values follows a record with shown values: compare them separately")]
-    Mixed,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,18 +81,7 @@ pub struct Answers {
     pub keys: Vec<(String, String, Changed)>,
     /// Changes of descriptors past [`KEYS_MAX`].
     pub other_keys: Changed,
-    /// Requests that were sent to neither side, because their hidden values can meet several rules.
-    pub unknown: Unknown,
     pub notes: Vec<String>,
-}
-
-#[derive(Debug, Default)]
-pub struct Unknown {
-    pub requests: u64,
-    /// By the first of their descriptors with several rules, most requests first.
-    pub rules: Vec<(MayMeet, u64)>,
-    /// Requests of kinds past [`UNKNOWN_MAX`].
-    pub other: u64,
 }
 
 /// Sends traffic through both policies.
@@ -110,19 +92,13 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     let settings = traffic.settings().clone();
     let bounds = configured::bounds(&settings.limits);
     let world = |policies: Arc<PolicySet>| World::new(policies, &settings, Arc::new(Silent));
-    // Hidden values match no policy, so their descriptors are replaced by entries for the rules that they meet.
-    let mut hidden = traffic.hides_values().then(|| Hidden::new(old, new));
-    let (before, now) = match hidden {
-        Some(_) => (world(Arc::new(by_rule(old))), world(Arc::new(by_rule(new)))),
-        None => (world(old.clone()), world(new.clone())),
-    };
+    let (before, now) = (world(old.clone()), world(new.clone()));
     let mut counts = Counts {
         old,
         new,
         answers: Answers::default(),
         rules: HashMap::new(),
         keys: HashMap::new(),
-        unknown: HashMap::new(),
         strangers: BTreeSet::new(),
         of_strangers: 0,
     };
@@ -135,12 +111,7 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
             counts.answers.notes.push(note);
         }
     }
-    loop {
-        let hides_values = traffic.hides_values();
-        let Some(request) = traffic.next()? else { break };
-        if hides_values && hidden.is_none() {
-            return Err(AnswersError::Mixed);
-        }
+    while let Some(request) = traffic.next()? {
         counts.answers.requests += 1;
         if counts.answers.requests > REQUESTS_MAX {
             return Err(AnswersError::TooMany);
@@ -153,21 +124,8 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
         counts.note_stranger(query.domain);
         before.go_on(request.time, |_| {});
         now.go_on(request.time, |_| {});
-        let Some(hidden) = &mut hidden else {
-            let (before, now) = (before.decide_lasting(request, &query), now.decide_lasting(request, &query));
-            counts.compare(&query, &before, &now, None);
-            continue;
-        };
-        match resolved(hidden, &query, &request.rules) {
-            Ok(rules) => {
-                let old_side = sent_by_rule(old, &query, rules.iter().map(|rules| rules.old));
-                let new_side = sent_by_rule(new, &query, rules.iter().map(|rules| rules.new));
-                let before = decide(&before, &query, &old_side);
-                let now = decide(&now, &query, &new_side);
-                counts.compare(&query, &before, &now, Some(&rules));
-            }
-            Err(may_meet) => counts.note_unknown(may_meet),
-        }
+        let (before, now) = (before.decide_lasting(request, &query), now.decide_lasting(request, &query));
+        counts.compare(&query, &before, &now);
     }
     let mut answers = counts.finish();
     answers.traffic = traffic.name().to_owned();
@@ -175,55 +133,9 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     Ok(answers)
 }
 
-/// The rules of all descriptors, or the possible rules of the first ambiguous descriptor.
-fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<String>]) -> Result<Vec<Rules>, MayMeet> {
-    let descriptors = query.descriptors.iter().enumerate();
-    let of_one = |(number, descriptor): (usize, &DescriptorRequest<'_>)| {
-        if descriptor.limit.is_some() {
-            // The limit of the request replaces the limits of rules.
-            return Ok(Rules::default());
-        }
-        let recorded = recorded.get(number).and_then(Option::as_deref);
-        match hidden.resolve(query.domain, descriptor.entries, recorded) {
-            Resolved::Known(rules) => Ok(rules),
-            Resolved::Unknown(may_meet) => Err(may_meet),
-        }
-    };
-    descriptors.map(of_one).collect()
-}
-
-/// Returns the entry that replaces each descriptor. `None` for a descriptor with its own limit in the request.
-fn sent_by_rule(
-    set: &PolicySet,
-    query: &Query<'_>,
-    rules: impl Iterator<Item = Option<u32>>,
-) -> Vec<Option<(String, String)>> {
-    let of_one = |(descriptor, rule): (&DescriptorRequest<'_>, Option<u32>)| {
-        descriptor.limit.is_none().then(|| entry_by_rule(set, rule, descriptor.entries))
-    };
-    query.descriptors.iter().zip(rules).map(of_one).collect()
-}
-
-/// Decides a request with other entries in place of its descriptors.
-fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -> Result<Answer, Undecided> {
-    let entries: Vec<Option<[Entry<'_>; 1]>> =
-        sent.iter().map(|sent| sent.as_ref().map(|(key, value)| [Entry { key, value }])).collect();
-    let mut by_rule = Query { domain: query.domain, descriptors: Default::default(), settle: None };
-    for (descriptor, own) in query.descriptors.iter().zip(&entries) {
-        let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
-        by_rule.descriptors.push(DescriptorRequest {
-            entries,
-            operation: descriptor.operation,
-            limit: descriptor.limit,
-        });
-    }
-    world.decide_now(&by_rule)
-}
-
 struct Counts<'c> {
     old: &'c PolicySet,
     new: &'c PolicySet,
-    unknown: HashMap<MayMeet, u64>,
     answers: Answers,
     rules: HashMap<MetRules, Changed>,
     keys: HashMap<(String, String), Changed>,
@@ -245,24 +157,7 @@ impl Counts<'_> {
         }
     }
 
-    fn note_unknown(&mut self, may_meet: MayMeet) {
-        let unknown = &mut self.answers.unknown;
-        unknown.requests += 1;
-        if self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(&may_meet) {
-            *self.unknown.entry(may_meet).or_default() += 1;
-        } else {
-            unknown.other += 1;
-        }
-    }
-
-    /// Counts a request. `rules` has the rules of descriptors with hidden values.
-    fn compare(
-        &mut self,
-        query: &Query<'_>,
-        before: &Result<Answer, Undecided>,
-        now: &Result<Answer, Undecided>,
-        rules: Option<&[Rules]>,
-    ) {
+    fn compare(&mut self, query: &Query<'_>, before: &Result<Answer, Undecided>, now: &Result<Answer, Undecided>) {
         let flip = match (before, now) {
             (Ok(before), Ok(now)) if before.denied == now.denied => return,
             (Ok(_), Ok(now)) if now.denied => Flip::NowDenied,
@@ -276,24 +171,14 @@ impl Counts<'_> {
         };
         for (number, descriptor) in query.descriptors.iter().enumerate() {
             if is_over(before, number) != is_over(now, number) {
-                let rules = match rules {
-                    Some(rules) => rules[number],
-                    None => self.met(query.domain, descriptor.entries),
-                };
-                self.count(query.domain, descriptor.entries, rules, flip);
+                self.count(query.domain, descriptor.entries, flip);
             }
         }
     }
 
-    fn met(&self, domain: &str, entries: &[Entry<'_>]) -> Rules {
-        let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.id);
-        Rules { old: met(self.old), new: met(self.new) }
-    }
-
-    fn count(&mut self, domain: &str, entries: &[Entry<'_>], rules: Rules, flip: Flip) {
-        let path = |set: &PolicySet, rule: Option<u32>| Some(set.rules()[rule? as usize].path.to_string());
-        let (old, new) = (path(self.old, rules.old), path(self.new, rules.new));
-        let met = MetRules { domain: domain.to_owned(), old, new };
+    fn count(&mut self, domain: &str, entries: &[Entry<'_>], flip: Flip) {
+        let path = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.path.to_string());
+        let met = MetRules { domain: domain.to_owned(), old: path(self.old), new: path(self.new) };
         // There are at most as many entries as pairs of rules.
         self.rules.entry(met).or_default().add(flip);
         let key = (domain.to_owned(), spell_entries(entries.iter().copied()));
@@ -315,8 +200,6 @@ impl Counts<'_> {
             let requests = counted(self.of_strangers, "request");
             answers.notes.push(format!("{requests} of domains that neither side has: {}", names.join(", ")));
         }
-        answers.unknown.rules = self.unknown.into_iter().collect();
-        answers.unknown.rules.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
         answers.rules = self.rules.into_iter().collect();
         answers.rules.sort_by(|one, other| (other.1.all(), &one.0).cmp(&(one.1.all(), &other.0)));
         answers.keys = self.keys.into_iter().map(|((domain, key), changed)| (domain, key, changed)).collect();

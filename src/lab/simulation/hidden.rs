@@ -2,7 +2,7 @@
 //!
 //! A hidden value can be any text. The policies of a simulation need not be those of the record, so the recorded rules do not
 //! tell which texts it can be. A request is decided only if each of its descriptors meets one and the same rule with every
-//! text. Not here: comparing two sets of policies, of which one is that of the record (comparison/hidden.rs).
+//! text.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -32,11 +32,11 @@ impl MayMeet {
     }
 }
 
-pub(crate) type Leads<'p> = Rc<[(Lead<'p>, Place<'p>)]>;
+type Leads<'p> = Rc<[(Lead<'p>, Place<'p>)]>;
 
 /// The leads of places that were visited, by key.
 #[derive(Default)]
-pub(crate) struct LeadCache<'p>(HashMap<(usize, String), Option<Leads<'p>>>);
+struct LeadCache<'p>(HashMap<(usize, String), Option<Leads<'p>>>);
 
 /// The search visited too many places, or found keys with wildcards.
 struct GivenUp;
@@ -128,12 +128,7 @@ impl<'p> Hidden<'p> {
 
 impl<'p> LeadCache<'p> {
     /// The leads of a place for a key, from the cache or by `read`.
-    pub(crate) fn get(
-        &mut self,
-        place: Place<'p>,
-        key: &str,
-        read: impl FnOnce() -> Option<Leads<'p>>,
-    ) -> Option<Leads<'p>> {
+    fn get(&mut self, place: Place<'p>, key: &str, read: impl FnOnce() -> Option<Leads<'p>>) -> Option<Leads<'p>> {
         let at = (place.address(), key.to_owned());
         if let Some(leads) = self.0.get(&at) {
             return leads.clone();
@@ -147,7 +142,7 @@ impl<'p> LeadCache<'p> {
 }
 
 /// Whether the lead matches every value.
-pub(crate) fn is_of_all(lead: Lead<'_>) -> bool {
+fn is_of_all(lead: Lead<'_>) -> bool {
     match lead {
         Lead::KeyAlone => true,
         Lead::Pattern(Matcher::Text(text)) => text.bytes().all(|byte| byte == b'*'),
@@ -156,7 +151,7 @@ pub(crate) fn is_of_all(lead: Lead<'_>) -> bool {
 }
 
 /// Whether a value of a record with hidden values is hidden: `~` and 12 hexadecimal digits.
-pub(crate) fn is_hidden(value: &str) -> bool {
+fn is_hidden(value: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     value.strip_prefix('~').is_some_and(|hash| hash.len() == 12 && hash.bytes().all(is_digit))
 }

@@ -42,8 +42,6 @@ pub struct Request {
     pub message: RateLimitRequest,
     /// Whether values of the form of hidden ones are hidden.
     pub hides_values: bool,
-    /// In a record, the path of the rule that each descriptor met. None for a descriptor without a rule.
-    pub rules: Vec<Option<String>>,
     pub verdict: Option<Verdict>,
     /// The number of requests before it that the recording has lost.
     pub lost: u64,
@@ -125,8 +123,20 @@ impl Traffic {
     /// # Errors
     /// When a file cannot be read, or has mistakes at its beginning.
     pub fn open(path: &Path) -> Result<Self, TrafficError> {
+        Self::of_path(path, Tap::default())
+    }
+
+    /// The same, but a record with hidden values is an error.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_shown(path: &Path) -> Result<Self, TrafficError> {
+        Self::of_path(path, Tap::of_shown())
+    }
+
+    fn of_path(path: &Path, record: Tap) -> Result<Self, TrafficError> {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
-            let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
+            let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(record))?));
             let settings = Arc::new(default_settings());
             return Ok(Self { name: name_of(path), settings, rows: None, seed: None, flow });
         }
@@ -199,14 +209,6 @@ impl Traffic {
         match &self.flow {
             Flow::Made(_) => None,
             Flow::Read(recorded) => recorded.bytes(),
-        }
-    }
-
-    /// Whether its values are hidden, so only exact values of policies match.
-    pub fn hides_values(&self) -> bool {
-        match &self.flow {
-            Flow::Made(_) => false,
-            Flow::Read(recorded) => recorded.hides_values(),
         }
     }
 

@@ -19,6 +19,8 @@ use crate::simulation::message::limit;
 const VERSION: u64 = 1;
 const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
                          traffic (*.traffic.yaml) with access_log";
+const HIDDEN: &str = "values: the record hides values, so the rules that they meet are unknown: record with \
+                      weir tap --values shown";
 /// The path of the whole line. Problems of a member have its path before the message.
 const WHOLE: &str = ".";
 
@@ -27,6 +29,8 @@ pub(super) struct Tap {
     /// The number of the current line; the header is the first.
     lines: u64,
     sample: u64,
+    /// Whether hidden values are an error.
+    shown_only: bool,
     /// Whether any of the records hides values, and whether the current one does.
     is_hidden: bool,
     hides_now: bool,
@@ -64,8 +68,6 @@ struct Descriptor<'a> {
     look: bool,
     #[serde(default)]
     settle: bool,
-    #[serde(borrow)]
-    rule: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -116,13 +118,10 @@ impl LineReader for Tap {
         let missing = |name: &str| (1, format!("{name}: a request has it"));
         self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
         let descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
-        let mut descriptors = descriptors.whole("descriptors").map_err(|message| (1, message))?;
-        let rule = |descriptor: &mut Descriptor<'_>| descriptor.rule.take().map(|rule| rule.0.into_owned());
-        let rules = descriptors.iter_mut().map(rule).collect();
+        let descriptors = descriptors.whole("descriptors").map_err(|message| (1, message))?;
         let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
         Ok(Some(Request {
             lasts: None,
-            rules,
             hides_values: self.hides_now,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
@@ -133,10 +132,6 @@ impl LineReader for Tap {
             verdict: read.verdict.map(Verdict::from),
             lost: read.lost.unwrap_or(0),
         }))
-    }
-
-    fn hides_values(&self) -> bool {
-        self.is_hidden
     }
 
     fn empty(&self) -> Option<&'static str> {
@@ -162,6 +157,11 @@ impl LineReader for Tap {
 }
 
 impl Tap {
+    /// Reads only records whose values are shown.
+    pub(super) fn of_shown() -> Self {
+        Self { shown_only: true, ..Self::default() }
+    }
+
     fn header(&mut self, version: u64, line: &RecordLine<'_>) -> Result<(), String> {
         if version != VERSION {
             return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
@@ -169,6 +169,7 @@ impl Tap {
         self.headers += 1;
         self.sample = self.sample.max(line.sample.unwrap_or(1));
         self.hides_now = match line.values.as_ref().map(|values| &*values.0) {
+            Some("hidden") if self.shown_only => return Err(HIDDEN.to_owned()),
             Some("hidden") => true,
             Some("shown") | None => false,
             Some(other) => return Err(format!("values: {other:?} is neither hidden nor shown")),

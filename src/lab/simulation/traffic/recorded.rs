@@ -25,11 +25,6 @@ pub(super) trait LineReader: Send {
     /// Reads a line. None if it has no request. The error is the column and the message.
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)>;
 
-    /// Whether the values of requests are hidden.
-    fn hides_values(&self) -> bool {
-        false
-    }
-
     /// Why an empty file is invalid. None if it is valid.
     fn empty(&self) -> Option<&'static str> {
         None
@@ -112,10 +107,6 @@ impl Recorded {
 
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         self.lines.bytes()
-    }
-
-    pub(super) fn hides_values(&self) -> bool {
-        self.format.hides_values()
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
