@@ -3,7 +3,6 @@
 //! The simulation runs on its own thread. Writes that a reader can stall have another. This thread shows the progress
 //! and handles Ctrl-C. Not here: requests and decisions (simulation).
 
-mod csv;
 mod files;
 mod html;
 mod text;
@@ -49,9 +48,6 @@ pub struct SimulateArguments {
     /// Write all results to a file, as one JSON document
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the results to a file as CSV, for spreadsheets
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
     /// Write the results to a file as one page, with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -98,11 +94,11 @@ pub fn run(
     mut notes: impl Write + Send + 'static,
 ) -> Result<Outcome, SimulateError> {
     let (traffic, simulated) = open(arguments)?;
-    let SimulateArguments { json, csv, html, .. } = arguments;
-    let options = [("--json", json.as_deref()), ("--csv", csv.as_deref()), ("--html", html.as_deref())];
+    let SimulateArguments { json, html, .. } = arguments;
+    let options = [("--json", json.as_deref()), ("--html", html.as_deref())];
     let policies = simulated.iter().flat_map(Simulated::files).map(PathBuf::as_path);
     let inputs = Inputs::of(policies.chain([arguments.traffic.as_path()]));
-    let [json, csv, html] = files::targets(options, &inputs)?;
+    let [json, html] = files::targets(options, &inputs)?;
     for warning in traffic.rows().into_iter().flat_map(|rows| simulated.iter().filter_map(|one| one.set_rows(rows))) {
         // A failure to write warnings does not matter.
         let _ = writeln!(notes, "weir: {warning}");
@@ -115,7 +111,6 @@ pub fn run(
         let json = serde_json::to_string_pretty(&report);
         json.map(|json| json + "\n").map_err(|error| SimulateError::Output(error.to_string()))
     })?;
-    results.add(csv, || Ok(csv::document(&report)))?;
     results.add(html, || Ok(html::page(&report)))?;
     let (streams, document) = (results.take_streams(), results.take_stdout());
     results.write_beside()?;

@@ -51,7 +51,6 @@ impl Written {
             traffic,
             policies: vec![self.path("policies")],
             json: None,
-            csv: None,
             html: None,
             keys: 10,
             max_requests: 1_000_000,

@@ -120,7 +120,7 @@ fn wrong_input_is_named_with_what_it_is() {
         ),
         (&["simulate", "--traffic", "empty", "shop.yaml"], 2, "empty:1:1: empty: a record begins with a header"),
         (&["simulate", "--traffic", "noise", "shop.yaml"], 2, "noise:1:1: no header: the first line of a record"),
-        (&[&traffic[..], &["--csv", "out", "--json", "out"]].concat(), 2, "--json and --csv name one file"),
+        (&[&traffic[..], &["--html", "out", "--json", "out"]].concat(), 2, "--json and --html name one file"),
         (&[&traffic[..], &["--keys", "many"]].concat(), 2, "must be a whole number from 0 to 1000"),
         (&["ask", "localhost", "shop", "user=ann"], 2, "has no port: write localhost:8081"),
         (&["ask", "localhost:x", "shop", "user=ann"], 2, "not an address such as localhost:8081"),

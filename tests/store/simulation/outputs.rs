@@ -55,11 +55,11 @@ fn results_on_standard_output_are_alone_there() {
     let output = simulate(&written, &["--json", "other.json"]).output().expect("weir runs");
     assert!(is_report(&String::from_utf8(output.stdout).expect("a text")) && output.stderr.is_empty());
 
-    let two = ["--csv", "/dev/stdout", "--json", "/dev/stdout"];
+    let two = ["--html", "/dev/stdout", "--json", "/dev/stdout"];
     let output = simulate(&written, &two).output().expect("weir runs");
     let refused = String::from_utf8(output.stderr).expect("a text");
     assert_eq!(output.status.code(), Some(2));
-    assert!(refused.contains("--json and --csv name one file"), "{refused}");
+    assert!(refused.contains("--json and --html name one file"), "{refused}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn an_interrupt_ends_it_while_the_reader_of_a_pipe_stalls() {
     let pipe = written.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let mut reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("a reader");
-    let mut command = simulate(&written, &["--csv", "out.csv", "--json", "pipe"]);
+    let mut command = simulate(&written, &["--html", "out.html", "--json", "pipe"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("weir runs");
     until("the results to begin", PATIENCE, || match reader.read(&mut [0]) {
         Ok(bytes) => (bytes == 1).then_some(()),

@@ -216,11 +216,11 @@ fn results_replace_no_file_that_is_read_and_not_each_other() {
     let written = Written::new();
     let mut arguments = arguments(&written, TRAFFIC);
     for (path, expected) in [
-        ("shop.traffic.yaml", "--csv shop.traffic.yaml: the simulation reads this file: give another name"),
+        ("shop.traffic.yaml", "--html shop.traffic.yaml: the simulation reads this file: give another name"),
         ("policies/../policies/shop.yaml", "shop.yaml: the simulation reads this file: give another name"),
-        ("policies/../out.json", "--json and --csv name one file: give each its own name"),
+        ("policies/../out.json", "--json and --html name one file: give each its own name"),
     ] {
-        arguments.csv = Some(written.path(path));
+        arguments.html = Some(written.path(path));
         let refused = written.refused(&arguments);
         assert!(refused.ends_with(expected), "{refused}");
     }
@@ -236,7 +236,6 @@ fn links_stay_links_and_devices_stay_devices() {
         std::os::unix::fs::symlink(to, written.path(name)).expect("a link");
     }
     arguments.json = Some(written.path("link.json"));
-    arguments.csv = Some(written.path("null"));
     arguments.html = Some(written.path("null"));
     written.ran(&arguments);
     let is_link = |name| fs::symlink_metadata(written.path(name)).expect("a name").is_symlink();
@@ -249,28 +248,26 @@ fn links_stay_links_and_devices_stay_devices() {
         Err(SimulateError::Output(reason)) => written.shown(&reason),
         other => panic!("{other:?}"),
     };
-    arguments.csv = Some(written.path("full"));
+    arguments.html = Some(written.path("full"));
     assert!(output(&arguments).starts_with("full: cannot write: No space left"));
     // weir does not wait for somebody to read.
     let pipe = written.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
-    arguments.csv = Some(pipe);
+    arguments.html = Some(pipe);
     assert_eq!(output(&arguments), "pipe: cannot write: no program reads from it");
 }
 
 #[test]
-fn a_page_and_a_table_hold_hostile_keys() {
+fn a_page_holds_hostile_keys() {
     let written = Written::new();
     let traffic = "duration: 1m\ndomain: shop\nsources:\n\
-                   - {ask: {entries: [{key: user, value: '\"><script>alert(1)</script>'}]}, rate: 9/min}\n\
-                   - {ask: 'user==HYPERLINK(\"x\")', rate: 3/min}\n";
+                   - {ask: {entries: [{key: user, value: '\"><script>alert(1)</script>'}]}, rate: 9/min}\n";
     // A list of one: `ask` takes a mapping in a list only.
     let traffic = traffic.replace("{ask: {entries", "{ask: [{entries").replace("}]}, rate: 9", "}]}], rate: 9");
     let mut arguments = arguments(&written, &traffic);
-    arguments.csv = Some(written.path("out.csv"));
     arguments.html = Some(written.path("out.html"));
-    arguments.policies.push(written.write("=1.yaml", "domain: shop\ndescriptors: [{key: user, rate_limit: 1/m}]"));
-    let (_, results) = json(&written, &arguments);
+    arguments.policies.push(written.write("next.yaml", "domain: shop\ndescriptors: [{key: user, rate_limit: 1/m}]"));
+    written.ran(&arguments);
 
     let page = fs::read_to_string(written.path("out.html")).unwrap();
     assert!(page.contains("&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
@@ -282,24 +279,6 @@ fn a_page_and_a_table_hold_hostile_keys() {
         assert_eq!(page.matches(open).count(), page.matches(close).count(), "{open}");
     }
     assert!(page.contains("prefers-color-scheme: dark"));
-
-    let table = fs::read_to_string(written.path("out.csv")).unwrap();
-    let mut lines = table.split_terminator("\r\n");
-    let columns = lines.next().unwrap();
-    assert_eq!(columns, "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied");
-    assert!(table.contains("\"user=\"\"><script>alert(1)</script>\""), "{table}");
-    let mut denied = 0;
-    for line in lines {
-        // Commas of keys are escaped by a backslash, and none of these has one.
-        let cells: Vec<&str> = line.split(',').collect();
-        assert_eq!(cells.len(), columns.split(',').count(), "{line}");
-        assert!(!cells.iter().any(|cell| cell.trim_matches('"').starts_with(['=', '+', '@'])), "{line}");
-        if cells[0] == "time" {
-            denied += cells[9].parse::<u64>().unwrap();
-        }
-    }
-    let policies = results["policies"].as_array().unwrap();
-    assert_eq!(denied, policies.iter().map(|policies| policies["denied"].as_u64().unwrap()).sum::<u64>());
 }
 
 #[test]
