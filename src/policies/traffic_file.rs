@@ -25,15 +25,8 @@ pub const SOURCES_MAX: usize = 100;
 /// The most keys of all sources of one file in total.
 pub const KEYS_MAX: u32 = 5_000_000;
 pub const ROWS_MAX: usize = 1_000_000;
-pub const ZIPF_MAX: f64 = 10.0;
 /// The longest time that sources send, in microseconds: 366 days.
 pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;
-/// The most times that a source starts and pauses.
-pub const PHASES_MAX: u64 = 10_000_000;
-/// The highest point of a daily curve, in percent of the rate.
-pub const SHARE_MAX: u32 = 100;
-/// The points of a daily curve, one for each hour.
-pub const HOURS: usize = 24;
 
 #[derive(Debug)]
 pub struct TrafficFile {
@@ -78,18 +71,12 @@ pub struct Source {
     /// After how many microseconds an admitted request settles its holds: uniformly distributed between these two.
     /// None: never.
     pub lasts: Option<(Micros, Micros)>,
-    /// The lengths of its sending and pausing phases, which alternate. None: it always sends.
-    pub phases: Option<(Micros, Micros)>,
     /// When it begins, after the start of the traffic.
     pub from: Micros,
     /// When it ends, after the start of the traffic.
     pub until: Micros,
-    /// How many keys it has; 1 or more.
+    /// How many keys it has; 1 or more. All are equally frequent.
     pub keys: u32,
-    /// The exponent of Zipf's law, which makes the first keys the most frequent. None: all are equally frequent.
-    pub zipf: Option<f64>,
-    /// The percentage of its rate at the beginning of each hour in UTC, interpolated linearly. None: always 100.
-    pub daily: Option<[u32; HOURS]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,14 +94,12 @@ fn all_traffic_that_weir_accepts_is_valid() {
 }
 
 /// Every key of the format.
-const TRAFFIC: [&str; 5] = [
+const TRAFFIC: [&str; 4] = [
     "duration: 1h\nstart: 2040-03-25T00:30[Europe/Berlin]\nseed: 7\nsettings: {charging: independent}\naccess_log: ~\n\
-     sources: [{ask: user=u<n>, domain: shop, hits: 2, rate: 90/min, arrivals: bursts, burst: 5, on: 10s, off: 50s, \
-     from: 5m, until: 10m, keys: 1_000, zipf: 1.1, daily: {peak: 14, trough: 3, low: 20}}]",
+     sources: [{ask: user=u<n>, domain: shop, hits: 2, rate: 90/min, arrivals: bursts, burst: 5, \
+     from: 5m, until: 10m, keys: 1_000}]",
     "duration: 1m\ndomain: shop\nsources: [{ask: [user=ann, {descriptor: a=1, hits: 2}], rate: 1/s, refund: true}, \
      {ask: {entries: [{key: a, value: b}]}, rate: 1/90s, look: true, arrivals: poisson, limit: 3/day}]",
-    "duration: 1d\ndomain: shop\nsources: [{ask: a=1, rate: 9/s, daily: [100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-     0, 0, 0, 0, 0, 0, 5]}]",
     "access_log: {file: a.log, time: t, time_format: unix_ms, domain: <d>, ask: user=<u>, hits: 2}",
     "access_log: {file: a.log, time: t, domain: d, ask: user=<u>, hits: usage.total}",
 ];
@@ -172,8 +170,6 @@ fn mistakes_are_found() {
         ("traffic", "duration: 1m\nsources: [{ask: a=1}]"),
         ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 0.5/s}]"),
         ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, arivals: poisson}]"),
-        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, daily: {trough: 3}}]"),
-        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, daily: [1, 2]}]"),
         ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s}]\naccess_log: {file: a, time: t, ask: a=<b>}"),
         ("traffic", "access_log: {file: a, time: t}"),
         ("traffic", "access_log: {file: a, time: t, time_format: unix, ask: a=<b>}"),

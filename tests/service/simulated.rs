@@ -69,10 +69,10 @@ sources:
   - {ask: gcra=k, rate: 15/s}
   - {ask: gcra=k, rate: 1/s, hits: 3, refund: true}
   - {ask: gcra=k, rate: 1/s, look: true}
-  - {ask: several=k, rate: 10/s, arrivals: poisson, on: 1s, off: 1s}
+  - {ask: several=k, rate: 10/s, arrivals: poisson}
   - {ask: [fixed=k1, {descriptor: watched=k, hits: 2}, path=/a/<n>], rate: 5/s, keys: 9}
   - {ask: fixed=own, limit: 3/minute, rate: 1/s}
-  - {ask: [user=u<n>, ip=i], domain: blog, rate: 10/s, keys: 3, zipf: 1}
+  - {ask: [user=u<n>, ip=i], domain: blog, rate: 10/s, keys: 3}
   - {ask: nothing=k, rate: 1/s}
   - {ask: user=ann, domain: unknown, rate: 1/s}
 ";

@@ -5,20 +5,17 @@ use serde_json::{Map, Value, json};
 use super::fragments::{bounded_list, length, length_pattern, list, number, or_default, rate, reference, text, words};
 use super::test_files::{instant, of_descriptor, of_entry, of_request, short_form};
 use super::{document, mapping, settings};
-use crate::traffic_file::{Arrivals, HOURS, KEYS_MAX, KINDS, SHARE_MAX, SOURCES_MAX, TimeFormat, ZIPF_MAX};
+use crate::traffic_file::{Arrivals, KEYS_MAX, KINDS, SOURCES_MAX, TimeFormat};
 
 type Described = (Value, &'static str);
 
 pub(super) fn schema() -> Value {
-    let [file, source, daily, access_log, descriptor, entry] = KINDS;
+    let [file, source, access_log, descriptor, entry] = KINDS;
     let mut definitions = Map::new();
     let mut define = |name: &str, schema: Value| definitions.insert(name.to_owned(), schema);
     let mut of_source = mapping(source, |key| of_asked(key).or_else(|| of_source(key)));
     of_source["required"] = json!(["ask", "rate"]);
     define("source", of_source);
-    let mut curve = mapping(daily, of_curve);
-    curve["required"] = json!(["peak"]);
-    define("daily_curve", curve);
     let mut log = mapping(access_log, |key| of_log(key).or_else(|| of_asked(key)));
     log["required"] = json!(["file", "time", "ask"]);
     define("access_log", log);
@@ -61,9 +58,6 @@ fn of_asked(key: &str) -> Option<Described> {
 }
 
 fn of_source(key: &str) -> Option<Described> {
-    let point = number(0, SHARE_MAX.into());
-    let points = bounded_list(&point, HOURS, HOURS);
-    let zipf = json!({ "type": ["number", "string"], "minimum": 0, "maximum": ZIPF_MAX });
     Some(match key {
         "rate" => (rate(), "How many requests per how long, such as 10/s"),
         "arrivals" => (or_default(words(&Arrivals::NAMES), Arrivals::NAMES[0]), "How requests follow each other"),
@@ -72,13 +66,12 @@ fn of_source(key: &str) -> Option<Described> {
             spread(),
             "How long an admitted request takes until it settles its holds and permits, such as 5s or 1s..10s. Without it, it never does",
         ),
-        "on" => (length(), "How long it sends before each pause"),
-        "off" => (length(), "How long each pause takes"),
         "from" => (length(), "When it begins, after the start"),
         "until" => (length(), "When it ends, after the start"),
-        "keys" => (or_default(number(1, KEYS_MAX.into()), 1), "How many keys it has: <n> in ask is the number of one"),
-        "zipf" => (zipf, "The exponent of Zipf's law, by which the first keys are the most frequent"),
-        "daily" => (json!({ "anyOf": [points, reference("daily_curve")] }), "Its rate over a day in UTC, in percent"),
+        "keys" => (
+            or_default(number(1, KEYS_MAX.into()), 1),
+            "How many keys it has, all equally frequent: <n> in ask is the number of one",
+        ),
         _ => return None,
     })
 }
@@ -87,16 +80,6 @@ fn of_source(key: &str) -> Option<Described> {
 fn spread() -> Value {
     let one = length_pattern();
     json!({ "type": "string", "pattern": format!("^{one}( *\\.\\. *{one})?$"), "examples": ["5s", "1s..10s"] })
-}
-
-fn of_curve(key: &str) -> Option<Described> {
-    let hour = || number(0, HOURS as u64 - 1);
-    Some(match key {
-        "peak" => (hour(), "The hour with the full rate"),
-        "trough" => (hour(), "The hour with the lowest rate. Without it, 12 hours after the peak"),
-        "low" => (or_default(number(0, SHARE_MAX.into()), 0), "The rate of that hour, in percent"),
-        _ => return None,
-    })
 }
 
 fn of_log(key: &str) -> Option<Described> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weir_policies::traffic_file::{KEYS_MAX, PHASES_MAX, SOURCES_MAX, parse};
+use weir_policies::traffic_file::{KEYS_MAX, SOURCES_MAX, parse};
 
 /// What is wrong with a text, without the name of the file.
 fn of(text: &str) -> String {
@@ -26,33 +26,13 @@ fn mistakes_in_sources() {
         ("{ask: a=1, rate: 0/s}", "3:28: a source sends at least one request"),
         ("{ask: a=1, rate: 1/s, keys: 3}", "3:39: no <n> in ask: it stands for the number of the key, as in user=u<n>"),
         ("{ask: a=<n>, rate: 1/s, keys: 0}", &format!("3:41: keys must be from 1 to {KEYS_MAX}, not 0")),
-        ("{ask: a=<n>, rate: 1/s, zipf: 1}", "3:41: zipf is for a source of several keys: keys: 1000"),
-        (
-            "{ask: a=<n>, rate: 1/s, keys: 9, zipf: 0}",
-            "3:50: zipf \"0\": write a number above 0 and up to 10, such as 1.1",
-        ),
-        (
-            "{ask: a=<n>, rate: 1/s, keys: 9, zipf: nan}",
-            "3:50: zipf \"nan\": write a number above 0 and up to 10, such as 1.1",
-        ),
         ("{ask: a=1, rate: 1/s, arrivals: poison}", "3:43: no arrivals \"poison\", did you mean \"poisson\"?"),
         ("{ask: a=1, rate: 1/s, arrivals: bursts}", "3:11: bursts need their size: burst: 20"),
         ("{ask: a=1, rate: 1/s, arrivals: bursts, burst: 0}", "3:58: a burst has at least one request"),
         ("{ask: a=1, rate: 1/s, burst: 3}", "3:40: burst is for arrivals: bursts"),
-        ("{ask: a=1, rate: 1/s, on: 1s}", "3:11: on and off belong together: on: 10s, off: 50s"),
-        ("{ask: a=1, rate: 1/s, on: 0s, off: 1s}", "3:37: on and off must be longer than 0"),
         ("{ask: a=1, rate: 1/s, from: 2m}", "3:39: the source ends before it begins"),
         ("{ask: a=1, rate: 1/s, until: 2m}", "3:40: until is past the duration of the traffic"),
-        ("{ask: a=1, rate: 1/s, daily: noon}", "3:40: daily must be 24 numbers, or a mapping of peak, trough and low"),
-        ("{ask: a=1, rate: 1/s, daily: [1, 2]}", "3:40: 2 points: a day has 24, the first at 00:00 UTC"),
-        ("{ask: a=1, rate: 1/s, daily: [101]}", "3:41: a point is a percentage from 0 to 100, not \"101\""),
-        ("{ask: a=1, rate: 1/s, daily: {peak: 24}}", "3:47: peak \"24\": an hour is a number from 0 to 23"),
-        (
-            "{ask: a=1, rate: 1/s, daily: {low: 3}}",
-            "3:40: no peak: write the hour in UTC with the full rate, such as 14",
-        ),
-        ("{ask: a=1, rate: 1/s, daily: {peak: 3, trough: 3}}", "3:58: trough is the hour of the peak"),
-        ("{ask: a=1, rate: 1/s, peak: 3}", "3:33: peak belongs in a daily curve, not in a source"),
+        ("{ask: a=1, rate: 1/s, duration: 3s}", "3:33: duration belongs in a file of traffic, not in a source"),
     ] {
         let got = of(&format!("duration: 1m\ndomain: d\nsources: [{source}]"));
         assert_eq!(got, expected, "{source}");
@@ -151,7 +131,5 @@ fn what_a_file_can_make_us_hold_is_bounded() {
     let got = of(&format!("duration: 1m\ndomain: d\nsources: [{source}, {source}]"));
     assert!(got.contains(&format!("the sources up to here have {} keys: at most {KEYS_MAX}", 2 * half)), "{got}");
 
-    let got = of("duration: 366d\ndomain: d\nsources: [{ask: a=1, rate: 1/d, on: 1ms, off: 1ms}]");
-    assert!(got.contains(&format!("the source starts more than {PHASES_MAX} times")), "{got}");
     assert!(of("duration: 367d\ndomain: d\nsources: [{ask: a=1, rate: 1/d}]").contains("at most 366 days"));
 }

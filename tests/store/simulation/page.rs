@@ -7,7 +7,7 @@ use serde_json::Value;
 use weir_cli::simulate::{POLICIES_MAX, SimulateArguments};
 use weir_lab::simulation::traffic::{LINE_BYTES_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use weir_lab::simulation::{KEYS_MAX as COUNTED_KEYS_MAX, REQUESTS_MAX, SLOTS_MAX};
-use weir_policies::traffic_file::{FILE_BYTES_MAX, KEYS_MAX, KINDS, PHASES_MAX, SOURCES_MAX, parse};
+use weir_policies::traffic_file::{FILE_BYTES_MAX, KEYS_MAX, KINDS, SOURCES_MAX, parse};
 
 use super::Written;
 use crate::members::{members, members_of_form};
@@ -36,7 +36,6 @@ fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
         format!("| size of a file of traffic | {} MiB |", FILE_BYTES_MAX >> 20),
         format!("| sources in a file | {SOURCES_MAX} |"),
         format!("| keys of all sources of a file | {} |", number(KEYS_MAX.into())),
-        format!("| pauses of a source | {} |", number(PHASES_MAX)),
         format!("| length of a line of a record or a log | {} MiB |", LINE_BYTES_MAX >> 20),
         format!("| lines that are sorted | {}, of {} MiB |", number(WAITING_MAX as u64), WAITING_BYTES_MAX >> 20),
         format!("| policies | {POLICIES_MAX} |"),

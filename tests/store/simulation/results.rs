@@ -14,10 +14,10 @@ start: 2040-01-02T08:59:00Z
 seed: 7
 domain: shop
 sources:
-  - {ask: user=u<n>, rate: 20/s, arrivals: poisson, keys: 50, zipf: 1.1}
+  - {ask: user=u<n>, rate: 20/s, arrivals: poisson, keys: 50}
   - {ask: [user=steady, path=/a/<n>], rate: 1/s, keys: 3}
-  - {ask: path=/b, rate: 60/min, arrivals: bursts, burst: 20, on: 5s, off: 15s}
-  - {ask: user=late, rate: 10/s, from: 90s, daily: {peak: 9, trough: 8, low: 0}, hits: 2}
+  - {ask: path=/b, rate: 15/min, arrivals: bursts, burst: 5}
+  - {ask: user=late, rate: 10/s, from: 90s, hits: 2}
   - {ask: user=ann, domain: nowhere, rate: 1/min}
 ";
 

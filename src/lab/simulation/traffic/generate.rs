@@ -10,7 +10,7 @@ use weir_policies::traffic_file::{Source, Sources};
 
 use super::Request;
 use super::arrivals::Times;
-use super::random::{Random, Zipf};
+use super::random::Random;
 use crate::simulation::message::message;
 
 const NANOS: u64 = 1_000;
@@ -29,7 +29,6 @@ struct Sending {
     lengths: Random,
     lasts: Option<(Micros, Micros)>,
     keys: u32,
-    zipf: Option<Zipf>,
     request: Request,
     places: Vec<NumberedText>,
 }
@@ -54,7 +53,7 @@ impl Generator {
         let mut next = BinaryHeap::with_capacity(traffic.sources.len());
         for (source, number) in traffic.sources.iter().zip(0_u64..) {
             // Three streams, so that times, keys and lengths of a source do not depend on each other.
-            let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
+            let mut times = Times::new(source, Random::new(traffic.seed, 2 * number));
             if let Some(first) = times.next() {
                 next.push(Reverse((first, sources.len())));
             }
@@ -69,7 +68,7 @@ impl Generator {
         self.start
     }
 
-    /// The approximate number of requests, without pauses and curves.
+    /// The approximate number of requests.
     pub(super) fn expected(&self) -> u64 {
         self.expected
     }
@@ -90,13 +89,9 @@ impl Generator {
     }
 }
 
-/// The approximate number of requests of a source that is always on.
+/// The approximate number of requests of a source.
 fn expected(source: &Source) -> u64 {
     let all = u128::from(source.until - source.from) * u128::from(source.requests) / u128::from(source.period);
-    let all = match source.phases {
-        Some((on, off)) => all * u128::from(on) / u128::from(on + off),
-        None => all,
-    };
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 
@@ -114,9 +109,8 @@ impl Sending {
             }
         }
         let message = message(&source.domain, &source.descriptors, source.hits);
-        let zipf = source.zipf.map(|exponent| Zipf::new(source.keys, exponent));
         let (keys, lasts) = (source.keys, source.lasts);
-        Self { times, random, lengths, lasts, keys, zipf, request: Request::of(message), places }
+        Self { times, random, lengths, lasts, keys, request: Request::of(message), places }
     }
 
     /// Writes the number of a key into the request.
@@ -124,11 +118,7 @@ impl Sending {
         if self.places.is_empty() {
             return;
         }
-        let number = 1 + match &self.zipf {
-            Some(zipf) => zipf.pick(&mut self.random),
-            None if self.keys == 1 => 0,
-            None => self.random.below(self.keys),
-        };
+        let number = 1 + self.random.below(self.keys);
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(number);
         for place in &self.places {

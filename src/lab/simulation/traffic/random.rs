@@ -1,10 +1,10 @@
 //! Pseudo-random numbers: the same seed gives the same numbers on every machine.
 //!
 //! The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), which
-//! passes BigCrush and needs one word of state. The logarithm and the exponential are computed here by operations that IEEE 754
+//! passes BigCrush and needs one word of state. The logarithm is computed here by operations that IEEE 754
 //! defines exactly, because those of system libraries differ. Not for secrets.
 
-#![expect(clippy::float_arithmetic, reason = "distributions are computed in floats")]
+#![expect(clippy::float_arithmetic, reason = "the distribution is computed in floats")]
 
 /// The increment of the state: 2^64 divided by the golden ratio, odd.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -12,9 +12,6 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
 /// Terms of the series of the logarithm; the next one would be below the last bit.
 const LN_TERMS: u32 = 12;
-const EXP_TERMS: u32 = 14;
-/// Below it, the exponential is 0.
-const EXP_MIN: f64 = -700.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -59,51 +56,6 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Numbers from 0, the first ones the most frequent, by the alias method (Walker; Vose 1991): one lookup for each.
-#[derive(Debug)]
-pub(super) struct Zipf {
-    /// For each number, its own share of its column, of 2^32, and the number with the rest.
-    columns: Box<[(u32, u32)]>,
-}
-
-impl Zipf {
-    /// Number `k` of `count` has the frequency `(k + 1)` to the power of minus `exponent`.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "shares are from 0 to 1, of fewer than 2^32 numbers"
-    )]
-    pub(super) fn new(count: u32, exponent: f64) -> Self {
-        let mut shares: Vec<f64> = (1..=count).map(|rank| exp(-exponent * ln(f64::from(rank)))).collect();
-        let sum: f64 = shares.iter().sum();
-        let (mut small, mut large) = (Vec::new(), Vec::new());
-        for (number, share) in (0_u32..).zip(&mut shares) {
-            *share *= f64::from(count) / sum;
-            if *share < 1.0 { small.push(number) } else { large.push(number) }
-        }
-        let mut columns: Vec<(u32, u32)> = (0..count).map(|number| (u32::MAX, number)).collect();
-        while let (Some(&full), Some(number)) = (large.last(), small.pop()) {
-            let own = shares[number as usize];
-            columns[number as usize] = ((own * 4_294_967_295.0) as u32, full);
-            let rest = &mut shares[full as usize];
-            *rest -= 1.0 - own;
-            if *rest < 1.0 {
-                large.pop();
-                small.push(full);
-            }
-        }
-        Self { columns: columns.into() }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the low half, and the number of a column")]
-    pub(super) fn pick(&self, random: &mut Random) -> u32 {
-        let bits = random.bits();
-        let number = (((bits >> 32) * self.columns.len() as u64) >> 32) as u32;
-        let (own, other) = self.columns[number as usize];
-        if bits as u32 <= own { number } else { other }
-    }
-}
-
 fn ln(x: f64) -> f64 {
     const SQRT_2: f64 = std::f64::consts::SQRT_2;
     let bits = x.to_bits();
@@ -123,21 +75,6 @@ fn ln(x: f64) -> f64 {
     2.0 * s * sum + f64::from(exponent) * std::f64::consts::LN_2
 }
 
-/// e to a power of at most 0.
-#[expect(clippy::cast_possible_truncation, reason = "the exponent is small")]
-fn exp(x: f64) -> f64 {
-    if x < EXP_MIN {
-        return 0.0;
-    }
-    let halvings = (-x / std::f64::consts::LN_2) as i32;
-    let rest = x + f64::from(halvings) * std::f64::consts::LN_2;
-    let mut sum = 1.0;
-    for term in (1..=EXP_TERMS).rev() {
-        sum = sum * rest / f64::from(term) + 1.0;
-    }
-    (0..halvings).fold(sum, |power, _| power * 0.5)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,14 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn logarithm_and_exponential_are_those_of_the_library() {
+    fn the_logarithm_is_that_of_the_library() {
         for x in [UNIT, 1e-9, 0.1, 0.5, 0.707, 0.99, 1.0, 1.5, 2.0, 3.0, 1e6, 5e6] {
             assert!((ln(x) - x.ln()).abs() <= 1e-14 * x.ln().abs().max(1.0), "ln {x}: {} {}", ln(x), x.ln());
         }
-        for x in [0.0, -1e-9, -0.5, -1.0, -17.3, -100.0, -600.0] {
-            assert!((exp(x) - x.exp()).abs() <= 1e-12 * x.exp(), "exp {x}: {} {}", exp(x), x.exp());
-        }
-        assert_eq!(exp(-1e4), 0.0);
     }
 
     #[test]
@@ -181,20 +114,5 @@ mod tests {
         let mut counts = [0_u32; 7];
         (0..70_000).for_each(|_| counts[random.below(7) as usize] += 1);
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
-    }
-
-    #[test]
-    fn zipf_has_the_shares_of_its_law() {
-        let (count, exponent) = (100, 1.2);
-        let zipf = Zipf::new(count, exponent);
-        let mut random = Random::new(7, 0);
-        let mut counts = vec![0_u32; count as usize];
-        (0..1_000_000).for_each(|_| counts[zipf.pick(&mut random) as usize] += 1);
-        let sum: f64 = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).sum();
-        for rank in [1_u32, 2, 10, 100] {
-            let expected = f64::from(rank).powf(-exponent) / sum * 1e6;
-            let got = f64::from(counts[rank as usize - 1]);
-            assert!((got - expected).abs() < 5.0 * expected.sqrt(), "{rank}: {got}, not {expected}");
-        }
     }
 }
