@@ -17,7 +17,6 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
-mod redis_rows;
 mod row_count;
 mod rows;
 mod second_redis;
@@ -44,7 +43,6 @@ pub use self::banner::COMMIT;
 use self::exports::Exports;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
-pub use self::redis_rows::open_rows;
 use self::server::Server;
 use self::stores::Stores;
 
@@ -79,8 +77,6 @@ pub enum AppError {
     /// The settings of alerts cannot be used: the setting and the mistake.
     #[error("{0}")]
     Alerts(String),
-    #[error("{0}")]
-    Rows(String),
     /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),

@@ -15,16 +15,12 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::runtime::Runtime;
 use tokio::signal::unix::SignalKind;
-use weir_app::AppError;
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent, RowField};
 use weir_engine::words::{counted, printable};
 use weir_engine::{Limit, Rule};
-use weir_limiter::rows::{RowMatch, RowRefused, RowTable, WriteResult, Written};
 use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors, VERSION_COLUMN};
-use weir_settings::Settings;
 use weir_store::{Clock as _, SystemClock};
 use weir_text::json::{JsonNumbers, JsonRow};
 
@@ -56,9 +52,9 @@ pub enum Failed {
     /// A file was not imported.
     #[error("{0}")]
     Import(#[from] ImportError),
-    /// The settings cannot be used, or Redis does not answer.
-    #[error("{0}")]
-    Direct(#[from] AppError),
+    /// The system cannot start a thread or a runtime.
+    #[error("cannot start: {0}")]
+    Start(io::Error),
     /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -163,7 +159,7 @@ impl ShownField {
 /// Runs an action.
 ///
 /// # Errors
-/// If the server or Redis does not execute the action, the file has wrong lines, or the output cannot be
+/// If the server does not execute the action, the file has wrong lines, or the output cannot be
 /// written.
 pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
     match action {
@@ -227,19 +223,10 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
 }
 
 fn import_file(arguments: &ImportArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
-    let ImportArguments { file, skip, redis, server } = arguments;
-    let mut run = |send: &mut dyn FnMut(Pass, Vec<RowToSend>) -> Result<Vec<LineEnd>, Failed>,
-                   notes: &mut dyn Write| {
-        let interrupted = interrupted().map_err(AppError::Start)?;
-        let import_of = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
-        import(&import_of, send, out, notes)
-    };
-    let Some(settings) = redis.settings(std::env::vars_os()) else {
-        return run(&mut |pass, rows| by_server(server, pass, &rows), notes);
-    };
-    into_redis(&settings.map_err(|problems| Failed::Usage(problems.to_string()))?, |redis| {
-        run(&mut |pass, rows| Ok(redis.write(pass, rows)), notes)
-    })
+    let ImportArguments { file, skip, server } = arguments;
+    let interrupted = interrupted().map_err(Failed::Start)?;
+    let order = Import { path: file, skip: *skip, interrupted: &interrupted, now: SystemClock.now() };
+    import(&order, |pass, rows| by_server(server, pass, &rows), out, notes)
 }
 
 /// Becomes true on SIGINT or SIGTERM, which then does not end the process.
@@ -453,49 +440,6 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[RowToSend]) -> Result
         }
     }
     Ok(ends)
-}
-
-/// Writes rows directly to a Redis, without a server.
-struct Direct<'r> {
-    runtime: &'r Runtime,
-    table: RowTable,
-}
-
-/// Opens the rows of the Redis of these settings. The log, on standard error, shows why Redis cannot be reached.
-fn into_redis(settings: &Settings, work: impl FnOnce(&Direct<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
-    let log = weir_settings::Log { level: "warn".to_owned(), file: None, ..settings.log.clone() };
-    weir_app::set_up_log(&log).map_err(|error| Failed::Usage(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Start)?;
-    let result = match runtime.block_on(weir_app::open_rows(settings)) {
-        Ok(table) => work(&Direct { runtime: &runtime, table }),
-        Err(error) => Err(error.into()),
-    };
-    // Do not wait for connections.
-    runtime.shutdown_background();
-    weir_app::flush_log();
-    result
-}
-
-impl Direct<'_> {
-    fn write(&self, pass: Pass, rows: Vec<RowToSend>) -> Vec<LineEnd> {
-        let refused = |refused: RowRefused| match refused {
-            RowRefused::Store(_) | RowRefused::Unread(_) => LineEnd::Unconfirmed(refused.to_string()),
-            _ => LineEnd::Refused(refused.field(), refused.to_string()),
-        };
-        let of_version = |version| RowMatch::Versions([version].into());
-        let rows = rows.into_iter().map(|RowToSend { row, over }| (row, over.map(of_version))).collect();
-        if pass == Pass::Check {
-            let checked = self.runtime.block_on(self.table.check_matching(rows)).into_iter();
-            return checked.map(|checked| checked.map_or_else(refused, |()| LineEnd::Same)).collect();
-        }
-        let written = self.runtime.block_on(self.table.write_matching("", rows)).into_iter();
-        let end = |written: Written| match written.result {
-            WriteResult::Written | WriteResult::FoundWritten(_) => LineEnd::Written,
-            // An import sends each descriptor once.
-            WriteResult::Same | WriteResult::Replaced => LineEnd::Same,
-        };
-        written.map(|written| written.map_or_else(refused, end)).collect()
-    }
 }
 
 #[cfg(test)]

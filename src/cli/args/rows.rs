@@ -1,17 +1,14 @@
 //! The arguments of `weir rows`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
 use weir_engine::overrides::Numbers;
 use weir_policies::row_file;
-use weir_settings::{Layer, Problems, Secret, Settings};
 use weir_text::parse_instant;
 
 use super::overrides::{DescriptorArguments, ServerArguments};
-use super::settings_of;
 use crate::descriptor::Descriptor;
 
 /// The arguments of `weir rows`.
@@ -41,8 +38,8 @@ pub enum RowAction {
     Prune(AllArguments),
 }
 
-/// The arguments of `weir rows import`. No `Debug`, because a URL may have a password.
-#[derive(Args)]
+/// The arguments of `weir rows import`.
+#[derive(Args, Debug)]
 pub struct ImportArguments {
     /// A CSV file with a header line
     #[arg(value_name = "FILE")]
@@ -50,49 +47,9 @@ pub struct ImportArguments {
     /// Continue after wrong lines, and list them
     #[arg(long)]
     pub skip: bool,
-    /// Redis in place of a server.
-    #[command(flatten)]
-    pub redis: RedisArguments,
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,
-}
-
-/// Where Redis is, for an import without a server.
-#[derive(Args)]
-#[command(group(ArgGroup::new("direct").multiple(true).conflicts_with_all(["server", "token_file"])))]
-pub struct RedisArguments {
-    /// Write into this Redis, without a server, such as redis://HOST:PORT; the rows must fit the policies of --policies
-    /// or --config
-    #[arg(long, value_name = "URL", group = "direct")]
-    redis: Option<Secret>,
-    /// Write into the Redis of this YAML file of settings of weir serve, without a server; WEIR_* variables also apply
-    #[arg(long, value_name = "FILE", group = "direct")]
-    config: Option<PathBuf>,
-    /// The policies that rows must fit, in place of those of the settings
-    #[arg(long, value_name = "DIR", requires = "direct")]
-    policies: Option<String>,
-}
-
-impl RedisArguments {
-    /// The settings for an import without a server. `None` if a server imports.
-    pub fn settings(
-        &self,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Option<Result<Settings, Problems>> {
-        if self.redis.is_none() && self.config.is_none() {
-            return None;
-        }
-        let mut flags = Layer::default();
-        if let Some(url) = &self.redis {
-            flags.flag("redis.url", url.expose(), "--redis");
-            flags.flag("store", "redis", "--redis");
-        }
-        if let Some(directory) = &self.policies {
-            flags.flag("policies.directory", directory, "--policies");
-        }
-        Some(settings_of(self.config.as_deref(), environment, flags))
-    }
 }
 
 /// The arguments of `weir rows set`.

@@ -1,5 +1,6 @@
-//! `weir rows import` into a Redis without a server, and imports by those who mean harm.
+//! `weir rows import` into the Redis of a server, and imports by those who mean harm.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -8,7 +9,6 @@ use std::process::{Command, Output, Stdio};
 use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::process::binary;
 use crate::support::redis::RedisServer;
-use crate::support::rls::Client;
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
 
@@ -19,17 +19,12 @@ descriptors:
     rows: {default: free}
     rate_limit: {rate: 3/day, plans: {gold: 7/day, max: unlimited}}
 ";
-const CUSTOMERS: &str =
-    "domain,tenant,plan,limits,until\nshop,acme,gold,,\nshop,hooli,,5/day,2041-01-01\nshop,big,max,,\n";
 
 struct Files(tempfile::TempDir);
 
 impl Files {
     fn new() -> Self {
-        let files = Self(tempfile::tempdir().unwrap());
-        fs::create_dir(files.0.path().join("policies")).unwrap();
-        files.write("policies/shop.yaml", POLICY);
-        files
+        Self(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> String {
@@ -42,9 +37,21 @@ impl Files {
     }
 }
 
-fn import(file: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+fn rows_in(redis: &RedisServer) -> usize {
+    redis.command(&["KEYS", "*row"]).unwrap().lines().filter(|key| !key.is_empty()).count()
+}
+
+/// A server with this Redis, and the arguments of an import by it.
+fn serving(settings: &[&str]) -> (Served, [String; 2]) {
+    // A busy machine answers late.
+    let served = Served::start(POLICY, &[&["store=redis", "redis.timeout=5s"], settings].concat());
+    let by_server = ["--server".to_owned(), served.at.admin.to_string()];
+    (served, by_server)
+}
+
+fn import<S: AsRef<OsStr>>(file: &str, arguments: &[S]) -> Output {
     let mut command = Command::new(binary());
-    command.args(["rows", "import", file]).args(arguments).envs(environment.iter().copied());
+    command.args(["rows", "import", file]).args(arguments);
     command.output().expect("weir runs")
 }
 
@@ -61,59 +68,15 @@ fn failed(output: &Output) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_file_goes_into_the_redis_of_the_settings_without_a_server() {
-    let redis = RedisServer::start_with(Some("hunter2"), &[]);
-    let files = Files::new();
-    let password = files.write("password", "hunter2\n");
-    let (url, policies) = (format!("redis://127.0.0.1:{}", redis.port()), files.path("policies"));
-    let settings = files.write(
-        "weir.yaml",
-        &format!(
-            "store: redis\nredis: {{url: {url}, password_file: {password}, key_prefix: 'a:'}}\npolicies: {{directory: {policies}}}\n"
-        ),
-    );
-    let customers = files.write("customers.csv", CUSTOMERS);
-    let by_settings = ["--config", &settings];
-    assert_eq!(imported(&import(&customers, &by_settings, &[])), "3 rows written, 0 were the same, 0 wrong\n");
-    assert_eq!(imported(&import(&customers, &by_settings, &[])), "0 rows written, 3 were the same, 0 wrong\n");
-    let mut keys: Vec<String> = redis.command(&["KEYS", "*"]).unwrap().lines().map(str::to_owned).collect();
-    keys.sort_unstable();
-    let key = |tenant: &str| format!("a:w1:{{shop|tenant={tenant}}}row");
-    assert_eq!(keys, ["acme", "big", "hooli"].map(key));
-
-    // By the flags and the environment, under another prefix.
-    let environment = [("WEIR__REDIS__PASSWORD_FILE", &*password), ("WEIR__REDIS__KEY_PREFIX", "b:")];
-    let by_flags = ["--redis", &url, "--policies", &policies];
-    assert_eq!(imported(&import(&customers, &by_flags, &environment)), "3 rows written, 0 were the same, 0 wrong\n");
-    let served = Served::start(
-        POLICY,
-        &[
-            "store=redis",
-            &format!("redis.url={url}"),
-            &format!("redis.password_file={password}"),
-            "redis.key_prefix=b:",
-            // A busy machine answers late.
-            "redis.timeout=5s",
-        ],
-    );
-    let passes = |tenant: &str| {
-        let mut client = Client::connect(served.at.grpc);
-        (0..20).take_while(|_| client.admits("shop", "tenant", tenant)).count()
-    };
-    assert_eq!((passes("acme"), passes("hooli"), passes("big"), passes("other")), (7, 5, 20, 3));
-}
-
-#[test]
 fn a_wrong_line_stops_an_import_into_redis_before_the_first_row() {
     let redis = RedisServer::start();
     let files = Files::new();
-    let (url, policies) = (redis.url(), files.path("policies"));
+    let (_served, by_server) = serving(&[&format!("redis.url={}", redis.url())]);
     let wrong = files.write(
         "wrong.csv",
         "domain,tenant,plan,until\nshop,a,gold,\nshop,b,lead,\nshop,c,gold,soon\nother,d,gold,\nshop,e,max,\n",
     );
-    let direct = ["--redis", &url, "--policies", &policies];
-    let (code, error) = failed(&import(&wrong, &direct, &[]));
+    let (code, error) = failed(&import(&wrong, &by_server));
     assert_eq!(code, Some(1));
     for line in [
         "3 wrong lines, nothing was written".to_owned(),
@@ -123,11 +86,11 @@ fn a_wrong_line_stops_an_import_into_redis_before_the_first_row() {
     ] {
         assert!(error.contains(&line), "{line}\n{error}");
     }
-    assert_eq!(redis.command(&["DBSIZE"]).unwrap().trim(), "0");
-    let skipped = import(&wrong, &[&direct[..], &["--skip"]].concat(), &[]);
+    assert_eq!(rows_in(&redis), 0);
+    let skipped = import(&wrong, &[&by_server[..], &["--skip".to_owned()]].concat());
     assert_eq!(skipped.status.code(), Some(1));
     assert_eq!(String::from_utf8(skipped.stdout).unwrap(), "2 rows written, 0 were the same, 3 wrong\n");
-    assert_eq!(redis.command(&["DBSIZE"]).unwrap().trim(), "2");
+    assert_eq!(rows_in(&redis), 2);
 }
 
 /// Ctrl-C, and the end that a container or `timeout` sends.
@@ -139,15 +102,15 @@ fn an_import_that_is_told_to_end_says_how_many_rows_are_written() {
     let customers = files.write("customers.csv", &format!("domain,tenant,plan\n{lines}"));
     for signal in ["INT", "TERM"] {
         let redis = RedisServer::start();
-        let size = || redis.command(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap();
+        let (_served, by_server) = serving(&[&format!("redis.url={}", redis.url())]);
         let mut command = Command::new(binary());
-        command.args(["rows", "import", &customers, "--redis", &redis.url(), "--policies", &files.path("policies")]);
+        command.args(["rows", "import", &customers]).args(by_server);
         let import = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weir runs");
-        until("the first row", PATIENCE, || (size() > 0).then_some(()));
+        until("the first row", PATIENCE, || (rows_in(&redis) > 0).then_some(()));
         let sent = Command::new("kill").arg(format!("-{signal}")).arg(import.id().to_string()).status().unwrap();
         assert!(sent.success());
         let (code, error) = failed(&import.wait_with_output().unwrap());
-        let written = size();
+        let written = rows_in(&redis);
         assert!(written < ROWS, "it ended by itself");
         assert_eq!(code, Some(1), "{signal}: {error}");
         let end = format!("interrupted\nweir: {written} rows written: import the file again\n");
@@ -156,40 +119,15 @@ fn an_import_that_is_told_to_end_says_how_many_rows_are_written() {
 }
 
 #[test]
-fn an_import_without_a_redis_or_with_contradicting_arguments_says_why() {
-    let files = Files::new();
-    let (customers, policies) = (files.write("customers.csv", CUSTOMERS), files.path("policies"));
-    let memory = files.write("memory.yaml", &format!("policies: {{directory: {policies}}}\n"));
-    let no_redis = ["--redis", "redis://127.0.0.1:1", "--policies", &policies];
-    let broken = files.write("broken.yaml", "domain: shop\ndescriptors: [{key: tenant, rate_limit: x}]\n");
-    for (arguments, code, reason) in [
-        (&no_redis[..], 1, "127.0.0.1:1"),
-        (&["--config", &memory], 1, "the settings use the memory store: only its server can set rows"),
-        (&["--redis", "redis://127.0.0.1:1"], 2, "policies.directory: required"),
-        (&["--redis", "http://x", "--policies", &policies], 2, "--redis: redis.url"),
-        (&["--redis", "redis://127.0.0.1:1", "--policies", &broken], 1, "broken.yaml:2:"),
-        (&["--redis", "redis://127.0.0.1:1", "--server", "localhost"], 2, "cannot be used with"),
-        (&["--policies", &policies], 2, "required"),
-    ] {
-        let (found, error) = failed(&import(&customers, arguments, &[]));
-        assert!(found == Some(code) && error.contains(reason), "{arguments:?}: {found:?} {error}");
-    }
-    let (code, error) = failed(&import("absent.csv", &no_redis, &[]));
-    assert!(code == Some(1) && error.contains("127.0.0.1:1"), "{error}");
-}
-
-#[test]
 fn an_import_takes_a_regular_file_only_and_does_not_wait_for_others() {
     let files = Files::new();
     let fifo = files.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    for (path, reason) in [
-        (&*fifo, "not a regular file"),
-        ("/dev/null", "not a regular file"),
-        (&*files.path("policies"), "not a regular file"),
-    ] {
+    for (path, reason) in
+        [(&*fifo, "not a regular file"), ("/dev/null", "not a regular file"), (&*files.path("."), "not a regular file")]
+    {
         for skip in [&[][..], &["--skip"]] {
-            let (code, error) = failed(&import(path, skip, &[]));
+            let (code, error) = failed(&import(path, skip));
             assert_eq!((code, error), (Some(2), format!("weir: {path}: {reason}\n")), "{skip:?}");
         }
     }
@@ -206,19 +144,12 @@ fn rows_go_to_the_node_of_their_states_in_a_cluster() {
     let files = Files::new();
     let lines: String = (0..ROWS).map(|number| format!("shop,t{number},gold\n")).collect();
     let customers = files.write("customers.csv", &format!("domain,tenant,plan\n{lines}"));
-    let (url, policies) = (cluster.nodes[0].url(), files.path("policies"));
-    let (direct, environment) = (["--redis", &url, "--policies", &policies], [("WEIR__REDIS__TOPOLOGY", "cluster")]);
-    assert_eq!(
-        imported(&import(&customers, &direct, &environment)),
-        format!("{ROWS} rows written, 0 were the same, 0 wrong\n")
-    );
-    let counts = cluster.nodes.iter().map(|node| node.command(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap());
+    let (_served, by_server) = serving(&[&format!("redis.url={}", cluster.nodes[0].url()), "redis.topology=cluster"]);
+    assert_eq!(imported(&import(&customers, &by_server)), format!("{ROWS} rows written, 0 were the same, 0 wrong\n"));
+    let counts = cluster.nodes.iter().map(rows_in);
     let counts: Vec<usize> = counts.collect();
     assert!(counts.iter().sum::<usize>() == ROWS && counts.iter().all(|count| *count > 0), "{counts:?}");
-    assert_eq!(
-        imported(&import(&customers, &direct, &environment)),
-        format!("0 rows written, {ROWS} were the same, 0 wrong\n")
-    );
+    assert_eq!(imported(&import(&customers, &by_server)), format!("0 rows written, {ROWS} were the same, 0 wrong\n"));
 }
 
 /// An import in a process that gets no more memory than this.
@@ -234,16 +165,15 @@ fn a_hostile_file_of_any_size_needs_the_memory_of_a_line() {
     const MIB: u64 = 300;
     /// Less than the file, and enough for the program, its runtime and its libraries.
     const ADDRESS_SPACE_KIB: usize = 200 * 1_024;
-    let redis = RedisServer::start();
+    let served = Served::start(POLICY, &[]);
     let files = Files::new();
-    let (url, policies) = (redis.url(), files.path("policies"));
     let mib = std::env::var("WEIR_HOSTILE_MIB").map_or(MIB, |mib| mib.parse().expect("a number of MiB"));
     let path = files.write("hostile.csv", "domain,tenant,plan\nshop,acme,gold\n");
     let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.set_len(mib << 20).unwrap();
     file.write_all(b"\nshop,globex,gold\n").unwrap();
-    let direct = ["--redis", &url, "--policies", &policies, "--skip"];
-    let output = imported_within(Path::new(&path), &direct, ADDRESS_SPACE_KIB);
+    let admin = served.at.admin.to_string();
+    let output = imported_within(Path::new(&path), &["--server", &admin, "--skip"], ADDRESS_SPACE_KIB);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("hostile.csv:3:1: a line has at most 8192 bytes"), "{error}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 rows written, 0 were the same, 1 wrong\n");
