@@ -1,7 +1,7 @@
 //! A client of a running server's admin listener. An answer has bounds of time and size, or is read line by line.
 
 use std::collections::VecDeque;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -24,9 +24,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use weir_engine::words::printable;
 use weir_settings::Setting;
+use weir_text::percent_encoded;
 use weir_tls::dial::Bounded;
 
-use super::runtime::block_on;
 use super::token::Token;
 
 /// The largest head of an answer, in bytes.
@@ -440,15 +440,19 @@ fn innermost(error: &dyn std::error::Error) -> String {
 
 /// Percent-encodes a value of a query.
 pub(super) fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+    percent_encoded(text, |_| false)
+}
+
+/// Runs asynchronous work of a command on this thread.
+///
+/// # Errors
+/// If this process cannot start a runtime.
+pub(super) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(work);
+    // Does not wait for a name server without an answer.
+    runtime.shutdown_background();
+    Ok(result)
 }
 
 #[cfg(test)]

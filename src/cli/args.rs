@@ -13,21 +13,19 @@ use std::sync::LazyLock;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use weir_app::COMMIT;
-use weir_engine::descriptor::parse_entries;
+use weir_engine::descriptor::{TypedDescriptor, parse_entries};
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
 use weir_policies::schema::Schema;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
+use weir_text::number;
 
 use self::overrides::OverrideArguments;
 use self::rows::RowArguments;
 use super::admin::AdminServer;
 use super::ask;
-use super::descriptor::Descriptor;
-use super::dialect::DialectArguments;
-use super::diff::Diff;
-use super::numbers::number;
+use super::diff::{DialectArguments, Diff};
 use super::simulate::SimulateArguments;
 use super::tap::TapArguments;
 use super::test::{TestFormat, Tests};
@@ -265,7 +263,7 @@ pub struct AskArguments {
     ///
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<TypedDescriptor>,
     /// How many hits to charge; with --settle, how many were used
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
@@ -297,7 +295,7 @@ pub struct ExplainArguments {
     ///
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required_unless_present = "server")]
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<TypedDescriptor>,
     /// Explain what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains"])]
     server: Option<AdminServer>,
@@ -576,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_read_entry_by_entry() {
-        let entries = |text: &str| text.parse::<Descriptor>().map(|typed| typed.entries);
+        let entries = |text: &str| text.parse::<TypedDescriptor>().map(|typed| typed.entries);
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(entries("k=v"), Ok(vec![pair("k", "v")]));
         assert_eq!(

@@ -24,8 +24,7 @@ use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
-use super::admin::host_and_port;
-use super::runtime::block_on;
+use super::admin::{block_on, host_and_port};
 
 /// The most bytes that a server may send after a request.
 const ANSWER_BYTES_MAX: usize = 8 << 20;

@@ -19,8 +19,6 @@ use weir_limiter::rows::ROWS_OF_PROCESS_MAX;
 use weir_policies::files::{Source, row_files};
 use weir_policies::{Dialect, Location, PROBLEMS_MAX, Problems, RowsBeside, load};
 
-use super::dialect::DialectArguments;
-
 /// The arguments of `weir diff`.
 #[derive(clap::Args)]
 pub struct Diff {
@@ -42,6 +40,24 @@ pub struct Diff {
     /// The dialect of both. The settings of the traffic can change it.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// The dialect of policy files, for commands that load no settings.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct DialectArguments {
+    /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
+    #[arg(long)]
+    pub compatible: bool,
+    /// Join files of one domain, as with policies.merge_domains
+    #[arg(long)]
+    pub merge_domains: bool,
+}
+
+impl DialectArguments {
+    /// The dialect that the flags select.
+    pub const fn dialect(&self) -> Dialect {
+        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
+    }
 }
 
 /// The form of the report.

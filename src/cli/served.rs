@@ -7,8 +7,7 @@ use serde::Deserialize;
 use weir_engine::words::printable;
 use weir_policies::{Loaded, Problems, Sources, load_sources};
 
-use super::admin::{AdminServer, Bounds, Expected, NoAnswer};
-use super::runtime::block_on;
+use super::admin::{AdminServer, Bounds, Expected, NoAnswer, block_on};
 
 /// Twice the bound of all files together: JSON escapes quotes and line ends.
 const BOUNDS: Bounds = Bounds { bytes_max: 512 << 20, timeout: Duration::from_secs(60) };

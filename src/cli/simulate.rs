@@ -21,10 +21,10 @@ use weir_engine::words::counted;
 use weir_lab::simulation::report::Report;
 use weir_lab::simulation::traffic::Traffic;
 use weir_lab::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, simulate};
+use weir_text::number;
 
 use self::files::{Inputs, Results};
 use super::bar::Bar;
-use super::numbers::number;
 
 pub const POLICIES_MAX: usize = 32;
 /// The most keys that are reported for each set of policies.

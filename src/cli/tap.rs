@@ -10,16 +10,14 @@ use std::time::Duration;
 
 use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, sleep_until, timeout};
-use weir_engine::descriptor::spell_pairs;
+use weir_engine::descriptor::{TypedDescriptor, spell_pairs};
 use weir_engine::words::{counted, printable};
+use weir_text::number;
 
 use self::file::{Exists, RecordFile};
 use self::record::{TapLine, VERSION};
 use self::show::Table;
-use super::admin::{AdminServer, Bounds, Lines, NoAnswer, encoded};
-use super::descriptor::Descriptor;
-use super::numbers::number;
-use super::runtime::block_on;
+use super::admin::{AdminServer, Bounds, Lines, NoAnswer, block_on, encoded};
 use super::signals::Signals;
 use super::token::Token;
 
@@ -38,7 +36,7 @@ pub struct TapArguments {
     ///
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]")]
-    descriptor: Option<Descriptor>,
+    descriptor: Option<TypedDescriptor>,
     /// The server's admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", default_value_t)]
     server: AdminServer,

@@ -10,8 +10,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 pub use self::view::Sort;
-use super::admin::{AdminServer, NoAnswer};
-use super::runtime::block_on;
+use super::admin::{AdminServer, NoAnswer, block_on};
 
 /// The arguments of `weir top`.
 #[derive(clap::Args, Debug)]

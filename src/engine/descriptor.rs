@@ -1,5 +1,7 @@
 //! The content of a request: entries and hits.
 
+use std::str::FromStr;
+
 /// The most entries of a descriptor that has an override or a row.
 pub const ENTRIES_MAX: usize = 64;
 
@@ -35,6 +37,21 @@ pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
         }
     }
     Ok(entries)
+}
+
+/// A descriptor that [`parse_entries`] has read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypedDescriptor {
+    /// Keys and values, in the typed order.
+    pub entries: Vec<(String, String)>,
+}
+
+impl FromStr for TypedDescriptor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_entries(text).map(|entries| Self { entries })
+    }
 }
 
 /// As [`parse_entries`], for a descriptor that is kept.

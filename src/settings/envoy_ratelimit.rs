@@ -20,7 +20,7 @@ use std::path::Path;
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
 use weir_engine::arith::Fraction;
-use weir_text::spell;
+use weir_text::{go_duration, spell};
 
 use crate::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting};
 
@@ -189,7 +189,7 @@ impl<'a> Mapping<'a> {
                 Some(format!("{fitting:.decimals$}", decimals = Fraction::DECIMALS_MAX))
             }
             Form::Duration => {
-                let micros = u64::try_from(go::nanoseconds(text)?).unwrap_or(0).div_ceil(1_000);
+                let micros = u64::try_from(go_duration(text)?).unwrap_or(0).div_ceil(1_000);
                 let length = std::time::Duration::from_micros(micros);
                 let ours = Setting::find(setting)?;
                 if micros == 0 {

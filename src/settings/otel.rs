@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use weir_text::percent_decoded;
+
 use super::envoy_ratelimit::Note;
 use super::traces::OWN_ATTRIBUTES;
 use super::value::set;
@@ -313,28 +315,8 @@ fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| {
         let (key, value) = pair.split_once('=')?;
         let key = key.trim();
-        (!key.is_empty()).then(|| (key.to_owned(), decoded(value.trim())))
+        (!key.is_empty()).then(|| (key.to_owned(), percent_decoded(value.trim())))
     })
-}
-
-/// Decodes percent-encoded bytes. An invalid code is kept as it is.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let hex = |at: usize| tail.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        match (first, hex(0).zip(hex(1))) {
-            (b'%', Some((high, low))) => {
-                bytes.push(u8::try_from(high << 4 | low).unwrap_or_default());
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 pub mod alerts;
 pub mod complaint;
 mod counts;
-mod hex;
 pub mod limited;
 pub mod logging;
 pub mod mapper;

@@ -1,19 +1,25 @@
 //! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false, JSON of
-//! rows; the probable correction of a misspelled word; and limits in words.
+//! rows, bounded numbers; the probable correction of a misspelled word; limits in words; bytes as digits and percent codes.
 
 mod amount;
 mod boolean;
+mod bytes;
 mod duration;
+mod go_duration;
 mod instant;
 pub mod json;
 mod nearest;
+mod number;
 mod quoted;
 pub mod yaml;
 pub mod zone;
 
 pub use amount::amount;
 pub use boolean::boolean;
+pub use bytes::{hex, percent_decoded, percent_encoded};
 pub use duration::{duration, duration_units, spell};
+pub use go_duration::go_duration;
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
 pub use nearest::nearest;
+pub use number::number;
 pub use quoted::{escaped, quoted};

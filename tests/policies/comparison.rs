@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use weir_cli::dialect::DialectArguments;
-use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome, run};
+use weir_cli::diff::{DialectArguments, Diff, DiffFormat, FailOn, NoDiff, Outcome, run};
 use weir_lab::comparison::{Comparison, Direction, Kind, compare};
 use weir_policies::{Loaded, parse};
 

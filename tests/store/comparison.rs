@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use weir_cli::dialect::DialectArguments;
-use weir_cli::diff::{Diff, DiffFormat, FailOn, NoDiff, Outcome as Compared, run};
+use weir_cli::diff::{DialectArguments, Diff, DiffFormat, FailOn, NoDiff, Outcome as Compared, run};
 use weir_lab::comparison::{Comparison, Fate, compare};
 use weir_lab::testing::{Outcome, Runner, Strictness};
 use weir_policies::{Dialect, Loaded, parse_with, test_file};

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
+use weir_engine::descriptor::TypedDescriptor;
 use weir_engine::overrides::Numbers;
 use weir_policies::parse_named_rate;
-use weir_text::parse_instant;
+use weir_text::{number, parse_instant};
 
 use crate::admin::AdminServer;
-use crate::descriptor::Descriptor;
-use crate::numbers::number;
 
 /// The arguments of `weir override`.
 #[derive(Args, Debug)]
@@ -42,7 +41,7 @@ pub struct SetArguments {
     ///
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]")]
-    pub descriptor: Descriptor,
+    pub descriptor: TypedDescriptor,
     /// Hits per unit or length, such as 1000/h; with a name if the rule has several limits
     #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = parse_named_rate)]
     pub limit: Vec<Numbers>,
@@ -81,7 +80,7 @@ pub struct DescriptorArguments {
     pub domain: String,
     /// The descriptor, its entries in order
     #[arg(value_name = "K=V[,K=V]")]
-    pub descriptor: Descriptor,
+    pub descriptor: TypedDescriptor,
     /// Where the server is.
     #[command(flatten)]
     pub server: ServerArguments,

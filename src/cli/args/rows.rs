@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use weir_engine::Micros;
+use weir_engine::descriptor::TypedDescriptor;
 use weir_engine::overrides::Numbers;
 use weir_policies::row_file;
 use weir_text::parse_instant;
 
 use super::overrides::{DescriptorArguments, ServerArguments};
-use crate::descriptor::Descriptor;
 
 /// The arguments of `weir rows`.
 #[derive(Args)]
@@ -60,7 +60,7 @@ pub struct SetRowArguments {
     pub domain: String,
     /// The descriptor, its entries in order
     #[arg(value_name = "K=V[,K=V]")]
-    pub descriptor: Descriptor,
+    pub descriptor: TypedDescriptor,
     /// A plan of the rule
     #[arg(long, value_name = "NAME", group = "content")]
     pub plan: Option<String>,

@@ -1,9 +1,8 @@
 //! The address and login of Redis from envoyproxy/ratelimit's forms: a host with its port, the path of a socket, a URL, or a
 //! list of them for sentinels and clusters.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
+use weir_text::{hex, percent_encoded};
 
 use super::Mapping;
 use crate::KEY_PREFIX_BYTES_MAX;
@@ -148,7 +147,7 @@ fn url(hosts: &[&str], is_tls: bool) -> String {
         }
         if only.starts_with(['/', '.']) {
             let path = std::path::absolute(only).unwrap_or_else(|_| only.into());
-            return format!("redis+unix://{}", encoded(&path.to_string_lossy(), |byte| byte == b'/'));
+            return format!("redis+unix://{}", percent_encoded(&path.to_string_lossy(), |byte| byte == b'/'));
         }
     }
     let mut login = "";
@@ -221,15 +220,12 @@ fn pool(mapping: &mut Mapping<'_>) {
 
 fn key_prefix(mapping: &mut Mapping<'_>) {
     let Some(text) = mapping.some_text("CACHE_KEY_PREFIX") else { return };
-    let mut prefix = encoded(text, |byte| byte.is_ascii_graphic() && !b"{}%".contains(&byte));
+    let mut prefix = percent_encoded(text, |byte| byte.is_ascii_graphic() && !b"{}%".contains(&byte));
     if prefix.len() > KEY_PREFIX_BYTES_MAX {
         let hash = Sha256::digest(text.as_bytes());
         prefix.truncate(PREFIX_BYTES_KEPT);
         prefix.push('~');
-        for byte in &hash[..PREFIX_HASH_BYTES] {
-            // Writing to a string cannot fail.
-            let _ = write!(prefix, "{byte:02x}");
-        }
+        prefix.push_str(&hex(&hash[..PREFIX_HASH_BYTES]));
     }
     if prefix != text {
         let text = format!(
@@ -238,17 +234,4 @@ fn key_prefix(mapping: &mut Mapping<'_>) {
         mapping.note("CACHE_KEY_PREFIX", text);
     }
     mapping.put(&["CACHE_KEY_PREFIX"], "redis.key_prefix", &prefix);
-}
-
-/// Percent-encodes every byte except letters, digits, `-`, `.`, `_`, `~` and those that `plain` accepts.
-fn encoded(text: &str, plain: impl Fn(u8) -> bool) -> String {
-    let mut result = String::new();
-    for &byte in text.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || plain(byte) {
-            result.push(char::from(byte));
-        } else {
-            let _ = write!(result, "%{byte:02X}");
-        }
-    }
-    result
 }

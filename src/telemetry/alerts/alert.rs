@@ -5,9 +5,8 @@
 use sha2::{Digest as _, Sha256};
 use weir_engine::observer::Crossed;
 use weir_engine::{Hits, Micros, Rule};
-use weir_text::instant_text;
+use weir_text::{hex, instant_text};
 
-use crate::hex::hex;
 use crate::limited::Values;
 
 /// The whole of a limit, in percent.

@@ -3,8 +3,7 @@
 use sha2::{Digest as _, Sha256};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::key::{self, ParsedValue};
-
-use crate::hex::hex;
+use weir_text::hex;
 
 /// Bytes of SHA-256 in the hash of a value.
 const HASH_BYTES: usize = 8;

@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use weir_text::quoted;
 use weir_text::yaml::{self, Document, Fault, NodeId, Options, Position, Value};
+use weir_text::{go_duration, quoted};
 
 use super::{
     BUCKETS, FILE_BYTES_MAX, MAPPINGS_MAX, Mapper, Mapping, MetricType, ObserverKind, QUANTILES, SUMMARY_AGE, Target,
@@ -207,27 +207,9 @@ fn max_age(node: Node<'_>) -> Result<Option<Duration>, Fault> {
     Ok(Some(age).filter(|age| !age.is_zero()))
 }
 
-/// A duration in Go's syntax, in whole numbers: `10m`, `1h30m`.
+/// A duration in Go's syntax, such as `10m` or `1h30m`.
 fn duration(text: &str) -> Option<Duration> {
-    let mut sum = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, next) = tail.split_at(tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len()));
-        let number: u32 = number.parse().ok()?;
-        let unit = match unit {
-            "h" => Duration::from_secs(3_600),
-            "m" => Duration::from_secs(60),
-            "s" => Duration::from_secs(1),
-            "ms" => Duration::from_millis(1),
-            "us" => Duration::from_micros(1),
-            "ns" => Duration::from_nanos(1),
-            _ => return None,
-        };
-        sum = sum.checked_add(unit.checked_mul(number)?)?;
-        rest = next;
-    }
-    (!text.is_empty()).then_some(sum)
+    go_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos)
 }
 
 /// Whether a metric or a label can have this name. A metric's may have references such as `$1`.

@@ -9,8 +9,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use weir_engine::policy::Level;
 use weir_engine::{Matcher, PolicySet};
-
-use crate::hex::hex;
+use weir_text::hex;
 
 const HASH_BYTES: usize = 6;
 const HIDDEN: char = '~';

@@ -1,6 +1,15 @@
-//! Numbers in arguments.
+//! Whole numbers within bounds.
 
-pub(super) fn number<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
+/// A parser of whole numbers from `least` to `most`.
+///
+/// ```
+/// use weir_text::number;
+///
+/// let percent = number::<u8>(0, 100);
+/// assert_eq!(percent("7"), Ok(7));
+/// assert_eq!(percent("101"), Err("must be a whole number from 0 to 100".to_owned()));
+/// ```
+pub fn number<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         let number = number.and_then(|number| T::try_from(number).ok());
