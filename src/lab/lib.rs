@@ -1,6 +1,7 @@
 //! Tries policies without a server: simulations of traffic, comparisons of policies, and tests.
 
 pub mod comparison;
-mod in_flight;
+mod message;
 pub mod simulation;
 pub mod testing;
+pub mod world;

@@ -1,18 +1,16 @@
 //! Simulations: the same traffic through one or several policy sets, with a virtual clock.
 //!
 //! Requests are decided as on a server with the memory store, from the message to the answer. In simulation/: requests and their
-//! times (traffic.rs), the limiter and its clock (world.rs), counts (counts.rs), and reports (report.rs). Not here: arguments,
+//! times (traffic.rs), counts (counts.rs), and reports (report.rs). Not here: the limiter and its clock (world.rs), arguments,
 //! files of results and exit codes (cli).
 
 mod counts;
 mod hidden;
 mod keys;
-pub mod message;
 pub mod report;
 mod spread;
 mod timeline;
 pub mod traffic;
-pub mod world;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +29,7 @@ pub use self::keys::KEYS_MAX;
 use self::report::{PolicyReport, TrafficReport};
 pub use self::timeline::SLOTS_MAX;
 use self::traffic::{Request, Traffic, TrafficError};
-use self::world::World;
+use crate::world::World;
 
 /// The default for the most requests of one simulation.
 pub const REQUESTS_MAX: u64 = 100_000_000;
@@ -140,13 +138,13 @@ impl Simulated {
     /// When a server would return an error too, for example because the limits of the request are too heavy.
     pub fn decide(&self, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
         self.begin(request.time);
-        let answer = self.world.decide_lasting(request, query);
+        let answer = decide_lasting(&self.world, request, query);
         self.counts.answered(answer.as_ref().ok());
         answer
     }
 
     fn begin(&self, time: Micros) {
-        self.world.go_on(time, |is_settle| self.counts.settling(is_settle));
+        go_on(&self.world, time, |is_settle| self.counts.settling(is_settle));
         self.counts.begin(time);
     }
 
@@ -165,6 +163,21 @@ impl Simulated {
         let counted: Counted = self.counts.counted(keys);
         PolicyReport::new(&self.name, &self.policies, &self.places, &counted)
     }
+}
+
+/// Moves the clock of a world with the memory store.
+pub(crate) fn go_on(world: &World, now: Micros, settling: impl Fn(bool)) {
+    // Ignores a settle without an answer: later requests see the state.
+    while world.go_on(now, &settling).is_err() {}
+}
+
+/// Decides one request with the memory store. The request settles when it ends.
+pub(crate) fn decide_lasting(world: &World, request: &Request, query: &Query<'_>) -> Result<Answer, Undecided> {
+    let answer = world.decide_now(query);
+    if let (Some(lasts), Ok(answer)) = (request.lasts, &answer) {
+        world.begin(request.time.saturating_add(lasts), &request.message, answer.holds.clone());
+    }
+    answer
 }
 
 /// Sends traffic through policies. Each set of policies gets the same requests: none of them gets a request whose rules in one

@@ -22,6 +22,7 @@ use weir_text::yaml::Position;
 use self::case::CaseEnd;
 use self::coverage::{Coverage, Loads};
 use self::unmet::Unmet;
+use crate::world::RedisPart;
 
 /// The most failed steps of a case that are kept.
 pub const FAILURES_MAX: usize = 10;
@@ -40,7 +41,7 @@ impl Strictness {
 }
 
 pub struct Runner {
-    runtime: tokio::runtime::Runtime,
+    runtime: Arc<tokio::runtime::Runtime>,
     redis: Option<Endpoint>,
     filter: Option<String>,
     strictness: Strictness,
@@ -120,10 +121,10 @@ impl Runner {
     /// # Errors
     /// When no runtime can be started, or Redis does not answer.
     pub fn new(redis: Option<Endpoint>, filter: Option<String>, strictness: Strictness) -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = Arc::new(tokio::runtime::Builder::new_current_thread().enable_all().build()?);
         if let Some(endpoint) = &redis {
             // Once, because otherwise each case would wait for Redis.
-            world::connected(&runtime, endpoint, 0)
+            RedisPart::connect(&runtime, endpoint, 0)
                 .map_err(|error| std::io::Error::other(format!("redis at {endpoint} does not answer: {error}")))?;
         }
         Ok(Self { runtime, redis, filter, strictness, loads: Loads::default(), cases: 0, failed_in: None })

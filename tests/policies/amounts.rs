@@ -15,7 +15,7 @@ use proptest::{prop_assert, prop_oneof, proptest};
 use weir_engine::observer::Silent;
 use weir_engine::{Entry, Micros, Operation, PolicySet};
 use weir_lab::comparison::{Direction, compare};
-use weir_lab::simulation::world::World;
+use weir_lab::world::World;
 use weir_limiter::{Answer, DescriptorRequest, HeldCharge, Query, Settle};
 use weir_policies::parse;
 use weir_policies::test_file::with_defaults;

@@ -11,7 +11,8 @@ use weir_limiter::{Answer, Query, Undecided};
 use weir_rls::configured;
 
 use crate::simulation::traffic::{self, Traffic, TrafficError};
-use crate::simulation::world::World;
+use crate::simulation::{decide_lasting, go_on};
+use crate::world::World;
 
 pub const REQUESTS_MAX: u64 = 100_000_000;
 /// The most descriptors to count separately. Later ones are counted together.
@@ -122,9 +123,10 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
             continue;
         };
         counts.note_stranger(query.domain);
-        before.go_on(request.time, |_| {});
-        now.go_on(request.time, |_| {});
-        let (before, now) = (before.decide_lasting(request, &query), now.decide_lasting(request, &query));
+        let [before, now] = [&before, &now].map(|world| {
+            go_on(world, request.time, |_| {});
+            decide_lasting(world, request, &query)
+        });
         counts.compare(&query, &before, &now);
     }
     let mut answers = counts.finish();

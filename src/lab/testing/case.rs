@@ -25,8 +25,8 @@ use super::coverage::{Load, Loads};
 use super::unmet::Unmet;
 use super::world::{RowsNotSet, World};
 use super::{Difference, FAILURES_MAX, Failure, name_of};
-use crate::in_flight::InFlight;
-use crate::simulation::message::message;
+use crate::message::message;
+use crate::world::RedisPart;
 
 pub(super) enum CaseEnd {
     Passed,
@@ -40,7 +40,7 @@ pub(super) enum CaseEnd {
 }
 
 pub(super) fn run(
-    runtime: &Runtime,
+    runtime: &Arc<Runtime>,
     redis: Option<&Endpoint>,
     number: u64,
     file: &TestFile,
@@ -53,17 +53,18 @@ pub(super) fn run(
         Ok(load) => load,
         Err(problems) => return CaseEnd::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
-    let world = match World::new(runtime, redis, number, load, &case.settings) {
-        Ok(world) => world,
+    let redis = match redis.map(|endpoint| RedisPart::connect(runtime, endpoint, number)).transpose() {
+        Ok(redis) => redis,
         Err(error) => return CaseEnd::StoreFailed(error),
     };
+    let is_in_redis = redis.is_some();
+    let world = World::new(runtime, redis, load, &case.settings);
     let bounds = configured::bounds(&case.settings.limits);
     let extras = configured::extras(&case.settings.response);
-    let in_flight = InFlight::default();
-    let mut running = Running { file, case, world, in_flight, bounds, extras, failures: Vec::new(), more: 0, unmet };
+    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
     // Also after a failure, so nothing remains in Redis.
-    let cleaned = if redis.is_some() { running.world.clear().map_err(Trouble::Store) } else { Ok(()) };
+    let cleaned = if is_in_redis { running.world.clear().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
         Err(Trouble::NotValid(reason)) => CaseEnd::Broken(reason),
         Err(Trouble::Store(error)) => CaseEnd::StoreFailed(error),
@@ -82,7 +83,6 @@ struct Running<'a> {
     file: &'a TestFile,
     case: &'a Case,
     world: World<'a>,
-    in_flight: InFlight,
     bounds: Bounds,
     extras: Extras,
     failures: Vec<Failure>,
@@ -94,11 +94,11 @@ impl Running<'_> {
     fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
         let case = self.case;
         if let Some(rows) = &case.rows {
-            self.go_on(case.starts_at())?;
+            self.world.go_on(case.starts_at()).map_err(Trouble::Store)?;
             self.set_rows(rows)?;
         }
         for step in &case.steps {
-            self.go_on(step.now)?;
+            self.world.go_on(step.now).map_err(Trouble::Store)?;
             match &step.action {
                 Action::Wait => {}
                 Action::Rows(rows) => self.set_rows(rows)?,
@@ -122,18 +122,6 @@ impl Running<'_> {
                 Trouble::NotValid(format!("{}:{line}:{column}: {reason}", self.file.name))
             }
         })
-    }
-
-    /// Moves the clock. Requests that end until then settle at their time.
-    fn go_on(&mut self, now: Micros) -> Result<(), Trouble> {
-        while let Some((at, ending)) = self.in_flight.next_ended(now) {
-            self.world.set_now(at);
-            if let Some(Err(Undecided::Store(error))) = ending.settle(&self.bounds, |query| self.world.decide(query)) {
-                return Err(Trouble::Store(error));
-            }
-        }
-        self.world.set_now(now);
-        Ok(())
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -174,7 +162,7 @@ impl Running<'_> {
         let mut may_be_unmet = ask.expect.holds_without_rule();
         for round in 0..ask.rounds {
             let now = step.now + round * ask.every;
-            self.go_on(now)?;
+            self.world.go_on(now).map_err(Trouble::Store)?;
             for caller in 1..=ask.callers {
                 let own = (ask.callers > 1).then(|| request(ask, caller));
                 let request = own.as_ref().unwrap_or(&first);
@@ -183,7 +171,7 @@ impl Running<'_> {
                     let mut got = self.send(request)?;
                     if let (Some(lasts), RequestResult::Answer { answer, .. }) = (ask.lasts, &mut got) {
                         let ending = with_used(request, ask.used);
-                        self.in_flight.begin(now + lasts, &ending, std::mem::take(&mut answer.holds));
+                        self.world.begin(now + lasts, &ending, std::mem::take(&mut answer.holds));
                     }
                     may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {

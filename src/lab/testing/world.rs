@@ -3,25 +3,21 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use weir_engine::observer::{Charged, Observer, Tally};
 use weir_engine::{Micros, PolicySet};
 use weir_limiter::rows::RowRefused;
-use weir_limiter::{Answer, Query, Undecided};
+use weir_limiter::{Answer, HeldCharge, Query, Undecided};
 use weir_policies::GivenRows;
 use weir_policies::test_file::Verdict;
+use weir_rls::proto::RateLimitRequest;
 use weir_settings::Settings;
-use weir_store::redis::{Endpoint, Redis, pipeline};
-use weir_store::{Clock as _, Inspected as _, ScanPosition, Store, StoreError, SystemClock};
+use weir_store::StoreError;
 
 use super::compare::verdict;
 use super::coverage::Load;
-use crate::simulation::world::{self, TIMEOUT};
-
-/// The prefix of all keys of tests in Redis.
-const PREFIX: &str = "weir-test";
+use crate::world::{self, RedisPart};
 
 /// The verdict of limits on trial about the last request, which is not in its answer.
 #[derive(Clone, Default)]
@@ -58,7 +54,6 @@ impl Tally for Trial {
 
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
-    redis: Option<Arc<Redis>>,
     pub(super) load: Rc<Load>,
     trials: Trials,
     world: world::World,
@@ -73,33 +68,28 @@ pub(super) enum RowsNotSet {
 }
 
 impl<'r> World<'r> {
-    /// A limiter with these policies and an empty store. `number` identifies the case: each case has its own keys in Redis.
-    /// Fails if Redis does not answer.
+    /// A limiter with these policies, in Redis if one is given. The store is empty.
     pub(super) fn new(
         runtime: &'r Runtime,
-        redis: Option<&Endpoint>,
-        number: u64,
+        redis: Option<RedisPart>,
         load: Rc<Load>,
         settings: &Arc<Settings>,
-    ) -> Result<Self, StoreError> {
-        let redis = match redis {
-            None => None,
-            Some(endpoint) => Some(connected(runtime, endpoint, number)?),
-        };
+    ) -> Self {
         let trials = Trials::default();
-        let (policies, observer) = (load.policies.clone(), Arc::new(trials.clone()));
-        let world = match &redis {
-            Some(redis) => world::World::in_store(policies, settings, observer, redis.clone()),
-            None => world::World::new(policies, settings, observer),
-        };
-        Ok(Self { runtime, redis, load, trials, world, rows: Vec::new() })
+        let world = world::World::in_store(load.policies.clone(), settings, Arc::new(trials.clone()), redis);
+        Self { runtime, load, trials, world, rows: Vec::new() }
     }
 
-    pub(super) fn set_now(&self, now: Micros) {
-        self.world.set_now(now);
-        if let Some(redis) = &self.redis {
-            redis.set_now(now);
-        }
+    /// Moves the clock. Requests that end until then settle at their time.
+    pub(super) fn go_on(&self, now: Micros) -> Result<(), StoreError> {
+        let settled = self.world.go_on(now, |_| {});
+        self.trials.take();
+        settled
+    }
+
+    /// Notes that an admitted request ends at this time.
+    pub(super) fn begin(&self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
+        self.world.begin(ends, message, holds);
     }
 
     /// Whether a domain has holds.
@@ -109,10 +99,7 @@ impl<'r> World<'r> {
 
     /// Decides one request. Also returns the verdict of limits on trial, if the request meets any.
     pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
-        let answer = match self.redis {
-            None => self.world.decide_now(query),
-            Some(_) => self.runtime.block_on(self.world.limiter().decide(query, Instant::now(), None, None)),
-        };
+        let answer = self.world.decide(query);
         let trial = self.trials.take();
         answer.map(|answer| (answer, trial))
     }
@@ -161,43 +148,6 @@ impl<'r> World<'r> {
     /// Removes all that the store has.
     /// Fails if Redis does not answer.
     pub(super) fn clear(&mut self) -> Result<(), StoreError> {
-        match &self.redis {
-            Some(redis) => self.runtime.block_on(delete_all(&**redis)),
-            None => {
-                self.world.forget();
-                Ok(())
-            }
-        }
+        self.world.clear()
     }
-}
-
-/// Connects to a Redis. `number` identifies the case.
-/// Fails if it does not answer.
-pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
-    // The store spawns tasks.
-    let _entered = runtime.enter();
-    let mut options = pipeline::Options::new(endpoint.clone());
-    options.connections = 1;
-    options.connect_timeout = TIMEOUT;
-    // Distinguishes simultaneous runs.
-    let run = format!("{}-{}", std::process::id(), SystemClock.now());
-    let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
-    runtime.block_on(redis.prepare(deadline()).get())?;
-    Ok(redis)
-}
-
-/// Deletes all keys with the prefix of the store.
-async fn delete_all(store: &dyn Store) -> Result<(), StoreError> {
-    let mut next = Some(ScanPosition::default());
-    while let Some(from) = next {
-        let scanned = store.scan("", from, deadline()).get().await?;
-        let keys: Vec<&str> = scanned.keys.iter().map(String::as_str).collect();
-        store.reset(&keys, deadline()).get().await?;
-        next = scanned.next;
-    }
-    Ok(())
-}
-
-fn deadline() -> Instant {
-    Instant::now() + TIMEOUT
 }

@@ -12,7 +12,7 @@ use weir_rls::proto::RateLimitRequest;
 
 use super::Request;
 use super::recorded::LineReader;
-use crate::simulation::message::message;
+use crate::message::message;
 
 /// Envoy's text for a missing value.
 const ABSENT: &str = "-";

@@ -11,7 +11,7 @@ use weir_policies::traffic_file::{Source, Sources};
 use super::Request;
 use super::arrivals::Times;
 use super::random::Random;
-use crate::simulation::message::message;
+use crate::message::message;
 
 const NANOS: u64 = 1_000;
 

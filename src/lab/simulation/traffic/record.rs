@@ -14,7 +14,7 @@ use weir_rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
 
 use super::recorded::LineReader;
 use super::{Request, Verdict};
-use crate::simulation::message::limit;
+use crate::message::limit;
 
 const VERSION: u64 = 1;
 const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \

@@ -12,27 +12,27 @@ use weir_rls::request::Request as View;
 
 /// Requests in flight, in the order in which they end.
 #[derive(Default)]
-pub(crate) struct InFlight {
+pub(super) struct InFlight {
     /// Requests that end at the same instant end in the order in which they began.
     ends: BTreeMap<(Micros, u64), Ending>,
     begun: u64,
 }
 
-pub(crate) struct Ending {
+pub(super) struct Ending {
     message: RateLimitRequest,
     holds: Vec<HeldCharge>,
 }
 
 impl InFlight {
     /// Adds an admitted request. Without holds there is nothing to do at its end.
-    pub(crate) fn begin(&mut self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
+    pub(super) fn begin(&mut self, ends: Micros, message: &RateLimitRequest, holds: Vec<HeldCharge>) {
         if !holds.is_empty() {
             self.ends.insert((ends, self.begun), Ending { message: message.clone(), holds });
             self.begun += 1;
         }
     }
 
-    pub(crate) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {
+    pub(super) fn next_ended(&mut self, now: Micros) -> Option<(Micros, Ending)> {
         let first = self.ends.first_entry().filter(|first| first.key().0 <= now)?;
         let at = first.key().0;
         Some((at, first.remove()))
@@ -41,7 +41,7 @@ impl InFlight {
 
 impl Ending {
     /// Settles with all descriptors of the request.
-    pub(crate) fn settle<R>(self, bounds: &Bounds, decide: impl FnOnce(&Query<'_>) -> R) -> Option<R> {
+    pub(super) fn settle<R>(self, bounds: &Bounds, decide: impl FnOnce(&Query<'_>) -> R) -> Option<R> {
         let view = View::of(&self.message);
         // It was within the bounds when it began.
         let query = convert::query(&view, bounds).ok()?;
