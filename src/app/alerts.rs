@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tonic::codegen::http::Uri;
 use weir_lifecycle::on_own_thread;
@@ -47,9 +46,12 @@ pub(super) async fn open(
         retry_for: settings.webhook_retry_for,
         queue: settings.webhook_queue,
     };
-    let (outbox, webhook) = Webhook::new(options, secret);
-    count(&webhook.deliveries(), metrics);
-    Ok(Some((outbox, webhook)))
+    let [delivered, given_up, dropped] =
+        metrics.each("weir_alert_webhook_alerts_total", ["delivered", "given_up", "dropped"]);
+    let failed = metrics.number("weir_alert_webhook_failures_total", &[]);
+    let waiting = metrics.number("weir_alert_webhook_waiting", &[]);
+    let deliveries = Deliveries { delivered, given_up, dropped, failed, waiting };
+    Ok(Some(Webhook::new(options, secret, deliveries)))
 }
 
 async fn read(file: PathBuf) -> Result<Secret, AppError> {
@@ -63,20 +65,4 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
     let reading = tls.clone();
     on_own_thread(move || reading.config(|_| {}).map(drop)).await?;
     Ok(tls)
-}
-
-/// A result by name, and its number.
-type Counted = (&'static str, fn(&Deliveries) -> &AtomicU64);
-
-fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) {
-    let results: [Counted; 3] =
-        [("delivered", |of| &of.delivered), ("given_up", |of| &of.given_up), ("dropped", |of| &of.dropped)];
-    for (result, count) in results {
-        let of = deliveries.clone();
-        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || count(&of).load(Relaxed));
-    }
-    let of = deliveries.clone();
-    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed.load(Relaxed));
-    let of = deliveries.clone();
-    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting.load(Relaxed));
 }

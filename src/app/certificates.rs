@@ -2,14 +2,13 @@
 //! for each use of TLS.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_settings::Listen;
-use weir_telemetry::metrics::Metrics;
+use weir_telemetry::metrics::{Metrics, Number};
 use weir_tls::Identity;
 use weir_tls::files::FileError;
 use weir_tls::server::{Clients, HandshakeFailure, ServerFiles, ServerTls};
@@ -24,9 +23,9 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Certificates {
     tls: Arc<ServerTls>,
     /// The counts of replaced and refused files.
-    reloads: [Arc<AtomicU64>; 2],
-    /// Whether the files are currently refused.
-    refused: Arc<AtomicBool>,
+    reloads: [Number; 2],
+    /// 1 while the files are refused.
+    refused: Number,
 }
 
 /// TLS from the settings. None for cleartext.
@@ -47,10 +46,9 @@ pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppE
 /// Adds the expiry of the certificates of one use to the metrics.
 pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) {
     for &holder in Holder::VARIANTS {
-        let validity = validity.clone();
-        let labels = [("certificate", holder.into()), ("use", used_for)];
-        let read = move || validity.not_after(holder);
-        metrics.gauge("weir_certificate_not_after_timestamp_seconds", &labels, read);
+        let labels = [holder.into(), used_for];
+        let name = "weir_certificate_not_after_timestamp_seconds";
+        metrics.show(name, &labels, validity, move |validity| validity.not_after(holder));
     }
 }
 
@@ -59,20 +57,10 @@ impl Certificates {
     pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Self {
         show("grpc", tls.validity(), metrics);
         for &kind in HandshakeFailure::VARIANTS {
-            let tls = tls.clone();
-            let read = move || tls.failures(kind);
-            metrics.counter("weir_tls_handshake_errors_total", &[("kind", kind.into())], read);
+            metrics.show("weir_tls_handshake_errors_total", &[kind.into()], &tls, move |tls| tls.failures(kind));
         }
-        let reloads: [Arc<AtomicU64>; 2] = Default::default();
-        for (count, result) in reloads.iter().zip(["replaced", "refused"]) {
-            let count = count.clone();
-            let read = move || count.load(Relaxed);
-            metrics.counter("weir_tls_reloads_total", &[("result", result)], read);
-        }
-        let refused = Arc::<AtomicBool>::default();
-        let read = refused.clone();
-        metrics.gauge("weir_input_refused", &[("input", "certificate")], move || u64::from(read.load(Relaxed)));
-        Self { tls, reloads, refused }
+        let reloads = metrics.each("weir_tls_reloads_total", ["replaced", "refused"]);
+        Self { tls, reloads, refused: metrics.number("weir_input_refused", &["certificate"]) }
     }
 
     /// Reads the files every second, and at each order to reload, until weir drains. A file system that does not answer
@@ -103,19 +91,19 @@ impl Certificates {
                 Ok(false) => problem = None,
                 Ok(true) => {
                     problem = None;
-                    replaced.fetch_add(1, Relaxed);
+                    replaced.add(1);
                     let certificate = tls.files().identity.certificate.display();
                     tracing::info!(%certificate, "certificate replaced");
                 }
                 // Each problem is logged once, not at each read.
                 Err(error) if problem.as_ref() == Some(&error) => {}
                 Err(error) => {
-                    refusals.fetch_add(1, Relaxed);
+                    refusals.add(1);
                     tracing::error!(%error, "certificate refused, the last good one stays in use");
                     problem = Some(error);
                 }
             }
-            refused.store(problem.is_some(), Relaxed);
+            refused.set(u64::from(problem.is_some()));
         }
     }
 }
@@ -143,7 +131,7 @@ mod tests {
         let identity = Identity { certificate, key };
         issue(&identity);
         let tls = ServerTls::new(ServerFiles { identity: identity.clone(), clients: None }).unwrap();
-        let certificates = Certificates { tls: Arc::new(tls), reloads: Default::default(), refused: Arc::default() };
+        let certificates = Certificates { tls: Arc::new(tls), reloads: Default::default(), refused: Number::default() };
         let (tls, replaced) = (certificates.tls.clone(), certificates.reloads[0].clone());
         let before = tls.config();
         let (stop, shutdown) = shutdown();
@@ -154,7 +142,7 @@ mod tests {
             for order in 1..=2 {
                 issue(&identity);
                 stop.reload();
-                while replaced.load(Relaxed) < order {
+                while replaced.get() < order {
                     tokio::task::yield_now().await;
                 }
             }

@@ -35,8 +35,7 @@ pub fn flush_log() {
 
 pub(super) fn count(metrics: &Metrics) {
     for &by in LostBy::VARIANTS {
-        let labels = [("reason", by.into())];
-        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by));
+        metrics.show("weir_log_lines_lost_total", &[by.into()], &(), move |()| logging::lost(by));
     }
 }
 

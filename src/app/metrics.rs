@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use opentelemetry_sdk::Resource;
 use regex::Regex;
 use strum::VariantArray as _;
-use weir_http2::{CODES, CloseReason};
+use weir_http2::{CODES, CloseReason, Memory};
 use weir_limiter::deny_cache::DenyCache;
 use weir_settings::{Program, Settings, ShownValues};
 use weir_store::Store;
@@ -14,7 +14,6 @@ use weir_telemetry::mapper::Mapper;
 use weir_telemetry::metrics::{Metrics, Options};
 use weir_telemetry::metrics_export::MetricsExporter;
 use weir_telemetry::shed::{ShedCounts, ShedReason};
-use weir_telemetry::statistics::Kind;
 use weir_telemetry::statsd::{self, Format, Mogrifier, Transport};
 use weir_telemetry::tap;
 
@@ -108,73 +107,62 @@ pub(super) async fn export(
 
 /// Metrics that are read only at a scrape. The store is weak, because it refers to the metrics, which would refer to
 /// it.
-pub(super) fn add_gauges(
+pub(super) fn show(
     metrics: &Metrics,
     grpc: &weir_grpc::Serving,
-    embedded: Weak<dyn Store>,
+    embedded: &Weak<dyn Store>,
     deny_cache: Option<Arc<DenyCache>>,
     program: Program,
 ) {
-    let build = [("commit", super::banner::COMMIT), ("version", super::banner::VERSION)];
-    metrics.gauge("weir_build_info", &build, || 1);
+    metrics.show("weir_build_info", &[super::banner::COMMIT, super::banner::VERSION], &(), |()| 1);
     for (core, load) in grpc.loads.iter().enumerate() {
-        let load = load.clone();
-        metrics.gauge("weir_connections", &[("runtime", &core.to_string())], move || load.connections() as u64);
+        metrics.show("weir_connections", &[&core.to_string()], load, |load| load.connections() as u64);
     }
-    let memory = grpc.memory.clone();
-    metrics.gauge("weir_grpc_held_bytes", &[], move || memory.bytes());
-    let memory = grpc.memory.clone();
-    metrics.gauge("weir_grpc_connections_bytes", &[], move || memory.tables_bytes());
-    let memory = grpc.memory.clone();
-    metrics.counter("weir_grpc_refused_total", &[], move || memory.ended().refused());
+    let memory = &grpc.memory;
+    metrics.show("weir_grpc_held_bytes", &[], memory, Memory::bytes);
+    metrics.show("weir_grpc_connections_bytes", &[], memory, Memory::tables_bytes);
+    metrics.show("weir_grpc_refused_total", &[], memory, |memory| memory.ended().refused());
     for &reason in CloseReason::VARIANTS {
-        let memory = grpc.memory.clone();
-        metrics.counter("weir_grpc_closed_total", &[("reason", reason.into())], move || memory.ended().closed(reason));
+        metrics.show("weir_grpc_closed_total", &[reason.into()], memory, move |memory| memory.ended().closed(reason));
     }
     for (number, code) in CODES.into_iter().enumerate() {
-        let memory = grpc.memory.clone();
-        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || memory.ended().reset(number));
+        metrics.show("weir_grpc_reset_requests_total", &[code], memory, move |memory| memory.ended().reset(number));
     }
-    let keys = move || embedded.upgrade().and_then(|store| store.keys());
-    if keys().is_some() {
-        metrics.gauge("weir_keys", &[], move || keys().unwrap_or_default());
+    let keys = |store: &Weak<dyn Store>| store.upgrade().and_then(|store| store.keys());
+    if keys(embedded).is_some() {
+        metrics.show("weir_keys", &[], embedded, move |store| keys(store).unwrap_or_default());
     }
-    if let Some(hits) = deny_cache {
-        let kept = hits.clone();
-        metrics.counter("weir_deny_cache_hits_total", &[], move || hits.hits());
-        let of = kept.clone();
-        metrics.gauge("weir_deny_cache_entries", &[], move || kept.len() as u64);
+    if let Some(cache) = deny_cache {
+        metrics.show("weir_deny_cache_hits_total", &[], &cache, |cache| cache.hits());
+        metrics.show("weir_deny_cache_entries", &[], &cache, |cache| cache.len() as u64);
         if program == Program::Ratelimit {
-            add_local_cache(metrics, &of);
+            show_local_cache(metrics, &cache);
         }
     }
 }
 
 /// The connections that this kind of listener closed to stay within its bounds.
-pub(super) fn add_shed(metrics: &Metrics, listener: &str, counts: &Arc<ShedCounts>, reasons: [ShedReason; 2]) {
+pub(super) fn show_shed(metrics: &Metrics, listener: &str, counts: &Arc<ShedCounts>, reasons: [ShedReason; 2]) {
     for reason in reasons {
-        let counts = counts.clone();
-        let labels = [("listener", listener), ("reason", reason.into())];
-        metrics.counter("weir_connections_shed_total", &labels, move || counts.count(reason));
+        let labels = [listener, reason.into()];
+        metrics.show("weir_connections_shed_total", &labels, counts, move |counts| counts.count(reason));
     }
 }
 
-/// Adds envoyproxy/ratelimit's metrics of its local cache. weir stores no time of access; evacuated counts the evicted
-/// keys.
-fn add_local_cache(metrics: &Metrics, cache: &Arc<DenyCache>) {
-    let add = |name: &str, read: fn(&DenyCache) -> u64| {
-        let cache = cache.clone();
-        metrics.statistics().add(&format!("ratelimit.localcache.{name}"), Kind::Gauge, move || read(&cache));
+/// envoyproxy/ratelimit's metrics of its local cache. weir stores no time of access; evacuated counts the evicted keys.
+fn show_local_cache(metrics: &Metrics, cache: &Arc<DenyCache>) {
+    let show = |name: &str, read: fn(&DenyCache) -> u64| {
+        metrics.show(&format!("ratelimit.localcache.{name}"), &[], cache, move |cache| read(cache));
     };
-    add("averageAccessTime", |_| 0);
-    add("entryCount", |cache| cache.len() as u64);
-    add("evacuateCount", |cache| cache.usage().evicted);
-    add("expiredCount", |cache| cache.usage().expired);
-    add("hitCount", |cache| cache.usage().found);
-    add("lookupCount", |cache| cache.usage().lookups);
-    add("missCount", |cache| {
+    show("averageAccessTime", |_| 0);
+    show("entryCount", |cache| cache.len() as u64);
+    show("evacuateCount", |cache| cache.usage().evicted);
+    show("expiredCount", |cache| cache.usage().expired);
+    show("hitCount", |cache| cache.usage().found);
+    show("lookupCount", |cache| cache.usage().lookups);
+    show("missCount", |cache| {
         let usage = cache.usage();
         usage.lookups.saturating_sub(usage.found)
     });
-    add("overwriteCount", |cache| cache.usage().overwritten);
+    show("overwriteCount", |cache| cache.usage().overwritten);
 }

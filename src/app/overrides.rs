@@ -68,11 +68,8 @@ fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
 }
 
 /// Adds the number of overrides to the metrics, and whether they cannot be read.
-pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) {
-    let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64);
-    let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64);
-    let of = overrides.clone();
-    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()));
+pub(super) fn show(metrics: &Metrics, overrides: &Arc<OverrideTable>) {
+    metrics.show("weir_overrides", &["in_force"], overrides, |of| of.counts().0 as u64);
+    metrics.show("weir_overrides", &["unused"], overrides, |of| of.counts().1 as u64);
+    metrics.show("weir_input_refused", &["overrides"], overrides, |of| u64::from(of.problem().is_some()));
 }

@@ -159,12 +159,6 @@ impl Target {
         log_problems(problems);
         before
     }
-
-    /// Adds a gauge that shows whether the files of the directory are refused.
-    pub(super) fn add_gauge(&self) {
-        let report = self.report.clone();
-        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()));
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,7 @@ use weir_store::redis::breaker::Circuit;
 use weir_store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
 use weir_store::redis::pipeline::Load;
 use weir_store::redis::{DialError, KINDS, RedisObserver};
-use weir_telemetry::metrics::{Metrics, RedisMetrics};
-use weir_telemetry::statistics::Kind;
+use weir_telemetry::metrics::{Metrics, Numbers};
 use weir_tls::files::FileError;
 
 /// The shortest time between two log lines about one kind of problem in one outage.
@@ -23,7 +22,11 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// The state of all connections to Redis. One for the process.
 pub(super) struct RedisHealth {
-    metrics: RedisMetrics,
+    /// On how many runtimes the circuit of an address is open, and how often it opened.
+    open: Numbers,
+    opened: Numbers,
+    /// By kind of failure.
+    dial_errors: Numbers,
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
     troubles: Mutex<BTreeMap<&'static str, KindOfTrouble>>,
@@ -93,8 +96,11 @@ struct Batches {
 
 impl RedisHealth {
     pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
+        metrics.expect_store_errors(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind)));
         let health = Arc::new(Self {
-            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind))),
+            open: metrics.numbers("weir_redis_circuit_open"),
+            opened: metrics.numbers("weir_redis_circuit_opened_total"),
+            dial_errors: metrics.numbers("weir_redis_dial_errors_total"),
             circuits: Mutex::default(),
             troubles: Mutex::default(),
             outages_ended: metrics.outages_ended(),
@@ -103,36 +109,27 @@ impl RedisHealth {
             connected: Default::default(),
             servers: Mutex::default(),
         });
-        let of = health.clone();
-        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections));
-        let of = health.clone();
-        metrics.gauge("weir_redis_queue", &[], move || of.waiting());
-        let of = health.clone();
-        metrics.counter("weir_redis_batches_total", &[], move || {
+        metrics.show("weir_redis_connections", &[], &health, |of| of.sum(&Pool::ALL, Load::connections));
+        metrics.show("weir_redis_queue", &[], &health, |of| of.waiting());
+        metrics.show("weir_redis_batches_total", &[], &health, |of| {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
         });
-        let of = health.clone();
-        metrics.counter("weir_redis_batched_calls_total", &[], move || {
+        metrics.show("weir_redis_batched_calls_total", &[], &health, |of| {
             of.batches.lock().iter().map(|tally| tally.calls.load(Relaxed)).sum()
         });
         health
     }
 
     /// Adds envoyproxy/ratelimit's statistics about connections to one Redis.
-    pub(super) fn add_statistics(self: &Arc<Self>, metrics: &Metrics, pool: Pool) {
-        let add = |name: &str, kind: Kind, read: fn(&Self, Pool) -> u64| {
-            let of = self.clone();
-            metrics.statistics().add(&format!("ratelimit.{}.{name}", pool.name()), kind, move || read(&of, pool));
-        };
-        let active: fn(&Self, Pool) -> u64 = |health, pool| health.sum(&[pool], Load::connections);
-        let total: fn(&Self, Pool) -> u64 = |health, pool| health.connected[pool as usize].load(Relaxed);
-        add("cx_active", Kind::Gauge, active);
-        add("cx_total", Kind::Counter, total);
-        add("cx_local_close", Kind::Counter, |health, pool| {
+    pub(super) fn show_statistics(self: &Arc<Self>, metrics: &Metrics, pool: Pool) {
+        let name = |name: &str| format!("ratelimit.{}.{name}", pool.name());
+        metrics.show(&name("cx_active"), &[], self, move |of| of.sum(&[pool], Load::connections));
+        metrics.show(&name("cx_total"), &[], self, move |of| of.connected[pool as usize].load(Relaxed));
+        metrics.show(&name("cx_local_close"), &[], self, move |of| {
             // A connection is active before it counts as made. In this order a connection that opens meanwhile can make the
             // number too small, which statistics do not show, but never too large.
-            let connected = health.connected[pool as usize].load(Relaxed);
-            connected.saturating_sub(health.sum(&[pool], Load::connections))
+            let connected = of.connected[pool as usize].load(Relaxed);
+            connected.saturating_sub(of.sum(&[pool], Load::connections))
         });
     }
 
@@ -164,7 +161,8 @@ impl RedisHealth {
     fn server_started(&self, address: &str) {
         let mut servers = self.servers.lock();
         *servers.entry(address.into()).or_default() += 1;
-        self.metrics.server(address);
+        self.open.of(address);
+        self.opened.of(address);
     }
 
     /// Counts that a runtime no longer uses this address. The last one removes the metrics, because nodes of a cluster
@@ -175,7 +173,8 @@ impl RedisHealth {
         *runtimes -= 1;
         if *runtimes == 0 {
             servers.remove(address);
-            self.metrics.server_gone(address);
+            self.open.remove(address);
+            self.opened.remove(address);
         }
     }
 
@@ -202,9 +201,10 @@ impl RedisHealth {
 
     fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit, now: Instant) {
         if to == Circuit::Open {
-            self.metrics.circuit_opened(address);
+            self.open.of(address).add(1);
+            self.opened.of(address).add(1);
         } else if from == Circuit::Open {
-            self.metrics.circuit_not_open(address);
+            self.open.of(address).take_one();
         }
         let mut circuits = self.circuits.lock();
         let is_new = !circuits.contains_key(address);
@@ -234,7 +234,7 @@ impl RedisHealth {
     /// state of Redis.
     fn circuit_gone(&self, address: &str, was: Circuit) {
         if was == Circuit::Open {
-            self.metrics.circuit_not_open(address);
+            self.open.of(address).take_one();
         }
         let mut circuits = self.circuits.lock();
         let Some(troubled) = circuits.get_mut(address) else {
@@ -280,7 +280,7 @@ impl RedisObserver for Listener {
     }
 
     fn dial_failed(&self, address: &str, error: &DialError) {
-        self.health.metrics.dial_failed(error.kind);
+        self.health.dial_errors.of(error.kind).add(1);
         if let Some(count) = self.health.complain(error.kind, Instant::now()) {
             tracing::warn!(store = "redis", kind = error.kind, count, "no connection to redis at {address}: {error}");
         }

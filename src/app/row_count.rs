@@ -5,25 +5,17 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase};
 use weir_limiter::rows::RowTable;
 use weir_limiter::rows::count::RowCount;
-use weir_limiter::rows::known::KnownRows;
-use weir_telemetry::metrics::Metrics;
+use weir_telemetry::metrics::{Metrics, Number};
 
 /// How often weir looks at about 5,000 keys of Redis.
 const STEP_EVERY: Duration = Duration::from_secs(5);
-const METRIC: &str = "weir_rows_stored";
-
-/// Shows the number of rows in this process, with the memory store.
-pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
-    let of = known.clone();
-    metrics.gauge(METRIC, &[("store", "memory")], move || of.count() as u64);
-}
+pub(super) const METRIC: &str = "weir_rows_stored";
 
 /// Counts the rows of Redis over and over while policies have rows, until everything drains. A number is shown when all
 /// keys were looked at once.
@@ -41,7 +33,7 @@ async fn count(table: &RowTable, metrics: &Metrics) -> Infallible {
     let mut ticks = tokio::time::interval(STEP_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut count = RowCount::default();
-    let mut shown: Option<Arc<AtomicU64>> = None;
+    let mut shown: Option<Number> = None;
     loop {
         ticks.tick().await;
         if !table.has_rules() {
@@ -49,13 +41,7 @@ async fn count(table: &RowTable, metrics: &Metrics) -> Infallible {
         }
         match table.count_some(&mut count).await {
             Ok(Some(rows)) => {
-                let new = || {
-                    let number = Arc::<AtomicU64>::default();
-                    let read = number.clone();
-                    metrics.gauge(METRIC, &[("store", "redis")], move || read.load(Relaxed));
-                    number
-                };
-                shown.get_or_insert_with(new).store(rows, Relaxed);
+                shown.get_or_insert_with(|| metrics.number(METRIC, &["redis"])).set(rows);
             }
             Ok(None) => {}
             Err(error) if error.kind() == "noperm" => {

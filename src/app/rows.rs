@@ -12,7 +12,6 @@ use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_http::ServiceState;
 use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
-use weir_limiter::rows::known::KnownRows;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowTable};
 use weir_policies::RowsBeside;
 use weir_policies::files::{Source, policy_files, row_files};
@@ -72,8 +71,7 @@ pub(super) fn warn_of_ignored(policies: Source, store: &str) {
 impl RowFiles {
     /// The files beside the policies of this source.
     pub(super) fn new(table: Arc<RowTable>, policies: Source, report: Arc<ServiceState>, metrics: &Metrics) -> Self {
-        let shown = report.clone();
-        metrics.gauge("weir_input_refused", &[("input", "rows")], move || u64::from(shown.are_rows_refused()));
+        metrics.show("weir_input_refused", &["rows"], &report, |report| u64::from(report.are_rows_refused()));
         Self { table, policies, report, in_force: watch::Sender::new(false) }
     }
 
@@ -195,17 +193,13 @@ impl Looks {
     }
 }
 
-pub(super) fn add_gauge(metrics: &Metrics, known: &Arc<KnownRows>) {
-    let of = known.clone();
-    metrics.gauge("weir_rows_known", &[], move || of.count() as u64);
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use weir_engine::observer::Silent;
     use weir_limiter::Policies;
+    use weir_limiter::rows::known::KnownRows;
     use weir_policies::watch::REST;
     use weir_store::memory::Memory;
     use weir_store::{Store, SystemClock};

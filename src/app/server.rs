@@ -209,11 +209,11 @@ impl Server {
         }
         supervisor.task("health", health.follow(life.clone(), self.report.fit()));
 
-        metrics::add_shed(metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover]);
-        metrics::add_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
-        metrics::add_gauges(metrics, &grpc, embedded, deny_cache, settings.program);
-        overrides::add_gauges(metrics, &table);
-        rows::add_gauge(metrics, row_table.known());
+        metrics::show_shed(metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover]);
+        metrics::show_shed(metrics, "http", &site.connections.shed, [ShedReason::Full, ShedReason::Peer]);
+        metrics::show(metrics, &grpc, &embedded, deny_cache, settings.program);
+        overrides::show(metrics, &table);
+        metrics.show("weir_rows_known", &[], row_table.known(), |known| known.count() as u64);
         Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up, _listeners: thread })
     }
 
@@ -226,8 +226,8 @@ impl Server {
     ) -> Site {
         let settings = &self.settings;
         let tokens = settings.admin_token_file.clone().map(|path| Arc::new(weir_http::TokenFile::new(path)));
-        if let Some(tokens) = tokens.clone() {
-            self.metrics.counter("weir_admin_refused_total", &[], move || tokens.refused());
+        if let Some(tokens) = &tokens {
+            self.metrics.show("weir_admin_refused_total", &[], tokens, |tokens| tokens.refused());
         }
         Site {
             limiter,
@@ -298,7 +298,7 @@ impl Server {
         let Self { settings, metrics, supervisor, shutdown, life, report, .. } = self;
         let mut first_rows = self.rows_to_move(&policies);
         if rows.store().is_immediate() {
-            row_count::add_gauge(metrics, rows.known());
+            metrics.show(row_count::METRIC, &["memory"], rows.known(), |known| known.count() as u64);
         } else {
             supervisor.task("counting rows", row_count::follow(rows.clone(), metrics.clone(), life.clone()));
         }
@@ -319,7 +319,7 @@ impl Server {
         }
         if let Some(reload) = reload {
             let target = self.target(&policies);
-            target.add_gauge();
+            metrics.show("weir_input_refused", &["policies"], report, |report| u64::from(report.is_refused()));
             supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
         }
         supervisor.task("freeing policies", policies::free_unused(policies, life.clone()));
@@ -361,8 +361,7 @@ impl Server {
         let times = ready::Times { ready_after: redis.ready_after, start_within: redis.start_within };
         let advices = Arc::<AtomicU64>::default();
         if self.control.remote().next().is_some() {
-            let shown = advices.clone();
-            self.metrics.gauge("weir_redis_evicting_servers", &[], move || shown.load(Relaxed));
+            self.metrics.show("weir_redis_evicting_servers", &[], &advices, |advices| advices.load(Relaxed));
         }
         let inputs = ready::Inputs { overrides: serving.overrides.clone(), first_rows, advices };
         let warm_up = serving.warm_up.clone();

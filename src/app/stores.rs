@@ -54,9 +54,9 @@ impl Stores {
             StoreKind::Redis => {
                 let (first, per_second) = redis::deployments(&settings.redis, metrics)?;
                 let health = RedisHealth::new(metrics);
-                health.add_statistics(metrics, Pool::First);
+                health.show_statistics(metrics, Pool::First);
                 if per_second.is_some() {
-                    health.add_statistics(metrics, Pool::PerSecond);
+                    health.show_statistics(metrics, Pool::PerSecond);
                 }
                 let settings = settings.redis.clone();
                 Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health, turns: Turns::default() })))

@@ -52,11 +52,8 @@ pub(super) async fn open(
 }
 
 fn count(spans: &Arc<Spans>, metrics: &Metrics) {
-    let of = spans.clone();
-    metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported());
+    metrics.show("weir_traces_spans_exported_total", &[], spans, |spans| spans.exported());
     for &why in Dropped::VARIANTS {
-        let of = spans.clone();
-        let labels = [("reason", why.into())];
-        metrics.counter("weir_traces_spans_dropped_total", &labels, move || of.dropped(why));
+        metrics.show("weir_traces_spans_dropped_total", &[why.into()], spans, move |spans| spans.dropped(why));
     }
 }

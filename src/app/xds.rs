@@ -119,19 +119,16 @@ fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {
 }
 
 fn gauges(metrics: &Metrics, watched: &Arc<Watch>) {
-    let read = |number: fn(&Status) -> u64| {
-        let watched = watched.clone();
-        move || watched.read(number)
+    let show = |name: &str, labels: &[&str], read: fn(&Status) -> u64| {
+        metrics.show(name, labels, watched, move |watched| watched.read(read));
     };
-    metrics.gauge("weir_xds_connected", &[], read(|status| u64::from(status.connected)));
-    let is_refused = read(|status| u64::from(status.refused));
-    metrics.gauge("weir_input_refused", &[("input", "control_plane")], is_refused);
-    let accepted_at = read(|status| status.acked_at.map_or(0, seconds));
-    metrics.gauge("weir_xds_accepted_timestamp_seconds", &[], accepted_at);
-    metrics.counter("weir_xds_connections_total", &[], read(|status| status.connections));
-    metrics.counter("weir_xds_failures_total", &[], read(|status| status.failures));
-    metrics.counter("weir_xds_accepted_total", &[], read(|status| status.acks));
-    metrics.counter("weir_xds_refused_total", &[], read(|status| status.nacks));
+    show("weir_xds_connected", &[], |status| u64::from(status.connected));
+    show("weir_input_refused", &["control_plane"], |status| u64::from(status.refused));
+    show("weir_xds_accepted_timestamp_seconds", &[], |status| status.acked_at.map_or(0, seconds));
+    show("weir_xds_connections_total", &[], |status| status.connections);
+    show("weir_xds_failures_total", &[], |status| status.failures);
+    show("weir_xds_accepted_total", &[], |status| status.acks);
+    show("weir_xds_refused_total", &[], |status| status.nacks);
 }
 
 fn as_json(server: &str, status: &Status) -> Value {

@@ -3,7 +3,7 @@
 //! The request path adds to plain atomics, which are looked up when policies load. Names, labels and floats are used
 //! only when metrics are read, in small steps ([`Cursor`]). Labels of weir's own metrics come from policies, never from
 //! callers. In metrics/: every metric with its name (table.rs), numbers without a limit or a domain (registry.rs),
-//! requests by domain (domains.rs), the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), the
+//! requests by domain (domains.rs), the counters of limits (rules.rs), times (latency.rs), the
 //! process (process.rs), the metrics of envoyproxy/ratelimit (mapped.rs), and the text formats (text.rs). Not here: the
 //! events of a decision, which engine, store and limiter report to their observer.
 
@@ -16,8 +16,7 @@ mod latency;
 mod listed;
 mod mapped;
 mod process;
-mod redis;
-mod registry;
+pub(crate) mod registry;
 mod rules;
 pub mod table;
 pub mod text;
@@ -39,20 +38,18 @@ use weir_engine::{Hits, OnError, PolicySet, key};
 
 use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-use self::domains::{
-    Domains, Unknown, hold_hits_of_domains, holds_of_domains, requests_of_domains, unmatched_of_domains,
-};
-use self::families::{FamilyKind, Single, Source, Value, Visitor};
+use self::domains::{Domains, Unknown, metrics_of_domains};
+use self::families::{Source, Visitor};
 pub(super) use self::latency::TimesSeen;
 pub use self::latency::{BUCKETS_US, Protocol};
 use self::latency::{Latencies, Recorder};
 pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
 use self::process::Process;
-pub use self::redis::RedisMetrics;
-use self::registry::{Number, Numbers, Registered, Registry};
+pub use self::registry::{Number, Numbers};
+use self::registry::{Registered, Registry};
 use self::rules::{Rules, hits_of_limits};
-use self::table::{DECISION_DURATION, STORE_DURATION, metric};
+use self::table::{DECISION_DURATION, STORE_DURATION};
 use self::text::{Format, TextWriter};
 pub use self::unknown_fields::LimitSource;
 use self::unknown_fields::UnknownFields;
@@ -60,7 +57,7 @@ use super::alerts::Alerts;
 use super::complaint::Complaint;
 use super::limited::{Limited, Values};
 use super::mapper::Mapper;
-use super::statistics::{Kind, Statistics};
+use super::statistics::Statistics;
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 
@@ -130,7 +127,7 @@ pub struct Metrics {
     last_load: Number,
     near_limit: Fraction,
     statistics: Arc<Statistics>,
-    global_shadows: Arc<AtomicU64>,
+    global_shadows: Number,
     mapped: Option<MappedStatistics>,
     weir_names: bool,
     per_rule: bool,
@@ -146,28 +143,18 @@ impl Metrics {
     /// Panics when the table lacks a metric that is counted here: a mistake in weir.
     pub fn new(options: Options) -> Self {
         let registry = Arc::<Registry>::default();
-        let counter = |name: &str| registry.number(FamilyKind::Counter, name, &[]);
-        let counters = |name, label| Numbers::new(&registry, FamilyKind::Counter, name, label);
-        let (loads, load_errors) = (counter("weir_config_loads_total"), counter("weir_config_load_errors_total"));
-        let store_errors = counters("weir_store_errors_total", "kind");
+        let number = |name| registry.number(name, &[]);
+        let store_errors = Numbers::new(&registry, "weir_store_errors_total");
         // The only failure that every store can have.
         store_errors.of(TOO_HEAVY);
-        let fallbacks = counters("weir_on_error_total", "action");
-        let undone = counters("weir_undone_total", "result");
-        let leases = counters("weir_leases_total", "result");
-        let lease_hits = counters("weir_lease_hits_total", "kind");
-        let rows = counters("weir_rows_total", "event");
-
-        let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
+        let has_statistics = options.mapper.is_some() || options.statsd;
+        let statistics = Arc::new(Statistics::new(registry.clone(), options.dynamic_series, has_statistics));
         let alerts = Arc::new(Alerts::new(options.values));
-        let rules = Arc::new(Rules::new(statistics.clone(), alerts.clone()));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));
-        let global_shadows = Arc::<AtomicU64>::default();
-        add_service(&statistics, &requests, [&loads, &load_errors], &global_shadows);
         let mapped = options.mapper.map(|mapper| MappedStatistics::new(mapper, statistics.clone(), requests.clone()));
         let metrics = Self {
-            rules,
+            rules: Arc::new(Rules::new(statistics.clone(), alerts.clone())),
             domains: Arc::new(Domains::new(options.runtimes)),
             loading: Mutex::default(),
             unknown_descriptors: AtomicU64::new(0),
@@ -175,58 +162,101 @@ impl Metrics {
             requests,
             stores: Arc::new(Latencies::new(&[], false)),
             store_errors,
-            fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
-            undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
-            alert_answers_lost: counter("weir_alert_lost_answers_total"),
-            leases: LeaseResult::NAMES.map(|result| leases.of(result)),
-            lease_hits: LeaseHits::NAMES.map(|kind| lease_hits.of(kind)),
-            rows: RowEvent::NAMES.map(|event| rows.of(event)),
+            fallbacks: registry.each("weir_on_error_total", OnError::NAMES),
+            undone: registry.each("weir_undone_total", ["unconfirmed", "confirmed"]),
+            alert_answers_lost: number("weir_alert_lost_answers_total"),
+            leases: registry.each("weir_leases_total", LeaseResult::NAMES),
+            lease_hits: registry.each("weir_lease_hits_total", LeaseHits::NAMES),
+            rows: registry.each("weir_rows_total", RowEvent::NAMES),
             foreign_rows: Mutex::new(Complaint::new(FOREIGN_ROWS_EVERY)),
             unknown_fields: UnknownFields::new(&registry),
             values: options.values,
             trouble: Trouble::default(),
-            evictions: counter("weir_evictions_total"),
-            evicted_hits: counter("weir_evicted_hits_total"),
-            loads,
-            load_errors,
-            last_load: registry.number(FamilyKind::Gauge, "weir_config_last_load_success_timestamp_seconds", &[]),
+            evictions: number("weir_evictions_total"),
+            evicted_hits: number("weir_evicted_hits_total"),
+            loads: number("weir_config_loads_total"),
+            load_errors: number("weir_config_load_errors_total"),
+            last_load: number("weir_config_last_load_success_timestamp_seconds"),
             near_limit: options.near_limit,
             statistics,
-            global_shadows,
+            global_shadows: number("ratelimit.service.global_shadow_mode"),
             mapped,
             weir_names: options.weir_names,
             per_rule: options.per_rule,
-            statsd_dropped: counter("weir_statsd_dropped_lines_total"),
+            statsd_dropped: number("weir_statsd_dropped_lines_total"),
             limited: Limited::new(options.runtimes, options.values),
-            alerts: alerts.clone(),
+            alerts,
             looks: busiest::Looks::default(),
             taps: Arc::new(Taps::new(options.tap)),
             registry,
         };
-        let taps = metrics.taps.clone();
-        metrics.gauge("weir_taps", &[], move || taps.open());
-        let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_records_total", &[], move || taps.recorded());
-        let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost());
-        let statistics = metrics.statistics.clone();
-        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64);
-        let statistics = metrics.statistics.clone();
-        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused());
-        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped());
+        metrics.show_own();
         metrics
     }
 
-    /// Adds a number that can rise and fall. It is read when the metrics are read.
-    /// Panics when the table has no such gauge, when it has other labels, or when the series exists.
-    pub fn gauge(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.registry.add(FamilyKind::Gauge, name, labels, Box::new(read));
+    /// Adds the numbers that other parts of this package store.
+    fn show_own(&self) {
+        for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
+            let latencies = latencies.clone();
+            self.registry.histogram(name, move || latencies.histogram());
+        }
+        self.show("weir_taps", &[], &self.taps, |taps| taps.open());
+        self.show("weir_tap_records_total", &[], &self.taps, |taps| taps.recorded());
+        self.show("weir_tap_lost_records_total", &[], &self.taps, |taps| taps.lost());
+        self.show("weir_dynamic_series", &[], &self.statistics, |statistics| statistics.dynamic_names() as u64);
+        self.show("weir_dynamic_series_refused_total", &[], &self.statistics, |statistics| statistics.refused());
+        self.show("weir_alerts_dropped_total", &[], &self.alerts, |alerts| alerts.dropped());
+
+        self.show("ratelimit.service.config_load_success", &[], &self.loads, Number::get);
+        self.show("ratelimit.service.config_load_error", &[], &self.load_errors, Number::get);
+        let call = "ratelimit.service.call.should_rate_limit";
+        self.show(&format!("{call}.service_error"), &[], &self.requests, |requests| {
+            // A request that cannot be read never reaches the service. It counts as unreadable first: in this order the number is
+            // never too large.
+            let invalid = requests.failures(DecisionResult::Invalid).saturating_sub(requests.unreadable());
+            invalid + requests.failures(DecisionResult::NoPolicies)
+        });
+        self.show(&format!("{call}.redis_error"), &[], &self.requests, |requests| {
+            requests.failures(DecisionResult::StoreFailed)
+        });
+        self.show("ratelimit_server.ShouldRateLimit.total_requests", &[], &self.requests, |requests| {
+            requests.requests(Protocol::Grpc)
+        });
     }
 
-    /// Adds a number that only rises. It is read when the metrics are read.
-    /// Panics as [`Metrics::gauge`].
-    pub fn counter(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
+    /// Adds a number that `read` finds in `of` whenever metrics are read. `name` is that of a row of the table, and `labels` are
+    /// the values of its labels, in its order.
+    /// Panics when the table has no such row, when it has another number of labels, or when the series exists.
+    pub fn show<T: Clone + Send + Sync + 'static>(
+        &self,
+        name: &str,
+        labels: &[&str],
+        of: &T,
+        read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) {
+        self.registry.show(name, labels, of, read);
+    }
+
+    /// Adds a number that its caller changes. Panics as [`Metrics::show`].
+    pub fn number(&self, name: &str, labels: &[&str]) -> Number {
+        self.registry.number(name, labels)
+    }
+
+    /// Adds a number for each of these values of the only label. Panics as [`Metrics::show`].
+    pub fn each<const N: usize>(&self, name: &str, values: [&str; N]) -> [Number; N] {
+        self.registry.each(name, values)
+    }
+
+    /// The numbers of a row with one label, whose values become known at runtime.
+    pub fn numbers(&self, name: &'static str) -> Numbers {
+        Numbers::new(&self.registry, name)
+    }
+
+    /// Shows store errors of these kinds, as 0 at first.
+    pub fn expect_store_errors(&self, kinds: impl IntoIterator<Item = &'static str>) {
+        for kind in kinds {
+            self.store_errors.of(kind);
+        }
     }
 
     /// An observer for one runtime that serves gRPC. It has its own copy of the counters that it writes most often.
@@ -286,9 +316,9 @@ impl Metrics {
         self.requests.times_since(seen, see)
     }
 
-    /// Counts lines that did not reach the StatsD server.
-    pub(super) fn statsd_dropped(&self, lines: u64) {
-        self.statsd_dropped.add(lines);
+    /// Lines that did not reach the StatsD server.
+    pub(super) const fn statsd_dropped(&self) -> &Number {
+        &self.statsd_dropped
     }
 
     pub fn policies_loaded(&self) {
@@ -323,14 +353,6 @@ impl Metrics {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
             sources.push_back(Box::new(Registered::new(&self.registry)));
-            for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
-                let Some(metric) = metric(name) else { continue };
-                let histogram = latencies.histogram();
-                sources.push_back(Box::new(Single(Some(move |to: &mut dyn Visitor| {
-                    to.family(metric.into());
-                    to.series(&[], Value::Histogram(&histogram));
-                }))));
-            }
             let failures = |result| self.requests.failures(result);
             let unknown = Unknown {
                 invalid: failures(DecisionResult::Invalid),
@@ -338,10 +360,7 @@ impl Metrics {
                 unknown_domain: failures(DecisionResult::UnknownDomain),
                 descriptors: self.unknown_descriptors.load(Relaxed),
             };
-            sources.push_back(Box::new(requests_of_domains(&self.domains, unknown)));
-            sources.push_back(Box::new(unmatched_of_domains(&self.domains, unknown)));
-            sources.push_back(Box::new(holds_of_domains(&self.domains)));
-            sources.push_back(Box::new(hold_hits_of_domains(&self.domains)));
+            sources.extend(metrics_of_domains(&self.domains, unknown));
         }
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
@@ -383,33 +402,6 @@ impl Cursor {
     }
 }
 
-/// Adds the statistics that do not belong to a limit.
-fn add_service(
-    statistics: &Statistics,
-    requests: &Arc<Latencies>,
-    [loads, load_errors]: [&Number; 2],
-    global_shadows: &Arc<AtomicU64>,
-) {
-    let (loads, load_errors, global_shadows) = (loads.clone(), load_errors.clone(), global_shadows.clone());
-    statistics.add("ratelimit.service.config_load_success", Kind::Counter, move || loads.get());
-    statistics.add("ratelimit.service.config_load_error", Kind::Counter, move || load_errors.get());
-    statistics.add("ratelimit.service.global_shadow_mode", Kind::Counter, move || global_shadows.load(Relaxed));
-    let of = requests.clone();
-    statistics.add("ratelimit.service.call.should_rate_limit.service_error", Kind::Counter, move || {
-        // A request that cannot be read never reaches the service. It counts as unreadable first: in this order the number is
-        // never too large.
-        let invalid = of.failures(DecisionResult::Invalid).saturating_sub(of.unreadable());
-        invalid + of.failures(DecisionResult::NoPolicies)
-    });
-    let of = requests.clone();
-    statistics.add("ratelimit.service.call.should_rate_limit.redis_error", Kind::Counter, move || {
-        of.failures(DecisionResult::StoreFailed)
-    });
-    let of = requests.clone();
-    let name = "ratelimit_server.ShouldRateLimit.total_requests";
-    statistics.add(name, Kind::Counter, move || of.requests(Protocol::Grpc));
-}
-
 /// The least time between two log lines about values at keys of rows that weir did not write.
 const FOREIGN_ROWS_EVERY: Duration = Duration::from_secs(60);
 
@@ -442,7 +434,7 @@ impl Observer for PerRuntime {
     }
 
     fn shadowed(&self) {
-        self.metrics.global_shadows.fetch_add(1, Relaxed);
+        self.metrics.global_shadows.add(1);
     }
 
     fn unknown_domain(&self, domain: &str, descriptors: usize) {
@@ -685,14 +677,17 @@ mod tests {
     fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_a_mistake() {
         let panics = |add: &dyn Fn(&Metrics)| {
             let metrics = metrics();
-            metrics.gauge("weir_keys", &[], || 0);
+            metrics.show("weir_keys", &[], &0, |zero| *zero);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| add(&metrics))).is_err()
         };
-        assert!(panics(&|metrics| metrics.gauge("weir_nonsense", &[], || 0)));
-        assert!(panics(&|metrics| metrics.counter("weir_connections", &[("runtime", "0")], || 0)), "it is a gauge");
-        assert!(panics(&|metrics| metrics.gauge("weir_connections", &[("kind", "x")], || 0)));
-        assert!(panics(&|metrics| metrics.gauge("weir_keys", &[], || 0)), "it is there already");
-        assert!(!panics(&|metrics| metrics.gauge("weir_connections", &[("runtime", "0")], || 0)));
+        let show = |name: &'static str, labels: &'static [&'static str]| {
+            panics(&|metrics| metrics.show(name, labels, &0, |zero| *zero))
+        };
+        assert!(show("weir_nonsense", &[]));
+        assert!(show("weir_connections", &[]));
+        assert!(show("weir_connections", &["0", "1"]));
+        assert!(show("weir_keys", &[]), "it is there already");
+        assert!(!show("weir_connections", &["0"]));
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod messages;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -20,7 +19,7 @@ use weir_lifecycle::on_own_thread;
 
 use self::messages::Messages;
 use super::complaint::Complaint;
-use super::metrics::{Cursor, Metrics};
+use super::metrics::{Cursor, Metrics, Number};
 use super::otlp::MetricsSender;
 
 /// The timeout of the last export during shutdown.
@@ -28,19 +27,14 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
-struct Exports {
-    taken: AtomicU64,
-    failed: AtomicU64,
-}
-
 pub struct MetricsExporter {
     metrics: Arc<Metrics>,
     sender: MetricsSender,
     resource: Resource,
     interval: Duration,
     started: SystemTime,
-    exports: Arc<Exports>,
+    taken: Number,
+    failed: Number,
     complaint: Complaint,
 }
 
@@ -53,11 +47,7 @@ impl MetricsExporter {
         resource: &opentelemetry_sdk::Resource,
         interval: Duration,
     ) -> Self {
-        let exports = Arc::<Exports>::default();
-        let of = exports.clone();
-        metrics.counter("weir_metrics_exports_total", &[("result", "ok")], move || of.taken.load(Relaxed));
-        let of = exports.clone();
-        metrics.counter("weir_metrics_exports_total", &[("result", "failed")], move || of.failed.load(Relaxed));
+        let [taken, failed] = metrics.each("weir_metrics_exports_total", ["ok", "failed"]);
         let attributes = ResourceAttributesWithSchema::from(resource).attributes.0;
         Self {
             metrics,
@@ -65,7 +55,8 @@ impl MetricsExporter {
             resource: Resource { attributes, ..Resource::default() },
             interval,
             started: SystemTime::now(),
-            exports,
+            taken,
+            failed,
             complaint: Complaint::new(COMPLAIN_EVERY),
         }
     }
@@ -114,13 +105,13 @@ impl MetricsExporter {
 
     fn count(&mut self, result: Result<(), String>) {
         let Err(reason) = result else {
-            self.exports.taken.fetch_add(1, Relaxed);
+            self.taken.add(1);
             if let Some(failed) = self.complaint.ended() {
                 tracing::info!(failed, "the collector accepts metrics again");
             }
             return;
         };
-        self.exports.failed.fetch_add(1, Relaxed);
+        self.failed.add(1);
         if let Some(failed) = self.complaint.failed(1) {
             tracing::warn!(failed, reason, "the collector does not accept metrics");
         }

@@ -19,6 +19,8 @@ use weir_engine::{Entry, Rule};
 use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
 use super::counts::{Counts, Number, SplitHits, Values};
+use super::metrics::families::FamilyKind;
+use super::metrics::registry::Registry;
 
 /// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
@@ -39,20 +41,6 @@ const LIMIT_STATISTICS: [(&str, Number); 6] = [
     ("within_limit", |values| values.within.wrapping_add(values.uncharged_within)),
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only rises.
-    Counter,
-    Gauge,
-}
-
-/// A number that is stored elsewhere, read with the statistics.
-struct Read {
-    name: String,
-    kind: Kind,
-    read: Box<dyn Fn() -> u64 + Send + Sync>,
-}
-
 pub struct Statistics {
     named: Mutex<Named>,
     dynamic: Dynamic<Counts>,
@@ -63,8 +51,8 @@ pub struct Statistics {
     by_request: bool,
     /// How many names did not fit.
     refused: AtomicU64,
-    /// In the order of their names.
-    reads: Mutex<Vec<Read>>,
+    /// The statistics without a limit or a domain.
+    registry: Arc<Registry>,
 }
 
 /// The position of a reader. It has no copy of the statistics, so a slow reader keeps none in memory.
@@ -173,7 +161,7 @@ pub(super) struct RequestName {
 
 impl Statistics {
     /// Starts with no statistics. Requests can add `dynamic_max` names, or none if `by_request` is false.
-    pub(super) fn new(dynamic_max: usize, by_request: bool) -> Self {
+    pub(super) fn new(registry: Arc<Registry>, dynamic_max: usize, by_request: bool) -> Self {
         Self {
             named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
             dynamic: Dynamic::default(),
@@ -181,7 +169,7 @@ impl Statistics {
             room: Room::new(dynamic_max),
             by_request,
             refused: AtomicU64::new(0),
-            reads: Mutex::default(),
+            registry,
         }
     }
 
@@ -264,34 +252,18 @@ impl Statistics {
         self.refused.load(Relaxed)
     }
 
-    /// Adds a number that is stored elsewhere. A counter that is read in several steps can seem to fall, while another thread
-    /// counts: it is shown with the most that it has been.
-    pub fn add(&self, name: &str, kind: Kind, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let most = AtomicU64::new(0);
-        let read: Box<dyn Fn() -> u64 + Send + Sync> = match kind {
-            Kind::Gauge => Box::new(read),
-            Kind::Counter => Box::new(move || {
-                let value = read();
-                most.fetch_max(value, Relaxed).max(value)
-            }),
-        };
-        let mut reads = self.reads.lock();
-        let place = reads.partition_point(|before| *before.name < *name);
-        reads.insert(place, Read { name: name.to_owned(), kind, read });
-    }
-
     /// Passes every number with its full name to `see`, once. Includes numbers that are 0.
-    pub fn visit(&self, mut see: impl FnMut(&str, Kind, u64)) {
+    pub fn visit(&self, mut see: impl FnMut(&str, FamilyKind, u64)) {
         let mut cursor = StatisticsCursor::default();
         while self.advance(&mut cursor, &mut see) {}
     }
 
     /// Passes the next numbers to `see`, of at most 64 limits, and advances the cursor. Returns false at the end. Names are in
     /// order, apart from those of a limit that begin with the whole name of another. Nothing is locked between two steps.
-    pub fn advance(&self, cursor: &mut StatisticsCursor, mut see: impl FnMut(&str, Kind, u64)) -> bool {
+    pub fn advance(&self, cursor: &mut StatisticsCursor, mut see: impl FnMut(&str, FamilyKind, u64)) -> bool {
         match &cursor.stage {
             Stage::Before => {
-                self.read_others(|name| name < RATE_LIMIT, see);
+                self.registry.statistics(|name| name < RATE_LIMIT, see);
                 cursor.stage = Stage::Limits(None);
             }
             Stage::Limits(last) => match self.read_limits(last.as_deref(), &mut see) {
@@ -299,7 +271,7 @@ impl Statistics {
                 None => cursor.stage = Stage::After,
             },
             Stage::After => {
-                self.read_others(|name| name >= RATE_LIMIT, see);
+                self.registry.statistics(|name| name >= RATE_LIMIT, see);
                 cursor.stage = Stage::End;
             }
             Stage::End => return false,
@@ -307,14 +279,8 @@ impl Statistics {
         true
     }
 
-    fn read_others(&self, is_wanted: impl Fn(&str) -> bool, mut see: impl FnMut(&str, Kind, u64)) {
-        for Read { name, kind, read } in self.reads.lock().iter().filter(|other| is_wanted(&other.name)) {
-            see(name, *kind, read());
-        }
-    }
-
     /// Passes the numbers of the next limits and unknown domains to `see`. Returns the last name. None if there were none.
-    fn read_limits(&self, last: Option<&str>, mut see: impl FnMut(&str, Kind, u64)) -> Option<Box<str>> {
+    fn read_limits(&self, last: Option<&str>, mut see: impl FnMut(&str, FamilyKind, u64)) -> Option<Box<str>> {
         let last = last.map_or(Bound::Unbounded, Bound::Excluded);
         // A name can be of a policy, of requests, and an unknown domain.
         let mut found: BTreeMap<Arc<str>, Option<Values>> = BTreeMap::new();
@@ -334,7 +300,7 @@ impl Statistics {
             let mut see = |statistic: &str, value| {
                 full.truncate(length);
                 full.push_str(statistic);
-                see(&full, Kind::Counter, value);
+                see(&full, FamilyKind::Counter, value);
             };
             if let Some(count) = self.unknown_domains.read(&name, |count| count.load(Relaxed)) {
                 see(DOMAIN_NOT_FOUND, count);
@@ -364,6 +330,10 @@ mod tests {
 
     use super::*;
 
+    fn statistics(dynamic_max: usize, by_request: bool) -> Statistics {
+        Statistics::new(Arc::default(), dynamic_max, by_request)
+    }
+
     fn hits(count: u64) -> SplitHits {
         SplitHits { hits: count, ..SplitHits::default() }
     }
@@ -372,7 +342,7 @@ mod tests {
         let mut found = BTreeMap::new();
         statistics.visit(|name, kind, value| {
             if let Some(name) = name.strip_suffix(".total_hits") {
-                assert_eq!(kind, Kind::Counter);
+                assert_eq!(kind, FamilyKind::Counter);
                 let again = found.insert(name.trim_start_matches(RATE_LIMIT).to_owned(), value);
                 assert_eq!(again, None, "{name} comes twice");
             }
@@ -387,7 +357,7 @@ mod tests {
     /// [tr-3]
     #[test]
     fn a_limit_on_trial_has_a_level_of_its_own_and_leaves_the_name_of_the_other() {
-        let statistics = Statistics::new(10, true);
+        let statistics = statistics(10, true);
         let names = |limits: &[(&str, bool)]| -> Vec<String> {
             let limit = |&(name, shadow): &(&str, bool)| {
                 let mut limit = Limit::per_unit(10, Unit::Hour);
@@ -414,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_name_counts_on_when_its_rule_changes_goes_and_comes_back() {
-        let statistics = Statistics::new(10, true);
+        let statistics = statistics(10, true);
         let (first, second, third) = (Arc::<Counts>::default(), Arc::<Counts>::default(), Arc::<Counts>::default());
         load(&statistics, &[("shop.user", &first)]);
         first.add(&hits(3));
@@ -435,7 +405,7 @@ mod tests {
 
     #[test]
     fn no_more_names_of_rules_that_are_gone_are_kept_than_there_may_be() {
-        let statistics = Statistics::new(2, true);
+        let statistics = statistics(2, true);
         for load_number in 0..5 {
             let counts = Arc::<Counts>::default();
             counts.add(&hits(1));
@@ -447,7 +417,7 @@ mod tests {
 
     #[test]
     fn names_that_requests_give_are_bounded_and_add_up_with_those_of_policies() {
-        let statistics = Statistics::new(2, true);
+        let statistics = statistics(2, true);
         let (own, rest) = (Arc::<Counts>::default(), Arc::<Counts>::default());
         load(&statistics, &[("shop.user_ann", &own), ("shop._other", &rest)]);
         own.add(&hits(1));
@@ -464,7 +434,7 @@ mod tests {
 
     #[test]
     fn requests_give_no_names_where_nobody_is_shown_them() {
-        let statistics = Statistics::new(2, false);
+        let statistics = statistics(2, false);
         let rest = Counts::default();
         statistics.count_request_limit("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
         statistics.unknown_domain("nowhere", 1);
@@ -472,26 +442,26 @@ mod tests {
         assert_eq!((statistics.dynamic_names(), statistics.refused()), (0, 0));
     }
 
-    /// [`Statistics::add`]: `service_error` and `cx_local_close` are differences of two numbers.
+    /// [`Registry::show`]: `service_error` and `cx_local_close` are differences of two numbers.
     #[test]
     fn a_counter_that_is_read_in_several_steps_never_falls() {
-        let statistics = Statistics::new(10, true);
+        let statistics = statistics(10, true);
         let value = Arc::new(AtomicU64::new(0));
-        for (name, kind) in [("counter", Kind::Counter), ("gauge", Kind::Gauge)] {
-            let of = value.clone();
-            statistics.add(name, kind, move || of.load(Relaxed));
+        let (counter_name, gauge_name) = ("ratelimit.service.global_shadow_mode", "ratelimit.redis_pool.cx_active");
+        for name in [counter_name, gauge_name] {
+            statistics.registry.show(name, &[], &value, |value| value.load(Relaxed));
         }
         for (now, counter) in [(3, 3), (2, 3), (4, 4), (0, 4)] {
             value.store(now, Relaxed);
             let mut shown = Vec::new();
             statistics.visit(|name, _, value| shown.push((name.to_owned(), value)));
-            assert_eq!(shown, [("counter".to_owned(), counter), ("gauge".to_owned(), now)]);
+            assert_eq!(shown, [(gauge_name.to_owned(), now), (counter_name.to_owned(), counter)]);
         }
     }
 
     #[test]
     fn statistics_are_read_in_order_and_in_small_steps() {
-        let statistics = Statistics::new(1_000, true);
+        let statistics = statistics(1_000, true);
         let counts: Vec<(String, Arc<Counts>)> =
             (0..300).map(|number| (format!("shop.user_{number:03}"), Arc::default())).collect();
         statistics.replace(counts.clone());
@@ -503,8 +473,10 @@ mod tests {
         for domain in ["nowhere", "shop.user_007"] {
             statistics.unknown_domain(domain, 2);
         }
-        statistics.add("ratelimit.a", Kind::Gauge, || 1);
-        statistics.add("ratelimit_server.z", Kind::Gauge, || 1);
+        let (first, last) = ("ratelimit.localcache.hitCount", "ratelimit_server.ShouldRateLimit.total_requests");
+        for name in [first, last] {
+            statistics.registry.show(name, &[], &(), |()| 1);
+        }
         counts[7].1.add(&hits(2));
         let (mut cursor, mut lines, mut longest) = (StatisticsCursor::default(), Vec::new(), 0);
         loop {
@@ -521,13 +493,13 @@ mod tests {
         assert_eq!(value("ratelimit.service.rate_limit.shop.user_007.total_hits"), Some(3));
         assert_eq!(value("ratelimit.service.rate_limit.shop.user_007.domain_not_found"), Some(2));
         assert_eq!(value("ratelimit.service.rate_limit.shop.user_499.total_hits"), Some(1));
-        assert_eq!((lines[0].0.as_str(), lines[3_003].0.as_str()), ("ratelimit.a", "ratelimit_server.z"));
+        assert_eq!((lines[0].0.as_str(), lines[3_003].0.as_str()), (first, last));
     }
 
     /// A slow reader, and policies that are replaced meanwhile.
     #[test]
     fn a_reader_goes_on_after_its_last_name_when_policies_change() {
-        let statistics = Statistics::new(0, true);
+        let statistics = statistics(0, true);
         let of = |numbers: std::ops::Range<usize>| {
             numbers.map(|number| (format!("shop.user_{number:03}"), Arc::default())).collect::<Vec<_>>()
         };

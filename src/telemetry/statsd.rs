@@ -130,16 +130,16 @@ impl Sender {
         }
         let (lines, left) = flush.end();
         self.lines = Some(lines);
-        self.metrics.statsd_dropped(left);
+        self.metrics.statsd_dropped().add(left);
     }
 
     /// Returns whether there is still a connection.
     async fn send_packets(&mut self, packets: Vec<Packet>) -> bool {
         for packet in packets {
             if self.connection.is_none() {
-                self.metrics.statsd_dropped(packet.lines);
+                self.metrics.statsd_dropped().add(packet.lines);
             } else if let Err(error) = self.send_packet(&packet).await {
-                self.metrics.statsd_dropped(packet.lines);
+                self.metrics.statsd_dropped().add(packet.lines);
                 self.complain(&error);
                 // With UDP the next datagram can still arrive.
                 if self.transport == Transport::Tcp {

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
@@ -33,6 +32,7 @@ use super::alert::Alert;
 use super::message;
 use super::signature::Secret;
 use crate::complaint::Complaint;
+use crate::metrics::registry::Number;
 
 /// How many alerts are sent at a time.
 pub const DELIVERIES_MAX: usize = 4;
@@ -62,22 +62,23 @@ pub struct Options {
     pub queue: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Deliveries {
-    pub delivered: AtomicU64,
+    pub delivered: Number,
     /// Alerts that were given up: attempts or time were used up, too many were pausing, or weir ended.
-    pub given_up: AtomicU64,
+    pub given_up: Number,
     /// Alerts that did not fit into the queue.
-    pub dropped: AtomicU64,
-    pub failed: AtomicU64,
-    pub waiting: AtomicU64,
+    pub dropped: Number,
+    /// Failed attempts.
+    pub failed: Number,
+    pub waiting: Number,
 }
 
 /// Receives alerts for the webhook. After it is dropped, the webhook delivers waiting alerts for a bounded time.
 #[derive(Debug)]
 pub struct Outbox {
     sender: mpsc::Sender<Alert>,
-    deliveries: Arc<Deliveries>,
+    deliveries: Deliveries,
     /// Dropped with the outbox, which ends all pauses.
     _open: watch::Sender<()>,
 }
@@ -85,10 +86,10 @@ pub struct Outbox {
 impl Outbox {
     /// Puts an alert into the queue. Drops it if the queue is full. Never waits.
     pub(super) fn put(&self, alert: Alert) {
-        self.deliveries.waiting.fetch_add(1, Relaxed);
+        self.deliveries.waiting.add(1);
         if let Err(error) = self.sender.try_send(alert) {
-            self.deliveries.waiting.fetch_sub(1, Relaxed);
-            self.deliveries.dropped.fetch_add(1, Relaxed);
+            self.deliveries.waiting.take_one();
+            self.deliveries.dropped.add(1);
             let id = error.into_inner().id;
             tracing::warn!(id, "alert not sent: too many alerts are waiting for the webhook");
         }
@@ -109,10 +110,9 @@ impl Webhook {
     ///
     /// # Panics
     /// With a queue of 0.
-    pub fn new(options: Options, secret: Secret) -> (Outbox, Self) {
+    pub fn new(options: Options, secret: Secret, deliveries: Deliveries) -> (Outbox, Self) {
         let (sender, queue) = mpsc::channel(options.queue);
         let (open, is_open) = watch::channel(());
-        let deliveries = Arc::<Deliveries>::default();
         let sending = Sender {
             deliveries: deliveries.clone(),
             secret: Mutex::new(secret),
@@ -120,11 +120,6 @@ impl Webhook {
             complaint: Mutex::new(Complaint::new(COMPLAIN_EVERY)),
         };
         (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
-    }
-
-    /// The counts so far.
-    pub fn deliveries(&self) -> Arc<Deliveries> {
-        self.sender.deliveries.clone()
     }
 
     /// Delivers alerts until the outbox is dropped, and then the waiting ones, for at most [`DRAIN_MAX`].
@@ -171,8 +166,9 @@ impl Webhook {
         tokio::select! {
             () = deliver_all => {}
             () = out_of_time => {
-                let lost = sender.deliveries.waiting.swap(0, Relaxed);
-                sender.deliveries.given_up.fetch_add(lost, Relaxed);
+                let lost = sender.deliveries.waiting.get();
+                sender.deliveries.waiting.set(0);
+                sender.deliveries.given_up.add(lost);
                 tracing::warn!(lost, "shutdown ended before the webhook accepted all alerts");
             }
         }
@@ -247,7 +243,7 @@ impl Paused {
 
 #[derive(Debug)]
 struct Sender {
-    deliveries: Arc<Deliveries>,
+    deliveries: Deliveries,
     /// The last readable secret.
     secret: Mutex<Secret>,
     gate: OneAtATime,
@@ -273,8 +269,8 @@ impl Sender {
         is_ending: bool,
     ) -> Option<(Instant, Delivery)> {
         let Err(reason) = result else {
-            self.deliveries.waiting.fetch_sub(1, Relaxed);
-            self.deliveries.delivered.fetch_add(1, Relaxed);
+            self.deliveries.waiting.take_one();
+            self.deliveries.delivered.add(1);
             self.succeeded();
             return None;
         };
@@ -291,8 +287,8 @@ impl Sender {
 
     fn give_up(&self, delivery: &Delivery) {
         let Delivery { id, started, attempts, .. } = delivery;
-        self.deliveries.waiting.fetch_sub(1, Relaxed);
-        self.deliveries.given_up.fetch_add(1, Relaxed);
+        self.deliveries.waiting.take_one();
+        self.deliveries.given_up.add(1);
         let after = started.elapsed();
         tracing::warn!(id, attempts, ?after, "alert given up: the webhook does not accept it");
     }
@@ -345,7 +341,7 @@ impl Sender {
     }
 
     fn failed(&self, options: &Options, reason: &str) {
-        self.deliveries.failed.fetch_add(1, Relaxed);
+        self.deliveries.failed.add(1);
         if let Some(failed) = self.complaint.lock().failed(1) {
             let host = options.url.host().unwrap_or_default();
             tracing::warn!(host, failed, reason, "the webhook does not accept alerts");

@@ -54,8 +54,7 @@ pub(super) fn count(alerts: &LimitAlerts, share: u8) {
 }
 
 pub(super) fn alerts_of_limits(counts: Arc<AlertCounts>) -> impl Source {
-    ListedFamily::new(ALERTS, counts, |entry: Option<(&Share, &Arc<AtomicU64>)>, to: &mut dyn Visitor| {
-        let Some(((labels, share), count)) = entry else { return };
+    ListedFamily::new(ALERTS, counts, |(labels, share): &Share, count: &Arc<AtomicU64>, to: &mut dyn Visitor| {
         let Labels { domain, rule, limit } = &**labels;
         let share = share.to_string();
         let labels = [("domain", &**domain), ("limit", limit), ("rule", rule), ("share", &share)];

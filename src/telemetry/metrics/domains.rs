@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use weir_engine::PolicySet;
 use weir_engine::observer::{DecisionResult, HoldHits, HoldResult};
 
-use super::families::{Source, Value, Visitor};
+use super::families::{Single, Source, Value, Visitor};
 use super::listed::{Listed, ListedFamily};
 use super::table::{HOLD_HITS, HOLDS, REQUESTS_TOTAL, UNMATCHED};
 
@@ -129,61 +129,51 @@ pub(super) struct Unknown {
     pub(super) descriptors: u64,
 }
 
-pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
-    let Unknown { invalid, no_policies, unknown_domain, .. } = unknown;
-    let unknown = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
-    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
-        Some((domain, counts)) => {
-            for (result, count) in RESULTS {
-                to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
-            }
-        }
-        None => {
-            for (result, count) in unknown {
-                to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
-            }
-        }
-    };
-    ListedFamily::new(REQUESTS_TOTAL, domains.named.clone(), show)
-}
+/// Shows the series of one domain.
+type Show = fn(&str, &DomainCounts, &mut dyn Visitor);
 
-pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
+/// The metrics of all domains.
+pub(super) fn metrics_of_domains(domains: &Domains, unknown: Unknown) -> [Box<dyn Source>; 6] {
+    let listed = |name, show: Show| -> Box<dyn Source> {
+        let show = move |domain: &Arc<str>, counts: &Arc<DomainCounts>, to: &mut dyn Visitor| show(domain, counts, to);
+        Box::new(ListedFamily::new(name, domains.named.clone(), show))
+    };
+    let requests = listed(REQUESTS_TOTAL, |domain, counts, to| {
+        for (result, count) in RESULTS {
+            to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
+        }
+    });
+    let Unknown { invalid, no_policies, unknown_domain, descriptors } = unknown;
+    let of_unknown = Single(Some(move |to: &mut dyn Visitor| {
+        let results = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
+        for (result, count) in results {
+            to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
+        }
+    }));
     // A policy may have the name that represents unknown domains. Each series is shown once.
-    let mut is_taken = false;
-    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
-        Some((domain, counts)) => {
-            let mut unmatched = counts.sum(|lane| &lane.unmatched);
-            if **domain == *UNKNOWN {
-                is_taken = true;
-                unmatched += unknown.descriptors;
-            }
-            to.series(&[("domain", domain)], Value::Count(unmatched));
+    let unmatched = listed(UNMATCHED, |domain, counts, to| {
+        if domain != UNKNOWN {
+            to.series(&[("domain", domain)], Value::Count(counts.sum(|lane| &lane.unmatched)));
         }
-        None if is_taken => {}
-        None => to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors)),
-    };
-    ListedFamily::new(UNMATCHED, domains.named.clone(), show)
-}
-
-/// The holds of the domains that have or had some.
-pub(super) fn holds_of_domains(domains: &Domains) -> impl Source + use<> {
-    let show = |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| {
-        let Some((domain, counts)) = entry else { return };
-        let Some(holds) = counts.holds.get() else { return };
-        for (result, count) in HoldResult::NAMES.into_iter().zip(&holds.results) {
+    });
+    let named = domains.named.clone();
+    let unmatched_of_unknown = Single(Some(move |to: &mut dyn Visitor| {
+        let entries = named.entries();
+        let of_policy = entries.iter().find(|(domain, _)| **domain == *UNKNOWN);
+        let of_policy = of_policy.map_or(0, |(_, counts)| counts.sum(|lane| &lane.unmatched));
+        to.series(&[("domain", UNKNOWN)], Value::Count(descriptors + of_policy));
+    }));
+    // Of the domains that have or had holds.
+    let holds = listed(HOLDS, |domain, counts, to| {
+        for (result, count) in HoldResult::NAMES.iter().zip(counts.holds.get().iter().flat_map(|holds| &holds.results))
+        {
             to.series(&[("domain", domain), ("result", result)], Value::Count(count.load(Relaxed)));
         }
-    };
-    ListedFamily::new(HOLDS, domains.named.clone(), show)
-}
-
-pub(super) fn hold_hits_of_domains(domains: &Domains) -> impl Source + use<> {
-    let show = |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| {
-        let Some((domain, counts)) = entry else { return };
-        let Some(holds) = counts.holds.get() else { return };
-        for (kind, hits) in HoldHits::NAMES.into_iter().zip(&holds.hits) {
+    });
+    let hits = listed(HOLD_HITS, |domain, counts, to| {
+        for (kind, hits) in HoldHits::NAMES.iter().zip(counts.holds.get().iter().flat_map(|holds| &holds.hits)) {
             to.series(&[("domain", domain), ("kind", kind)], Value::Count(hits.load(Relaxed)));
         }
-    };
-    ListedFamily::new(HOLD_HITS, domains.named.clone(), show)
+    });
+    [requests, Box::new(of_unknown), unmatched, Box::new(unmatched_of_unknown), holds, hits]
 }

@@ -81,7 +81,7 @@ pub(super) trait Source: Send {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;
 }
 
-/// A family of one series, made once.
+/// Series that are shown at once.
 pub(super) struct Single<F>(pub(super) Option<F>);
 
 impl<F: FnOnce(&mut dyn Visitor) + Send> Source for Single<F> {

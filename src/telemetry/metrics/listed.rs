@@ -84,13 +84,13 @@ pub(super) struct ListedFamily<K, V, S> {
     name: &'static str,
     list: Arc<Listed<K, V>>,
     cursor: Cursor<K>,
-    /// Shows the series of an entry. At the end, without an entry, shows what follows all entries.
+    /// Shows the series of an entry.
     show: S,
     has_begun: bool,
     has_ended: bool,
 }
 
-impl<K, V, S: FnMut(Option<(&K, &V)>, &mut dyn Visitor)> ListedFamily<K, V, S> {
+impl<K, V, S: FnMut(&K, &V, &mut dyn Visitor)> ListedFamily<K, V, S> {
     pub(super) fn new(name: &'static str, list: Arc<Listed<K, V>>, show: S) -> Self {
         Self { name, list, cursor: Cursor::default(), show, has_begun: false, has_ended: false }
     }
@@ -100,7 +100,7 @@ impl<K, V, S> Source for ListedFamily<K, V, S>
 where
     K: Ord + Clone + Send + Sync,
     V: Send + Sync,
-    S: FnMut(Option<(&K, &V)>, &mut dyn Visitor) + Send,
+    S: FnMut(&K, &V, &mut dyn Visitor) + Send,
 {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         if self.has_ended {
@@ -110,11 +110,7 @@ where
             to.family(metric.into());
         }
         self.has_begun = true;
-        let show = &mut self.show;
-        if !self.list.next(&mut self.cursor, BATCH, |key, value| show(Some((key, value)), to)) {
-            show(None, to);
-            self.has_ended = true;
-        }
+        self.has_ended = !self.list.next(&mut self.cursor, BATCH, |key, value| (self.show)(key, value, to));
         true
     }
 }

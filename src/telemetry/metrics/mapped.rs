@@ -13,7 +13,7 @@ use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Va
 use super::latency::{Distribution, Latencies, Protocol};
 use super::table::metric;
 use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
-use crate::statistics::{Kind, Statistics};
+use crate::statistics::Statistics;
 
 /// The only statistic that is a time.
 pub(crate) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
@@ -150,7 +150,7 @@ impl MappedStatistics {
     pub(super) fn families(&self, now: Instant, weir_names: bool) -> MappedFamilies {
         let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         self.statistics.visit(|name, kind, value| {
-            if value > 0 || kind == Kind::Gauge {
+            if value > 0 || kind == FamilyKind::Gauge {
                 self.add(&mut sums, name, kind, value);
             }
         });
@@ -171,20 +171,17 @@ impl MappedStatistics {
         MappedFamilies(families)
     }
 
-    fn add(&self, families: &mut BTreeMap<String, Sums>, statistic: &str, kind: Kind, value: u64) {
-        let (metric_type, family_kind) = match kind {
-            Kind::Counter => (MetricType::Counter, FamilyKind::Counter),
-            Kind::Gauge => (MetricType::Gauge, FamilyKind::Gauge),
-        };
+    fn add(&self, families: &mut BTreeMap<String, Sums>, statistic: &str, kind: FamilyKind, value: u64) {
+        let metric_type = if kind == FamilyKind::Counter { MetricType::Counter } else { MetricType::Gauge };
         let Mapped::Metric { name, labels, help, scale, .. } = self.find(statistic, metric_type) else {
             return;
         };
         let family = families.entry(name).or_insert_with(|| Sums {
-            kind: family_kind,
+            kind,
             help: help.unwrap_or_else(|| HELP.to_owned()),
             values: BTreeMap::new(),
         });
-        if family.kind == family_kind {
+        if family.kind == kind {
             add_up(family.values.entry(labels).or_default(), value, scale);
         }
     }
@@ -274,21 +271,23 @@ fn add_up(sum: &mut f64, value: u64, scale: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::registry::Registry;
     use crate::metrics::text::{Format, TextWriter};
 
     struct Scene {
-        statistics: Arc<Statistics>,
+        registry: Arc<Registry>,
         requests: Arc<Latencies>,
         mapped: MappedStatistics,
     }
 
     impl Scene {
         fn new(mapper: Mapper) -> Self {
-            let statistics = Arc::new(Statistics::new(100, true));
+            let registry = Arc::<Registry>::default();
+            let statistics = Arc::new(Statistics::new(registry.clone(), 100, true));
             let bounds = response_time_bounds(&mapper);
             let requests = Arc::new(Latencies::new(&bounds, false));
-            let mapped = MappedStatistics::new(mapper, statistics.clone(), requests.clone());
-            Self { statistics, requests, mapped }
+            let mapped = MappedStatistics::new(mapper, statistics, requests.clone());
+            Self { registry, requests, mapped }
         }
 
         /// Without the lines of comment.
@@ -304,20 +303,21 @@ mod tests {
 
     #[test]
     fn equal_labels_add_up_zeros_and_what_is_dropped_are_left_out() {
-        let mapper = "mappings:\n- {match: 'a.*', name: sum, scale: 2, labels: {l: same}}\n\
-                      - {match: 'd.*', action: drop}\n- {match: 'g.a', name: sum}";
+        let mapper = "mappings:\n- {match: 'ratelimit.redis_per_second_pool.*', name: sum, scale: 2, labels: {l: same}}\n\
+                      - {match: 'ratelimit.service.config_load_error', action: drop}\n\
+                      - {match: 'ratelimit.redis_pool.cx_active', name: sum}";
         let scene = Scene::new(Mapper::parse(mapper).unwrap());
-        for (name, kind, value) in [
-            ("a.x", Kind::Counter, 3),
-            ("a.y", Kind::Counter, 4),
-            ("b.zero", Kind::Counter, 0),
-            ("c.zero", Kind::Gauge, 0),
-            ("d.x", Kind::Counter, 1),
-            ("g.a", Kind::Gauge, 9),
+        for (name, value) in [
+            ("ratelimit.redis_per_second_pool.cx_local_close", 3),
+            ("ratelimit.redis_per_second_pool.cx_total", 4),
+            ("ratelimit.service.config_load_success", 0),
+            ("ratelimit.localcache.hitCount", 0),
+            ("ratelimit.service.config_load_error", 1),
+            ("ratelimit.redis_pool.cx_active", 9),
         ] {
-            scene.statistics.add(name, kind, move || value);
+            scene.registry.show(name, &[], &value, |value| *value);
         }
-        let expected = "c_zero 0\nsum{l=\"same\"} 14\n";
+        let expected = "ratelimit_localcache_hitCount 0\nsum{l=\"same\"} 14\n";
         assert_eq!(scene.text(Instant::now()), expected, "a gauge has no place in a counter");
         assert_eq!(scene.text(Instant::now()), expected, "from what is remembered");
     }

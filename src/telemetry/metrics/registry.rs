@@ -1,6 +1,7 @@
-//! The numbers of weir's own metrics, except those of limits and domains: a few dozen families with few series each.
+//! The numbers of the rows of table.rs, except those of limits and domains: a few dozen families with few series each.
 //!
-//! A wrong name or label is a mistake in weir, so it panics at the start. Not here: names, labels and help (table.rs).
+//! /metrics and OTLP show the rows of weir. StatsD, `/stats` and the mapped metrics show those of envoyproxy/ratelimit. A wrong
+//! name or number of labels is a mistake in weir, so it panics at the start. Not here: names, labels and help (table.rs).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,63 +11,107 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::families::{FamilyKind, Source, Value, Visitor};
+use super::families::{FamilyKind, Histogram, Source, Value, Visitor};
 use super::table::{Metric, metric};
 
 /// A number that is stored here.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Number(Arc<AtomicU64>);
+pub struct Number(Arc<AtomicU64>);
 
 impl Number {
-    pub(super) fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    pub(super) fn set(&self, number: u64) {
+    pub fn set(&self, number: u64) {
         self.0.store(number, Relaxed);
     }
 
-    pub(super) fn add(&self, more: u64) {
+    pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Relaxed);
     }
 
     /// Subtracts one, unless it is 0.
-    pub(super) fn take_one(&self) {
+    pub fn take_one(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |number| number.checked_sub(1));
     }
 }
 
-/// Reads a number that may be stored elsewhere.
-type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+/// The names of envoyproxy/ratelimit come before it, and those of weir after it.
+const FIRST_OF_WEIR: &str = "weir";
+
+/// Reads a value that may be stored elsewhere.
+enum Read {
+    Number(Box<dyn Fn() -> u64 + Send + Sync>),
+    Histogram(Box<dyn Fn() -> Histogram + Send + Sync>),
+}
 
 struct Family {
     metric: &'static Metric,
+    /// By the values of its labels.
     series: BTreeMap<Vec<String>, Read>,
 }
 
 #[derive(Default)]
-pub(super) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
+pub(crate) struct Registry(Mutex<BTreeMap<&'static str, Family>>);
 
 impl Registry {
-    /// Adds a series with the number of `read`.
-    /// Panics when the table has no metric of this name and kind, when it has other labels, or when the series
-    /// exists.
-    pub(super) fn add(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)], read: Read) {
-        let metric = metric(name).filter(|metric| metric.kind == kind);
-        let metric = metric.unwrap_or_else(|| panic!("src/telemetry/metrics/table.rs has no {} {name}", kind.name()));
-        assert!(labels.iter().map(|(label, _)| label).eq(metric.labels), "{name} has the labels {:?}", metric.labels);
-        let values = labels.iter().map(|(_, value)| (*value).to_owned()).collect();
+    /// Adds a series. `labels` are the values of the labels of the row, in its order.
+    /// Panics when the table has no row of this name, when the row has another number of labels, or when the series exists.
+    fn add(&self, name: &str, labels: &[&str], read: Read) {
+        let metric = metric(name).unwrap_or_else(|| panic!("src/telemetry/metrics/table.rs has no {name}"));
+        assert_eq!(labels.len(), metric.labels.len(), "{name} has the labels {:?}", metric.labels);
+        let values = labels.iter().map(|value| (*value).to_owned()).collect();
         let mut families = self.0.lock();
         let family = families.entry(metric.name).or_insert_with(|| Family { metric, series: BTreeMap::new() });
         assert!(family.series.insert(values, read).is_none(), "{name} {labels:?} is there already");
     }
 
     /// Adds a series whose number is stored here.
-    pub(super) fn number(&self, kind: FamilyKind, name: &str, labels: &[(&str, &str)]) -> Number {
+    pub(super) fn number(&self, name: &str, labels: &[&str]) -> Number {
         let number = Number::default();
-        let read = number.clone();
-        self.add(kind, name, labels, Box::new(move || read.get()));
+        let stored = number.clone();
+        self.add(name, labels, Read::Number(Box::new(move || stored.get())));
         number
+    }
+
+    /// Adds a series for each value of the only label.
+    pub(super) fn each<const N: usize>(&self, name: &str, values: [&str; N]) -> [Number; N] {
+        values.map(|value| self.number(name, &[value]))
+    }
+
+    /// Adds a series whose number `read` finds in `of`. A counter that is read in several steps can seem to fall, while another
+    /// thread counts: it is shown with the most that it has been.
+    pub(crate) fn show<T: Clone + Send + Sync + 'static>(
+        &self,
+        name: &str,
+        labels: &[&str],
+        of: &T,
+        read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) {
+        let (of, most) = (of.clone(), AtomicU64::new(0));
+        let is_counter = metric(name).is_some_and(|metric| metric.kind == FamilyKind::Counter);
+        let read = move || match (is_counter, read(&of)) {
+            (true, value) => most.fetch_max(value, Relaxed).max(value),
+            (false, value) => value,
+        };
+        self.add(name, labels, Read::Number(Box::new(read)));
+    }
+
+    pub(super) fn histogram(&self, name: &str, read: impl Fn() -> Histogram + Send + Sync + 'static) {
+        self.add(name, &[], Read::Histogram(Box::new(read)));
+    }
+
+    /// Passes the numbers of envoyproxy/ratelimit whose names are wanted to `see`, in the order of their names.
+    pub(crate) fn statistics(&self, is_wanted: impl Fn(&str) -> bool, mut see: impl FnMut(&str, FamilyKind, u64)) {
+        let families = self.0.lock();
+        for (name, Family { metric, series }) in families.range(..FIRST_OF_WEIR).filter(|(name, _)| is_wanted(name)) {
+            for read in series.values() {
+                if let Read::Number(read) = read {
+                    see(name, metric.kind, read());
+                }
+            }
+        }
     }
 
     fn remove(&self, name: &str, value: &str) {
@@ -77,29 +122,27 @@ impl Registry {
 }
 
 /// Numbers by one label, whose values become known at runtime.
-pub(super) struct Numbers {
+pub struct Numbers {
     registry: Arc<Registry>,
-    kind: FamilyKind,
     name: &'static str,
-    label: &'static str,
     known: RwLock<BTreeMap<Box<str>, Number>>,
 }
 
 impl Numbers {
-    pub(super) fn new(registry: &Arc<Registry>, kind: FamilyKind, name: &'static str, label: &'static str) -> Self {
-        Self { registry: registry.clone(), kind, name, label, known: RwLock::default() }
+    pub(super) fn new(registry: &Arc<Registry>, name: &'static str) -> Self {
+        Self { registry: registry.clone(), name, known: RwLock::default() }
     }
 
     /// The number for this value of the label. It is shown from the first call on, starting at 0.
-    pub(super) fn of(&self, value: &str) -> Number {
+    pub fn of(&self, value: &str) -> Number {
         if let Some(number) = self.known.read().get(value) {
             return number.clone();
         }
-        let new = || self.registry.number(self.kind, self.name, &[(self.label, value)]);
+        let new = || self.registry.number(self.name, &[value]);
         self.known.write().entry(value.into()).or_insert_with(new).clone()
     }
 
-    pub(super) fn remove(&self, value: &str) {
+    pub fn remove(&self, value: &str) {
         let mut known = self.known.write();
         if known.remove(value).is_some() {
             self.registry.remove(self.name, value);
@@ -109,13 +152,13 @@ impl Numbers {
 
 pub(super) struct Registered {
     registry: Arc<Registry>,
-    /// The name of the last metric shown. Empty before the first.
+    /// The name of the last metric shown.
     last: &'static str,
 }
 
 impl Registered {
     pub(super) fn new(registry: &Arc<Registry>) -> Self {
-        Self { registry: registry.clone(), last: "" }
+        Self { registry: registry.clone(), last: FIRST_OF_WEIR }
     }
 }
 
@@ -132,7 +175,10 @@ impl Source for Registered {
         for (values, read) in series {
             let labels: SmallVec<[(&str, &str); 4]> =
                 metric.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
-            to.series(&labels, Value::Number(read() as f64));
+            match read {
+                Read::Number(read) => to.series(&labels, Value::Number(read() as f64)),
+                Read::Histogram(read) => to.series(&labels, Value::Histogram(&read())),
+            }
         }
         true
     }

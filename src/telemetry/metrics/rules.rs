@@ -216,8 +216,7 @@ impl Tally for RuleTally {
 pub(super) fn hits_of_limits(rules: &Rules) -> impl Iterator<Item = Box<dyn Source>> + use<> {
     let list = rules.counts.clone();
     RULE_METRICS.into_iter().map(move |(name, number)| {
-        let show = move |entry: Option<(&Arc<Labels>, &Labelled)>, to: &mut dyn Visitor| {
-            let Some((labels, labelled)) = entry else { return };
+        let show = move |labels: &Arc<Labels>, labelled: &Labelled, to: &mut dyn Visitor| {
             let values = labelled.counts.values();
             let Labels { domain, rule, limit } = &**labels;
             // Most domains never get a limit of the request.

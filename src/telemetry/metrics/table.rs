@@ -1,14 +1,15 @@
-//! Every metric of weir's own: its name, type, labels and unit, and what it counts. docs/metrics.md is generated from
-//! it.
+//! Every metric: its name, type, labels and unit, and what it counts. docs/metrics.md is generated from those of weir's own.
 //!
-//! A metric that is not here cannot be registered. Not here: the numbers (the other files, and app), and the metrics of
-//! envoyproxy/ratelimit (mapped.rs).
+//! A metric that is not here cannot be registered. Not here: the numbers (the other files, and app), and how the statistics of
+//! envoyproxy/ratelimit become metrics (mapped.rs).
 
 mod callers;
+mod ratelimit;
 
 use std::fmt::Write as _;
 
 use self::callers::CALLERS;
+use self::ratelimit::RATELIMIT;
 
 weir_engine::named! {
     pub enum FamilyKind {
@@ -405,7 +406,7 @@ const PROCESS: Section = Section {
 #[must_use]
 pub fn metric(name: &str) -> Option<&'static Metric> {
     const ALL: &[Section] = &SECTIONS;
-    ALL.iter().flat_map(|section| section.metrics).find(|metric| metric.name == name)
+    ALL.iter().flat_map(|section| section.metrics).chain(RATELIMIT).find(|metric| metric.name == name)
 }
 
 /// docs/metrics.md.

@@ -1,12 +1,10 @@
 //! Fields of limits that this version of weir does not know: their count, and a bounded number of log lines.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::super::complaint::Complaint;
-use super::FamilyKind;
 use super::registry::{Number, Registry};
 
 /// The least time between two log lines about the fields of one source.
@@ -25,11 +23,9 @@ weir_engine::named! {
 pub(super) struct UnknownFields([(Number, Mutex<Complaint>); LimitSource::NAMES.len()]);
 
 impl UnknownFields {
-    pub(super) fn new(registry: &Arc<Registry>) -> Self {
-        Self(LimitSource::NAMES.map(|source| {
-            let count = registry.number(FamilyKind::Counter, "weir_unknown_limit_fields_total", &[("source", source)]);
-            (count, Mutex::new(Complaint::new(LOGGED_EVERY)))
-        }))
+    pub(super) fn new(registry: &Registry) -> Self {
+        let counts = registry.each("weir_unknown_limit_fields_total", LimitSource::NAMES);
+        Self(counts.map(|count| (count, Mutex::new(Complaint::new(LOGGED_EVERY)))))
     }
 
     /// Counts messages with such fields. `message` and `field` name one of them for the log.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use regex::Regex;
 
+use crate::metrics::families::FamilyKind;
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
-use crate::statistics::{Kind, StatisticsCursor};
+use crate::statistics::StatisticsCursor;
 
 /// How many bytes of packets are made in one go.
 const STEP_BYTES: usize = 256 * 1_024;
@@ -138,11 +139,11 @@ impl Flush {
     fn step(&mut self) {
         let Self { lines, metrics, cursor, packets, .. } = self;
         let is_more = metrics.statistics().advance(cursor, |name, kind, value| match kind {
-            Kind::Gauge => lines.add(packets, name, &format!("{value}|g")),
-            Kind::Counter => match lines.growth(name, value) {
+            FamilyKind::Counter => match lines.growth(name, value) {
                 0 => {}
                 growth => lines.add(packets, name, &format!("{growth}|c")),
             },
+            _ => lines.add(packets, name, &format!("{value}|g")),
         });
         if is_more {
             return;
@@ -267,19 +268,19 @@ mod tests {
     fn counters_are_sent_as_what_they_grew_by_and_gauges_always() {
         let metrics = metrics();
         let count = Arc::new(AtomicU64::new(3));
-        let of = count.clone();
-        metrics.statistics().add("a.gauge", Kind::Gauge, || 7);
-        metrics.statistics().add("a.counter", Kind::Counter, move || of.load(Relaxed));
+        let (gauge, counter) = ("ratelimit.redis_pool.cx_active", "ratelimit.redis_pool.cx_total");
+        metrics.show(gauge, &[], &(), |()| 7);
+        metrics.show(counter, &[], &count, |count| count.load(Relaxed));
         let mut lines = plain();
         let mut sent = || {
             let (next, packets) = flush(std::mem::replace(&mut lines, plain()), &metrics);
             lines = next;
             text(&packets)
         };
-        assert_eq!(sent(), "a.counter:3|c\na.gauge:7|g\n");
-        assert_eq!(sent(), "a.gauge:7|g\n");
+        assert_eq!(sent(), format!("{gauge}:7|g\n{counter}:3|c\n"));
+        assert_eq!(sent(), format!("{gauge}:7|g\n"));
         count.store(5, Relaxed);
-        assert_eq!(sent(), "a.counter:2|c\na.gauge:7|g\n");
+        assert_eq!(sent(), format!("{gauge}:7|g\n{counter}:2|c\n"));
     }
 
     /// Puts one name of a policy in force.
@@ -371,11 +372,10 @@ mod tests {
 
     #[test]
     fn a_packet_holds_whole_lines_and_no_more_than_it_may() {
-        let metrics = metrics();
+        let (lines, mut packets) = (Lines::new(Format::Statsd, Vec::new(), Vec::new(), 20), VecDeque::new());
         for name in ["aaaa", "bbbb", "cccc", "dddddddddddddddddddd"] {
-            metrics.statistics().add(name, Kind::Gauge, || 1);
+            lines.add(&mut packets, name, "1|g");
         }
-        let packets = flush(Lines::new(Format::Statsd, Vec::new(), Vec::new(), 20), &metrics).1;
         let shown: Vec<(&str, u64)> = packets.iter().map(|packet| (packet.text.as_str(), packet.lines)).collect();
         assert_eq!(
             shown,
