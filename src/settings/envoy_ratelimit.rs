@@ -68,7 +68,7 @@ pub struct RatelimitVariables {
 /// A note about a valid variable, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    pub variable: &'static str,
+    pub variable: String,
     pub text: String,
 }
 
@@ -225,7 +225,7 @@ impl<'a> Mapping<'a> {
 
     fn note(&mut self, variable: &'static str, text: String) {
         if !self.notes.iter().any(|note| note.variable == variable && note.text == text) {
-            self.notes.push(Note { variable, text });
+            self.notes.push(Note { variable: variable.to_owned(), text });
         }
     }
 

@@ -39,19 +39,12 @@ const PREFIX: &str = "OTEL_";
 /// Propagators that weir accepts and ignores. Decisions do not use baggage, and weir calls no service that could
 /// receive it.
 const PROPAGATORS_WITHOUT_EFFECT: [&str; 4] = ["baggage", "jaeger", "ottrace", "xray"];
-/// The endpoint of all signals.
+/// The endpoint of all signals, and those of one signal, which win.
 const ALL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// Variables of metrics that weir accepts and ignores: traces and metrics share the settings of the collector.
-const METRICS_WITHOUT_EFFECT: [&str; 7] = [
-    "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
-    "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION",
-    "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
-    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
-];
-
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const METRICS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+/// Of one signal, weir reads only the endpoint: signals share everything else.
+const ONE_SIGNAL: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_METRICS_"];
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
 pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> OtelVariables {
     let mut mapping = OtelMapping {
@@ -96,10 +89,9 @@ impl OtelMapping {
         self.given.get(name).map(String::as_str)
     }
 
-    /// The name and text of the variable for traces. If it is unset, those of the variable for all signals.
-    fn of_signal(&self, last: &str) -> Option<(&'static str, String)> {
-        let names = SIGNAL_VARIABLES.iter().find(|names| names[1].ends_with(last))?;
-        names.iter().find_map(|name| Some((*name, self.text(name)?.to_owned())))
+    /// The name and text of the first of these variables that is set.
+    fn first(&self, names: [&'static str; 2]) -> Option<(&'static str, String)> {
+        names.into_iter().find_map(|name| Some((name, self.text(name)?.to_owned())))
     }
 
     fn put(&mut self, variable: &str, setting: &str, text: &str) {
@@ -111,37 +103,45 @@ impl OtelMapping {
         if let Some(text) = self.text(EXPORTER).map(str::to_owned) {
             return self.put(EXPORTER, "tracing.exporter", &text);
         }
-        if let Some((variable, _)) = self.of_signal("OTLP_ENDPOINT") {
+        if let Some((variable, _)) = self.first([TRACES_ENDPOINT, ALL_ENDPOINT]) {
             self.put(variable, "tracing.exporter", "otlp");
         }
     }
 
     fn collector(&mut self) {
-        self.endpoint();
-        for (last, setting) in [
-            ("OTLP_PROTOCOL", "tracing.otlp.protocol"),
-            ("OTLP_COMPRESSION", "tracing.otlp.compression"),
-            ("OTLP_CERTIFICATE", "tracing.otlp.tls.ca_file"),
-            ("OTLP_CLIENT_CERTIFICATE", "tracing.otlp.tls.cert_file"),
-            ("OTLP_CLIENT_KEY", "tracing.otlp.tls.key_file"),
+        const TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
+        const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+        self.endpoint([TRACES_ENDPOINT, ALL_ENDPOINT], "tracing.otlp.endpoint", "/v1/traces");
+        for (variable, setting) in [
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "tracing.otlp.protocol"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "tracing.otlp.compression"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "tracing.otlp.tls.ca_file"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "tracing.otlp.tls.cert_file"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "tracing.otlp.tls.key_file"),
         ] {
-            if let Some((variable, text)) = self.of_signal(last) {
+            if let Some(text) = self.text(variable).map(str::to_owned) {
                 self.put(variable, setting, &text);
             }
         }
-        if let Some((variable, text)) = self.of_signal("OTLP_TIMEOUT") {
-            self.milliseconds(variable, "tracing.otlp.timeout", &text);
+        if let Some(text) = self.text(TIMEOUT).map(str::to_owned) {
+            self.milliseconds(TIMEOUT, "tracing.otlp.timeout", &text);
         }
-        if let Some((variable, text)) = self.of_signal("OTLP_HEADERS") {
-            self.headers(variable, &text);
+        if let Some(text) = self.text(HEADERS).map(str::to_owned) {
+            self.headers(HEADERS, &text);
+        }
+        for name in self.given.keys() {
+            let rest = ONE_SIGNAL.iter().find_map(|prefix| name.strip_prefix(prefix));
+            if let Some(rest) = rest.filter(|rest| *rest != "ENDPOINT") {
+                let text = format!("has no effect: set OTEL_EXPORTER_OTLP_{rest}, for traces and metrics");
+                self.reading.notes.push(Note { variable: name.clone(), text });
+            }
         }
     }
 
-    fn endpoint(&mut self) {
-        let Some((variable, text)) = self.of_signal("OTLP_ENDPOINT") else { return };
-        let insecure = self.of_signal("OTLP_INSECURE");
-        let url = endpoint(variable, &text, insecure.map(|(_, text)| text).as_deref(), "/v1/traces");
-        self.put(variable, "tracing.otlp.endpoint", &url);
+    fn endpoint(&mut self, names: [&'static str; 2], setting: &str, path: &str) {
+        let Some((variable, text)) = self.first(names) else { return };
+        let url = endpoint(variable, &text, self.text("OTEL_EXPORTER_OTLP_INSECURE"), path);
+        self.put(variable, setting, &url);
     }
 
     /// `prometheus` is ignored: weir always serves /metrics.
@@ -161,22 +161,9 @@ impl OtelMapping {
         if let Some(text) = self.text(INTERVAL).map(str::to_owned) {
             self.milliseconds(INTERVAL, "metrics.export_interval", &text);
         }
-        // If only the endpoint of all signals is set, it sets the endpoint of traces. The endpoint of metrics is
-        // derived from that.
-        let base = self.text(SIGNAL_VARIABLES[0][0]).map(|_| ALL_ENDPOINT);
-        let given = [Some("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), base].into_iter().flatten();
-        let given = given.map(|name| (name, self.text(name))).find_map(|(name, text)| Some((name, text?)));
-        if let Some((variable, text)) = given {
-            let insecure =
-                self.text("OTEL_EXPORTER_OTLP_METRICS_INSECURE").or(self.text("OTEL_EXPORTER_OTLP_INSECURE"));
-            let url = endpoint(variable, text, insecure, "/v1/metrics");
-            self.put(variable, "metrics.otlp.endpoint", &url);
-        }
-        for variable in METRICS_WITHOUT_EFFECT {
-            if self.given.contains_key(variable) {
-                let text = "has no effect: metrics are sent as tracing.otlp is set".to_owned();
-                self.reading.notes.push(Note { variable, text });
-            }
+        // If only the endpoint of all signals is set, it becomes that of traces, from which that of metrics follows.
+        if self.given.contains_key(METRICS_ENDPOINT) || self.given.contains_key(TRACES_ENDPOINT) {
+            self.endpoint([METRICS_ENDPOINT, ALL_ENDPOINT], "metrics.otlp.endpoint", "/v1/metrics");
         }
     }
 
@@ -205,7 +192,7 @@ impl OtelMapping {
         for (key, value) in pairs(&text) {
             if value.contains(',') {
                 let text = format!("skips {key:?}: its value contains a comma");
-                self.reading.notes.push(Note { variable: ATTRIBUTES, text });
+                self.reading.notes.push(Note { variable: ATTRIBUTES.to_owned(), text });
             } else {
                 set(&mut attributes, key, value);
             }
@@ -269,7 +256,7 @@ impl OtelMapping {
             let word = if word == "b3multi" { "b3" } else { word };
             if PROPAGATORS_WITHOUT_EFFECT.contains(&word) {
                 let text = format!("names {word}, which weir does not read");
-                self.reading.notes.push(Note { variable: PROPAGATORS, text });
+                self.reading.notes.push(Note { variable: PROPAGATORS.to_owned(), text });
             } else if !used.contains(&word) {
                 used.push(word);
             }
@@ -278,19 +265,6 @@ impl OtelMapping {
         self.put(PROPAGATORS, "tracing.propagators", &words);
     }
 }
-
-/// The variables of traces, each with the variable for all signals, which has lower priority.
-const SIGNAL_VARIABLES: [[&str; 2]; 9] = [
-    ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ALL_ENDPOINT],
-    ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"],
-    ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"],
-    ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"],
-    ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"],
-    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
-    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
-    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"],
-    ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"],
-];
 
 /// The URL of a signal: the endpoint of all signals with the signal's path, or the signal's own endpoint unchanged. An
 /// endpoint without a scheme, which gRPC allows, uses TLS unless a variable makes it insecure.
@@ -385,14 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_has_its_setting_and_that_of_traces_wins() {
+    fn every_variable_has_its_setting_and_the_endpoint_of_traces_wins() {
         let tracing = tracing(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/v1/traces"),
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
-            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "a=1"),
-            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "Authorization=Basic%20eDp5, x-scope =7"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic%20eDp5, x-scope =7"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca.pem"),
@@ -541,11 +513,16 @@ mod tests {
         }
         let console = loaded(&[("OTEL_METRICS_EXPORTER", "console")], &[]).unwrap_err();
         assert_eq!(console, "OTEL_METRICS_EXPORTER: metrics.exporter = \"console\": must be none or otlp");
-        let (_, notes) = loaded(&[("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "a=b")], &[]).unwrap();
+        let variables = [("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "a=b"), ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")];
+        let (tracing, notes) = loaded(&variables, &[]).unwrap();
         assert_eq!(
             notes,
-            ["OTEL_EXPORTER_OTLP_METRICS_HEADERS has no effect: metrics are sent as tracing.otlp is set"]
+            [
+                "OTEL_EXPORTER_OTLP_METRICS_HEADERS has no effect: set OTEL_EXPORTER_OTLP_HEADERS, for traces and metrics",
+                "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT has no effect: set OTEL_EXPORTER_OTLP_TIMEOUT, for traces and metrics",
+            ]
         );
+        assert_eq!((tracing.otlp.headers.0.len(), tracing.otlp.timeout.as_secs()), (0, 10));
         let reading = read(environment(&[ON]), TurnsOn::No);
         let mut layer = Layer::default();
         layer.set("policies.directory=policies");

@@ -466,8 +466,8 @@ fn the_variables_of_opentelemetry_are_enough() {
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".into()),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "x-all=1".into()),
-        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-traces=two%20words".into()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-words=two%20words".into()),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-traces=1".into()),
         ("OTEL_SERVICE_NAME", "limits".into()),
         ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.namespace=edge".into()),
         ("OTEL_BSP_SCHEDULE_DELAY", "5".into()),
@@ -484,8 +484,8 @@ fn the_variables_of_opentelemetry_are_enough() {
         assert_eq!(spans[0].resource[key], value);
     }
     let (_, headers) = &collector.requests()[0];
-    assert_eq!(headers.get("x-traces").map(String::as_str), Some("two words"));
-    assert_eq!(headers.get("x-all"), None, "that of traces wins");
+    assert_eq!(headers.get("x-words").map(String::as_str), Some("two words"));
+    assert_eq!(headers.get("x-traces"), None, "of one signal only the endpoint counts");
     let noted =
         weir.count_in_log(|line| line.message() == Some("OTEL_PROPAGATORS names baggage, which weir does not read"));
     assert_eq!(noted, 1, "{}", weir.written());
