@@ -20,7 +20,7 @@ use super::{AppError, alerts, metrics, otlp, traces};
 /// The exports of the settings, before anything is sent.
 pub(super) struct Exports {
     tracer: Option<Arc<Tracer>>,
-    statsd: Option<statsd::Options>,
+    statsd: weir_settings::Statsd,
     spans: Option<Exporting<SpanSender>>,
     metrics: Option<MetricsExporter>,
     outbox: Option<Outbox>,
@@ -35,14 +35,13 @@ pub(super) struct Senders {
 
 impl Exports {
     /// # Errors
-    /// When a URL, a pattern or a file of the settings cannot be used.
+    /// When a URL or a file of the settings cannot be used.
     pub(super) async fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
-        let statsd = metrics::statsd(settings)?;
         let resource = otlp::resource(&settings.tracing);
         let (tracer, spans) = traces::open(&settings.tracing, &resource, metrics).await?.unzip();
         let exporter = metrics::export(settings, &resource, metrics).await?;
         let (outbox, webhook) = alerts::open(&settings.alerts, metrics).await?.unzip();
-        Ok(Self { tracer, statsd, spans, metrics: exporter, outbox, webhook })
+        Ok(Self { tracer, statsd: settings.statsd.clone(), spans, metrics: exporter, outbox, webhook })
     }
 
     /// Starts the traces of decisions, if they are exported.
@@ -57,8 +56,8 @@ impl Exports {
             async move { while stopped.changed().await.is_ok() {} }
         };
         let mut tasks = Vec::new();
-        if let Some(options) = self.statsd {
-            tasks.push(supervisor.task("statsd", statsd::run(options, metrics.clone(), stopped())));
+        if let Some(address) = self.statsd.address.clone() {
+            tasks.push(supervisor.task("statsd", statsd::run(address, self.statsd, metrics.clone(), stopped())));
         }
         if let Some(spans) = self.spans {
             tasks.push(supervisor.task("traces", spans.run(stopped())));

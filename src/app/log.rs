@@ -5,8 +5,7 @@ use std::time::Duration;
 use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase, Reloads};
-use weir_settings::LogFormat;
-use weir_telemetry::logging::{self, Format, InitError, LostBy};
+use weir_telemetry::logging::{self, InitError, LostBy};
 use weir_telemetry::metrics::Metrics;
 
 /// How long the end of the process waits for queued lines.
@@ -17,12 +16,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// When the level is invalid, the file cannot be opened, or there is already a log.
 pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
-    let format = match log.format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
-        LogFormat::JsonAt => Format::JsonAt,
-    };
-    logging::init(&log.level, format, log.file.as_deref())?;
+    logging::init(log)?;
     logging::log_panics();
     Ok(())
 }

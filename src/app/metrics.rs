@@ -3,18 +3,15 @@
 use std::sync::{Arc, Weak};
 
 use opentelemetry_sdk::Resource;
-use regex::Regex;
 use strum::VariantArray as _;
 use weir_http2::{CODES, CloseReason, Memory};
 use weir_limiter::deny_cache::DenyCache;
-use weir_settings::{Program, Settings, ShownValues};
+use weir_settings::{Program, Settings};
 use weir_store::Store;
-use weir_telemetry::limited::Values;
 use weir_telemetry::mapper::Mapper;
 use weir_telemetry::metrics::{Metrics, Options};
 use weir_telemetry::metrics_export::MetricsExporter;
 use weir_telemetry::shed::{ShedCounts, ShedReason};
-use weir_telemetry::statsd::{self, Format, Mogrifier, Transport};
 use weir_telemetry::tap;
 
 use super::{AppError, certificates, otlp};
@@ -45,37 +42,12 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
         runtimes: settings.runtime.cores().get() + 1,
         mapper: mapper.filter(|_| names.ratelimit_names),
         statsd: settings.statsd.address.is_some(),
-        values: match settings.admin_values {
-            ShownValues::Shown => Values::Shown,
-            ShownValues::Hashed => Values::Hashed,
-            ShownValues::Hidden => Values::Hidden,
-        },
+        values: settings.admin_values,
         tap: tap::Options {
             shows_values: settings.tap.shows_values,
             records_per_second: settings.tap.records_per_second,
         },
     })
-}
-
-/// The StatsD server, if the settings name one.
-/// Fails when a pattern is not a regular expression.
-pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, AppError> {
-    let settings = &settings.statsd;
-    let Some(address) = settings.address.clone() else { return Ok(None) };
-    let mogrifiers = settings.mogrifiers.iter().map(|mogrifier| {
-        let pattern = Regex::new(&mogrifier.pattern);
-        let pattern = pattern.map_err(|error| AppError::Statistics(format!("statsd.mogrifiers: {error}")))?;
-        let tags = mogrifier.tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        Ok(Mogrifier { pattern, name: mogrifier.name.clone(), tags })
-    });
-    Ok(Some(statsd::Options {
-        address,
-        transport: if settings.is_udp || settings.is_dogstatsd { Transport::Udp } else { Transport::Tcp },
-        format: if settings.is_dogstatsd { Format::DogStatsd } else { Format::Statsd },
-        interval: settings.interval,
-        tags: settings.tags.clone(),
-        mogrifiers: mogrifiers.collect::<Result<_, AppError>>()?,
-    }))
 }
 
 /// The exporter of metrics to a collector, if the settings enable it.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::runtime::Handle;
 use weir_grpc::health::Health;
-use weir_http::{AdminOptions, ConnectionBounds, Endpoints, JsonOptions, Needs, ServiceState, Shared, Site};
+use weir_http::{AdminOptions, ConnectionBounds, JsonOptions, Needs, ServiceState, Shared, Site};
 use weir_lifecycle::{Done, Life, MemoryPart, Phase, Phases, ServiceManager, Shutdown, Supervisor, memory_limit};
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
@@ -245,10 +245,7 @@ impl Server {
                 tracer,
             },
             admin: AdminOptions {
-                endpoints: match settings.admin_endpoints {
-                    weir_settings::Endpoints::Weir => Endpoints::Operator,
-                    weir_settings::Endpoints::Ratelimit => Endpoints::Debug,
-                },
+                endpoints: settings.admin_endpoints,
                 hosts: settings.http.admin_hosts.clone(),
                 tokens,
                 instance: banner::instance(settings),

@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
-use strum::VariantArray as _;
 use weir_settings::Tracing;
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::otlp::SpanSender;
-use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, Sampler, Spans, Tracer};
+use weir_telemetry::traces::{Batches, Exporting, Options, Sampler, Spans, Tracer};
 
 use super::{AppError, certificates, otlp};
 
@@ -38,10 +37,9 @@ pub(super) async fn open(
         delay: settings.delay,
         export_timeout: settings.export_timeout,
     };
-    let (spans, exporting) = Spans::new(batches, exporter);
-    count(&spans, metrics);
+    let (spans, exporting) = Spans::new(batches, exporter, metrics);
     let options = Options {
-        propagators: Propagators { w3c: settings.propagators.w3c, b3: settings.propagators.b3 },
+        propagators: settings.propagators,
         sampler: Sampler::ratio(settings.sampler.ratio, settings.sampler.is_parent_based),
         descriptor_values: settings.descriptor_values,
     };
@@ -49,11 +47,4 @@ pub(super) async fn open(
     let collector = otlp::server(&url);
     tracing::info!(collector, protocol, sample_ratio = ?settings.sampler.ratio, "exporting traces");
     Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
-}
-
-fn count(spans: &Arc<Spans>, metrics: &Metrics) {
-    metrics.show("weir_traces_spans_exported_total", &[], spans, |spans| spans.exported());
-    for &why in Dropped::VARIANTS {
-        metrics.show("weir_traces_spans_dropped_total", &[why.into()], spans, move |spans| spans.dropped(why));
-    }
 }

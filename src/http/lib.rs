@@ -47,6 +47,7 @@ use weir_limiter::Limiter;
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::rows::RowTable;
 use weir_rls::convert::{Bounds, Extras};
+use weir_settings::Endpoints;
 use weir_store::Store;
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
@@ -154,14 +155,6 @@ pub struct Instance {
     /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
     pub name: Option<String>,
     pub version: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoints {
-    /// The operator's paths, which can reset states.
-    Operator,
-    /// The paths of envoyproxy/ratelimit's debug port, which change nothing.
-    Debug,
 }
 
 /// The conditions of health, besides the phase.
@@ -377,8 +370,8 @@ pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outp
 /// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
     let router = match site.admin.endpoints {
-        Endpoints::Operator => admin::router(site),
-        Endpoints::Debug => debug::router(site),
+        Endpoints::Weir => admin::router(site),
+        Endpoints::Ratelimit => debug::router(site),
     };
     serve(listener, router, site)
 }

@@ -14,7 +14,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_lifecycle::on_own_thread;
-use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
+use weir_settings::ShownValues;
+use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, ShownDescriptor};
 use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
 use super::{Site, bad_query, bad_request, json_error};
@@ -115,12 +116,13 @@ pub(super) async fn top(
 
 impl TopQuery {
     /// The selected limits and keys within the bounds, and the number of omitted limits.
-    fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
+    fn of(&self, limits: &[LimitReport], values: ShownValues) -> (Vec<Value>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
             let names = [&*limit.domain, &*limit.rule, &*limit.limit];
             let has_all = names.iter().any(|name| name.contains(&self.filter));
-            let is_wanted = |key: &&KeyReport| has_all || values.descriptor(&key.key).text().contains(&self.filter);
+            let is_wanted =
+                |key: &&KeyReport| has_all || ShownDescriptor::of(&key.key, values).text().contains(&self.filter);
             let keys: Vec<&KeyReport> = limit.keys.iter().filter(is_wanted).take(self.keys).collect();
             if !has_all && keys.is_empty() {
                 continue;
@@ -166,7 +168,7 @@ pub(super) fn fresh(answer: &Value) -> Response {
     ([(header::CACHE_CONTROL, "no-store")], Json(answer)).into_response()
 }
 
-fn head(report: &Report, values: Values) -> Value {
+fn head(report: &Report, values: ShownValues) -> Value {
     json!({
         "now_ms": report.now_ms,
         "minutes": report.minutes,
@@ -176,7 +178,7 @@ fn head(report: &Report, values: Values) -> Value {
     })
 }
 
-fn limit_as_json<'r>(limit: &LimitReport, keys: impl Iterator<Item = &'r KeyReport>, values: Values) -> Value {
+fn limit_as_json<'r>(limit: &LimitReport, keys: impl Iterator<Item = &'r KeyReport>, values: ShownValues) -> Value {
     let keys = keys.map(|key| key_as_json(key, values));
     json!({
         "domain": limit.domain,
@@ -189,8 +191,8 @@ fn limit_as_json<'r>(limit: &LimitReport, keys: impl Iterator<Item = &'r KeyRepo
     })
 }
 
-fn key_as_json(key: &KeyReport, values: Values) -> Value {
-    let descriptor = values.descriptor(&key.key);
+fn key_as_json(key: &KeyReport, values: ShownValues) -> Value {
+    let descriptor = ShownDescriptor::of(&key.key, values);
     json!({
         "descriptor": descriptor.text(),
         "cut": descriptor.is_cut,

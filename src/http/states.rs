@@ -9,8 +9,9 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_limiter::states::{NoStates, StatesPosition, StoredState};
+use weir_settings::ShownValues;
 use weir_store::ScanPosition;
-use weir_telemetry::limited::Values;
+use weir_telemetry::limited::ShownDescriptor;
 
 use super::limited::{NO_RULE, fresh};
 use super::{Site, bad_query, bad_request, json_error};
@@ -75,8 +76,8 @@ fn position(text: &str) -> Option<StatesPosition> {
     Some(StatesPosition { is_other, at })
 }
 
-fn state_as_json(state: &StoredState, values: Values) -> Value {
-    let descriptor = values.descriptor(&state.key);
+fn state_as_json(state: &StoredState, values: ShownValues) -> Value {
+    let descriptor = ShownDescriptor::of(&state.key, values);
     let limited = |number| (!state.is_unlimited).then_some(number);
     json!({
         "descriptor": descriptor.text(),

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use weir_engine::observer::{Crossed, LimitOf};
+use weir_settings::ShownValues;
 
 use self::alert::Alert;
 use self::webhook::Outbox;
-use super::limited::Values;
+use super::metrics::registry::Number;
 
 /// The most alerts that wait to be logged.
 pub const ALERTS_WAITING_MAX: usize = 1_024;
@@ -29,20 +30,21 @@ pub const REPORTED_MAX: usize = 16_384;
 
 #[derive(Debug)]
 pub struct Alerts {
-    values: Values,
+    values: ShownValues,
     /// The first bytes of the reported ids. They also select the index. 0 is empty.
     reported: OnceLock<Box<[AtomicU64]>>,
     sender: mpsc::Sender<Alert>,
     receiver: Mutex<Option<mpsc::Receiver<Alert>>>,
-    dropped: AtomicU64,
+    /// Alerts that were neither logged nor sent, because too many waited.
+    dropped: Number,
 }
 
 impl Alerts {
     /// No alerts yet. `values` determines how values of descriptors are printed.
-    pub fn new(values: Values) -> Self {
+    pub(super) fn new(values: ShownValues, dropped: Number) -> Self {
         let (sender, receiver) = mpsc::channel(ALERTS_WAITING_MAX);
         let receiver = Mutex::new(Some(receiver));
-        Self { values, reported: OnceLock::new(), sender, receiver, dropped: AtomicU64::new(0) }
+        Self { values, reported: OnceLock::new(), sender, receiver, dropped }
     }
 
     /// Reports a crossing of a rule's limit. Returns whether it is new to this replica. Never waits.
@@ -54,16 +56,11 @@ impl Alerts {
         }
         let alert = Alert::new(&id, rule, crossed, self.values);
         if let Err(error) = self.sender.try_send(alert) {
-            self.dropped.fetch_add(1, Relaxed);
+            self.dropped.add(1);
             let id = error.into_inner().id;
             tracing::warn!(id, "alert dropped: too many alerts are waiting");
         }
         true
-    }
-
-    /// Alerts that were neither logged nor sent, because too many waited.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Relaxed)
     }
 
     /// The alerts, for the one task that handles them. None on the second call.
@@ -145,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_crossing_is_reported_once_with_an_id_of_its_own() {
-        let (alerts, ten) = (Alerts::new(Values::Hidden), policies(10));
+        let (alerts, ten) = (Alerts::new(ShownValues::Hidden, Number::default()), policies(10));
         let ann = "w1:{shop|user=ann}f3600s";
         assert!(report(&alerts, &ten, ann, 80, WINDOW));
         assert!(!report(&alerts, &ten, ann, 80, CountedWindow { count: 9, ..WINDOW }));
@@ -162,7 +159,7 @@ mod tests {
         assert_eq!((&*taken[0].descriptor, taken[0].role, taken[0].used), ("user=*", "shadow", 8));
         let ids: std::collections::BTreeSet<&str> = taken.iter().map(|alert| &*alert.id).collect();
         assert_eq!((taken.len(), ids.len()), (5, 5));
-        let replica = Alerts::new(Values::Shown);
+        let replica = Alerts::new(ShownValues::Shown, Number::default());
         assert!(report(&replica, &ten, ann, 80, WINDOW));
         assert_eq!(self::taken(&replica)[0].id, taken[0].id);
     }
@@ -177,7 +174,8 @@ mod tests {
             node = NodeSpec { key: format!("{level}{}", "\u{e9}".repeat(2_000)), descriptors, ..NodeSpec::default() };
         }
         let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: vec![node] };
-        let (alerts, long) = (Alerts::new(Values::Shown), PolicySet::compile(vec![domain]).unwrap());
+        let (alerts, long) =
+            (Alerts::new(ShownValues::Shown, Number::default()), PolicySet::compile(vec![domain]).unwrap());
         assert!(long.rules()[0].path.len() > 48_000);
         // The longest key of a state: a longer one has a hash in it.
         let key = format!("w1:{{shop|user={}}}f3600s", "%00".repeat(80));
@@ -193,11 +191,11 @@ mod tests {
     #[test]
     fn any_number_of_crossings_has_bounded_room() {
         const CROSSINGS: usize = 2 * REPORTED_MAX;
-        let (alerts, ten) = (Alerts::new(Values::Shown), policies(10));
+        let (alerts, ten) = (Alerts::new(ShownValues::Shown, Number::default()), policies(10));
         for number in 0..CROSSINGS {
             assert!(report(&alerts, &ten, &format!("w1:{{shop|user={number}}}f3600s"), 80, WINDOW));
         }
-        assert_eq!(alerts.dropped(), (CROSSINGS - ALERTS_WAITING_MAX) as u64);
+        assert_eq!(alerts.dropped.get(), (CROSSINGS - ALERTS_WAITING_MAX) as u64);
         assert_eq!(taken(&alerts).len(), ALERTS_WAITING_MAX);
         assert!(alerts.take().is_none());
         assert_eq!(alerts.reported.get().map(|reported| reported.len()), Some(REPORTED_MAX));

@@ -17,13 +17,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use weir_engine::Operation;
 use weir_engine::observer::Charged;
+use weir_settings::ShownValues;
 
 pub use self::recorder::{LIMITS_MAX, MINUTES_MAX, STEP_MS, STEPS};
 use self::recorder::{Recorder, names};
 use self::report::Maker;
 pub use self::report::{KeyReport, LimitReport, REPORTED_KEYS_MAX, REPORTED_LIMITS_MAX, Report};
 pub use self::sketch::KEYS_MAX;
-pub use self::values::{ShownDescriptor, Values};
+pub use self::values::ShownDescriptor;
 
 /// If there are more cores, some share a lane.
 pub const LANES_MAX: usize = 16;
@@ -31,7 +32,7 @@ pub const LANES_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Limited {
     lanes: Box<[Lane]>,
-    values: Values,
+    values: ShownValues,
 }
 
 /// The denials of one core, on their own cache lines.
@@ -40,11 +41,11 @@ pub struct Limited {
 struct Lane(Mutex<Recorder>);
 
 impl Limited {
-    pub fn new(runtimes: usize, values: Values) -> Self {
+    pub fn new(runtimes: usize, values: ShownValues) -> Self {
         Self { lanes: (0..runtimes.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect(), values }
     }
 
-    pub const fn values(&self) -> Values {
+    pub const fn values(&self) -> ShownValues {
         self.values
     }
 
@@ -94,11 +95,11 @@ impl Limited {
 }
 
 /// Formats a key when it is written.
-struct ShownKey<'a>(Values, &'a str);
+struct ShownKey<'a>(ShownValues, &'a str);
 
 impl fmt::Display for ShownKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.descriptor(self.1).text())
+        f.write_str(&ShownDescriptor::of(self.1, self.0).text())
     }
 }
 
@@ -151,12 +152,12 @@ mod tests {
 
     fn denied(report: &Report) -> Vec<(String, u64, u64)> {
         let keys = report.limits.iter().flat_map(|limit| &limit.keys);
-        keys.map(|key| (Values::Shown.descriptor(&key.key).text(), key.at_least, key.at_most)).collect()
+        keys.map(|key| (ShownDescriptor::of(&key.key, ShownValues::Shown).text(), key.at_least, key.at_most)).collect()
     }
 
     #[test]
     fn cores_and_minutes_add_up_and_old_minutes_are_forgotten() {
-        let (limited, policies) = (Limited::new(3, Values::Shown), policies(2));
+        let (limited, policies) = (Limited::new(3, ShownValues::Shown), policies(2));
         for (lane, rule, value, at_s) in
             [(0, 0, "ann", 0), (1, 0, "ann", 61), (2, 0, "bob", 62), (2, 1, "eve", 62), (0, 0, "ann", 299)]
         {
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_keys_is_bounded_and_does_not_hide_who_is_denied_most() {
-        let (limited, policies) = (Limited::new(2, Values::Shown), policies(1));
+        let (limited, policies) = (Limited::new(2, ShownValues::Shown), policies(1));
         for number in 0..20_000_u64 {
             let value = if number % 10 == 0 { "ann".to_owned() } else { format!("random-{number}") };
             deny(&limited, &policies, (number % 2) as usize, 0, &value, START_MS + number);
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(limit.denials, 20_000);
         assert!(limit.keys.len() <= 2 * KEYS_MAX);
         let ann = &limit.keys[0];
-        assert_eq!(Values::Shown.descriptor(&ann.key).text(), "key-000=ann");
+        assert_eq!(ShownDescriptor::of(&ann.key, ShownValues::Shown).text(), "key-000=ann");
         assert!(ann.at_least <= 2_000 && ann.at_most >= 2_000, "{ann:?}");
         // Each of the two sketches is wrong by a part of what it saw.
         assert!(ann.at_most - ann.at_least <= 20_000 / KEYS_MAX as u64, "{ann:?}");
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn more_limits_than_are_remembered_leave_out_those_with_fewest_denials() {
-        let (limited, policies) = (Limited::new(1, Values::Shown), policies(LIMITS_MAX + 3));
+        let (limited, policies) = (Limited::new(1, ShownValues::Shown), policies(LIMITS_MAX + 3));
         for _ in 0..2 {
             deny(&limited, &policies, 0, 0, "ann", START_MS);
         }

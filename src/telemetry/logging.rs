@@ -12,7 +12,7 @@ mod json;
 mod queue;
 
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +25,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer as _};
+use weir_settings::LogFormat;
 
 pub use self::call_sites::{AUDIT, LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
 use self::call_sites::{CallSites, Limit};
@@ -48,17 +49,6 @@ struct Log {
     reported: [AtomicU64; 2],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// For people: time, level, target, message, fields. Coloured on a terminal, unless the
-    /// environment variable `NO_COLOR` is set and not empty.
-    Text,
-    /// For programs: one JSON object a line. The fields of an event are next to its message.
-    Json,
-    /// As `Json`, with the names `@timestamp` and `@message`.
-    JsonAt,
-}
-
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
@@ -75,19 +65,20 @@ pub enum InitError {
 
 /// Sets up the log of the process. It also receives lines of the `log` crate.
 ///
-/// `level` is a list of directives, such as `info,weir_store=debug,h2=warn`. A level alone applies to weir; its
-/// dependencies log only errors. `target=level` applies to one target. Without `file` the log goes to standard error.
+/// The level is a list of directives, such as `info,weir_store=debug,h2=warn`. A level alone applies to weir; its
+/// dependencies log only errors. `target=level` applies to one target. Without a file the log goes to standard error.
 ///
 /// # Errors
 ///
 /// A level that the filter cannot parse, a file that cannot be opened, or a second call.
-pub fn init(level: &str, format: Format, file: Option<&Path>) -> Result<(), InitError> {
+pub fn init(log: &weir_settings::Log) -> Result<(), InitError> {
+    let weir_settings::Log { level, format, file } = log;
     let filter = filter(level)?;
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_coloured = file.is_none() && io::stderr().is_terminal() && !no_color;
     let colour = if is_coloured { Colour::Ansi } else { Colour::None };
     let target = match file {
-        Some(path) => Target::file(path).map_err(|reason| InitError::File { path: path.to_owned(), reason })?,
+        Some(path) => Target::file(path).map_err(|reason| InitError::File { path: path.clone(), reason })?,
         None => Target::stderr()?,
     };
     let log = Log {
@@ -95,7 +86,7 @@ pub fn init(level: &str, format: Format, file: Option<&Path>) -> Result<(), Init
         call_sites: Arc::new(CallSites::new(Instant::now())),
         reported: Default::default(),
     };
-    subscriber(filter, format, colour, &log.call_sites, log.queue.clone())
+    subscriber(filter, *format, colour, &log.call_sites, log.queue.clone())
         .try_init()
         .map_err(|error| InitError::Twice(error.to_string()))?;
     LOG.set(log).map_err(|_| InitError::Twice("twice at once".to_owned()))
@@ -204,7 +195,7 @@ fn filter(level: &str) -> Result<EnvFilter, InitError> {
 
 fn subscriber<W>(
     filter: EnvFilter,
-    format: Format,
+    format: LogFormat,
     colour: Colour,
     call_sites: &Arc<CallSites>,
     writer: W,
@@ -218,9 +209,10 @@ where
         // It would print them with `eprintln!`, which panics if standard error is closed or full.
         .log_internal_errors(false);
     let lines = match format {
-        Format::Text => lines.fmt_fields(field::fields()).boxed(),
-        Format::Json => lines.map_writer(|to| JsonLines(to, Names::Plain)).json().flatten_event(true).boxed(),
-        Format::JsonAt => lines.map_writer(|to| JsonLines(to, Names::At)).json().flatten_event(true).boxed(),
+        // For people: time, level, target, message, fields.
+        LogFormat::Text => lines.fmt_fields(field::fields()).boxed(),
+        LogFormat::Json => lines.map_writer(|to| JsonLines(to, Names::Plain)).json().flatten_event(true).boxed(),
+        LogFormat::JsonAt => lines.map_writer(|to| JsonLines(to, Names::At)).json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry().with(filter).with(Limit(call_sites.clone())).with(lines)
 }
@@ -253,7 +245,7 @@ mod tests {
         }
     }
 
-    fn logged(level: &str, format: Format, colour: Colour) -> String {
+    fn logged(level: &str, format: LogFormat, colour: Colour) -> String {
         let lines = Lines::default();
         let call_sites = Arc::new(CallSites::new(Instant::now()));
         let subscriber = subscriber(filter(level).unwrap(), format, colour, &call_sites, lines.clone());
@@ -269,7 +261,7 @@ mod tests {
 
     #[test]
     fn text_is_one_line_an_event_without_colour_codes() {
-        let text = logged("info", Format::Text, Colour::None);
+        let text = logged("info", LogFormat::Text, Colour::None);
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.contains(" INFO weir_telemetry::logging::tests: policies loaded files=3"));
         assert!(!text.contains('\u{1b}'), "{text:?}");
@@ -280,7 +272,7 @@ mod tests {
         for colour in [Colour::None, Colour::Ansi] {
             let lines = Lines::default();
             let call_sites = Arc::new(CallSites::new(Instant::now()));
-            let subscriber = subscriber(filter("debug").unwrap(), Format::Text, colour, &call_sites, lines.clone());
+            let subscriber = subscriber(filter("debug").unwrap(), LogFormat::Text, colour, &call_sites, lines.clone());
             let value = "a\n2026 ERROR b\r\u{1b}[2J\u{9b}\u{202e}\u{2028}";
             tracing::subscriber::with_default(subscriber, || {
                 tracing::debug!(shown = %value, quoted = value, debug = ?Some(value), "with {value}");
@@ -298,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_line_of_json_has_no_character_that_a_terminal_obeys_and_the_same_text() {
-        for format in [Format::Json, Format::JsonAt] {
+        for format in [LogFormat::Json, LogFormat::JsonAt] {
             let lines = Lines::default();
             let call_sites = Arc::new(CallSites::new(Instant::now()));
             let subscriber = subscriber(filter("debug").unwrap(), format, Colour::None, &call_sites, lines.clone());
@@ -315,13 +307,13 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_colour() {
-        let text = logged("info", Format::Text, Colour::Ansi);
+        let text = logged("info", LogFormat::Text, Colour::Ansi);
         assert!(text.contains('\u{1b}'), "{text:?}");
     }
 
     #[test]
     fn json_is_one_object_a_line_with_the_fields_beside_the_message() {
-        let text = logged("info", Format::Json, Colour::None);
+        let text = logged("info", LogFormat::Json, Colour::None);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(line["level"], "INFO");
         assert_eq!(line["message"], "policies loaded");
@@ -332,7 +324,7 @@ mod tests {
     #[test]
     fn a_level_alone_is_weirs_and_dependencies_log_errors() {
         let seen = |level: &str| {
-            let text = logged(level, Format::Text, Colour::None);
+            let text = logged(level, LogFormat::Text, Colour::None);
             ["policies loaded", "a detail", "else's warning", "else's error"].map(|line| text.contains(line))
         };
         assert_eq!(seen("info"), [true, false, false, true]);
@@ -351,7 +343,8 @@ mod tests {
         {
             let lines = Lines::default();
             let call_sites = Arc::new(CallSites::new(Instant::now()));
-            let subscriber = subscriber(filter(level).unwrap(), Format::Text, Colour::None, &call_sites, lines.clone());
+            let subscriber =
+                subscriber(filter(level).unwrap(), LogFormat::Text, Colour::None, &call_sites, lines.clone());
             let changes = usize::try_from(CALL_SITE_LINES_MAX).unwrap() + 50;
             tracing::subscriber::with_default(subscriber, || {
                 (0..changes).for_each(|number| tracing::info!(target: AUDIT, number, "changed"));

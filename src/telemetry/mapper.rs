@@ -21,8 +21,8 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
-/// Times arrive in milliseconds; metrics of Prometheus are in seconds.
-const SECONDS_OF_MILLISECONDS: f64 = 0.001;
+/// The built-in mappings. Times arrive in milliseconds; metrics of Prometheus are in seconds.
+const BUILT_IN: &str = include_str!("mapper/ratelimit.yaml");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricType {
@@ -101,45 +101,10 @@ impl Mapper {
     /// The built-in mappings of envoyproxy/ratelimit. `in_milliseconds` keeps that unit for times.
     ///
     /// # Panics
-    /// Never: its patterns are constant.
+    /// Never: they are constant.
     pub fn built_in(in_milliseconds: bool) -> Self {
-        let mut mappings = Vec::new();
-        let metric = |name: &str, labels: &[(&str, &str)], scale: f64| Target::Metric {
-            name: name.into(),
-            labels: labels.iter().map(|(label, value)| ((*label).into(), (*value).into())).collect(),
-            help: None,
-            scale,
-            times: ObserverKind::Histogram(BUCKETS.to_vec()),
-        };
-        let mut add = |pattern: Pattern, metric_type: Option<MetricType>, target: Target| {
-            mappings.push(Mapping { pattern, metric_type, target });
-        };
-        for statistic in ["near_limit", "over_limit", "total_hits", "within_limit", "shadow_mode"] {
-            let name = format!("ratelimit_service_rate_limit_{statistic}");
-            let one_key = glob(&format!("ratelimit.service.rate_limit.*.*.{statistic}"));
-            add(one_key, None, metric(&name, &[("domain", "$1"), ("key1", "$2")], 1.0));
-            // Levels below the second have no label.
-            let more = format!(r"^ratelimit\.service\.rate_limit\.([^.]*)\.([^.]*)\.([^.]*)(?:\..*)?\.{statistic}$");
-            let more = Pattern::Regex(Regex::new(&more).expect("a regular expression"));
-            add(more, None, metric(&name, &[("domain", "$1"), ("key1", "$2"), ("key2", "$3")], 1.0));
-        }
-        let method = [("grpc_method", "$1")];
-        let counter = Some(MetricType::Counter);
-        let errors = metric("ratelimit_service_should_rate_limit_error", &[("err_type", "$1")], 1.0);
-        add(glob("ratelimit.service.call.should_rate_limit.*"), counter, errors);
-        add(
-            glob("ratelimit_server.*.total_requests"),
-            counter,
-            metric("ratelimit_service_total_requests", &method, 1.0),
-        );
-        let scale = if in_milliseconds { 1.0 } else { SECONDS_OF_MILLISECONDS };
-        let times = metric("ratelimit_service_response_time_seconds", &method, scale);
-        add(glob("ratelimit_server.*.response_time"), Some(MetricType::Observer), times);
-        for result in ["success", "error"] {
-            let loads = metric(&format!("ratelimit_service_config_load_{result}"), &[], 1.0);
-            add(glob(&format!("ratelimit.service.config_load_{result}")), counter, loads);
-        }
-        Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
+        let scale = if in_milliseconds { "1" } else { "0.001" };
+        file::parse(&BUILT_IN.replace("SCALE", scale)).expect("mappings without a mistake")
     }
 
     pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
@@ -164,7 +129,10 @@ impl Mapper {
         if let Some((mapping, glob)) = found {
             let captures: Vec<&str> =
                 glob.iter().zip(&parts).filter(|(part, _)| part.is_none()).map(|(_, text)| *text).collect();
-            return mapping.target.with(&|template| expand(template, &captures));
+            let capture = |number: usize| captures.get(number.checked_sub(1)?).copied();
+            return mapping
+                .target
+                .with(&|template| expand(template, |c| c.is_ascii_alphanumeric() || c == '_', capture));
         }
         for mapping in self.mappings.iter().filter(is_for) {
             let Pattern::Regex(regex) = &mapping.pattern else { continue };
@@ -246,17 +214,20 @@ fn regex(text: &str) -> Result<Pattern, String> {
     })
 }
 
-/// Replaces `$1` and `${1}` with the parts that the stars of a glob matched. A reference without a star is empty.
-fn expand(template: &str, captures: &[&str]) -> String {
+/// Replaces `$1` and `${1}` with the part of that number, or with nothing. `is_word` finds the end of a name after a `$`.
+pub(crate) fn expand<'p>(
+    template: &str,
+    is_word: impl Fn(char) -> bool,
+    part: impl Fn(usize) -> Option<&'p str>,
+) -> String {
     let mut text = String::new();
     let mut rest = template;
     while let Some(at) = rest.find('$') {
         text.push_str(&rest[..at]);
         let after = &rest[at + 1..];
         let (opened, after) = after.strip_prefix('{').map_or((false, after), |after| (true, after));
-        let word = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
-        let number = after[..word].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-        text.push_str(number.and_then(|number| captures.get(number)).copied().unwrap_or_default());
+        let word = after.find(|c: char| !is_word(c)).unwrap_or(after.len());
+        text.push_str(after[..word].parse().ok().and_then(&part).unwrap_or_default());
         rest = &after[word..];
         if opened {
             rest = rest.strip_prefix('}').unwrap_or(rest);

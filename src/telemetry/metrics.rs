@@ -35,10 +35,11 @@ use weir_engine::observer::{
 };
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet, key};
+use weir_settings::ShownValues;
 
 use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-use self::domains::{Domains, Unknown, metrics_of_domains};
+use self::domains::{Domains, metrics_of_domains};
 use self::families::{Source, Visitor};
 pub(super) use self::latency::TimesSeen;
 pub use self::latency::{BUCKETS_US, Protocol};
@@ -55,7 +56,7 @@ pub use self::unknown_fields::LimitSource;
 use self::unknown_fields::UnknownFields;
 use super::alerts::Alerts;
 use super::complaint::Complaint;
-use super::limited::{Limited, Values};
+use super::limited::{Limited, ShownDescriptor};
 use super::mapper::Mapper;
 use super::statistics::Statistics;
 use super::tap::{self, Taps};
@@ -77,7 +78,7 @@ pub struct Options {
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
-    pub values: Values,
+    pub values: ShownValues,
     pub tap: tap::Options,
 }
 
@@ -91,7 +92,7 @@ impl Default for Options {
             runtimes: 1,
             mapper: None,
             statsd: false,
-            values: Values::default(),
+            values: ShownValues::Shown,
             tap: tap::Options::default(),
         }
     }
@@ -104,7 +105,7 @@ pub struct Metrics {
     domains: Arc<Domains>,
     /// Locked while policies load.
     loading: Mutex<()>,
-    unknown_descriptors: AtomicU64,
+    unknown_descriptors: Number,
     /// How many observers there are.
     lanes: AtomicUsize,
     requests: Arc<Latencies>,
@@ -118,7 +119,7 @@ pub struct Metrics {
     rows: [Number; RowEvent::NAMES.len()],
     foreign_rows: Mutex<Complaint>,
     unknown_fields: UnknownFields,
-    values: Values,
+    values: ShownValues,
     trouble: Trouble,
     evictions: Number,
     evicted_hits: Number,
@@ -149,7 +150,7 @@ impl Metrics {
         store_errors.of(TOO_HEAVY);
         let has_statistics = options.mapper.is_some() || options.statsd;
         let statistics = Arc::new(Statistics::new(registry.clone(), options.dynamic_series, has_statistics));
-        let alerts = Arc::new(Alerts::new(options.values));
+        let alerts = Arc::new(Alerts::new(options.values, number("weir_alerts_dropped_total")));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));
         let mapped = options.mapper.map(|mapper| MappedStatistics::new(mapper, statistics.clone(), requests.clone()));
@@ -157,7 +158,7 @@ impl Metrics {
             rules: Arc::new(Rules::new(statistics.clone(), alerts.clone())),
             domains: Arc::new(Domains::new(options.runtimes)),
             loading: Mutex::default(),
-            unknown_descriptors: AtomicU64::new(0),
+            unknown_descriptors: Number::default(),
             lanes: AtomicUsize::new(0),
             requests,
             stores: Arc::new(Latencies::new(&[], false)),
@@ -187,7 +188,7 @@ impl Metrics {
             limited: Limited::new(options.runtimes, options.values),
             alerts,
             looks: busiest::Looks::default(),
-            taps: Arc::new(Taps::new(options.tap)),
+            taps: Arc::new(Taps::new(options.tap, &registry)),
             registry,
         };
         metrics.show_own();
@@ -201,11 +202,7 @@ impl Metrics {
             self.registry.histogram(name, move || latencies.histogram());
         }
         self.show("weir_taps", &[], &self.taps, |taps| taps.open());
-        self.show("weir_tap_records_total", &[], &self.taps, |taps| taps.recorded());
-        self.show("weir_tap_lost_records_total", &[], &self.taps, |taps| taps.lost());
         self.show("weir_dynamic_series", &[], &self.statistics, |statistics| statistics.dynamic_names() as u64);
-        self.show("weir_dynamic_series_refused_total", &[], &self.statistics, |statistics| statistics.refused());
-        self.show("weir_alerts_dropped_total", &[], &self.alerts, |alerts| alerts.dropped());
 
         self.show("ratelimit.service.config_load_success", &[], &self.loads, Number::get);
         self.show("ratelimit.service.config_load_error", &[], &self.load_errors, Number::get);
@@ -353,14 +350,7 @@ impl Metrics {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
             sources.push_back(Box::new(Registered::new(&self.registry)));
-            let failures = |result| self.requests.failures(result);
-            let unknown = Unknown {
-                invalid: failures(DecisionResult::Invalid),
-                no_policies: failures(DecisionResult::NoPolicies),
-                unknown_domain: failures(DecisionResult::UnknownDomain),
-                descriptors: self.unknown_descriptors.load(Relaxed),
-            };
-            sources.extend(metrics_of_domains(&self.domains, unknown));
+            sources.extend(metrics_of_domains(&self.domains, self.requests.clone(), self.unknown_descriptors.clone()));
         }
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
@@ -438,7 +428,7 @@ impl Observer for PerRuntime {
     }
 
     fn unknown_domain(&self, domain: &str, descriptors: usize) {
-        self.metrics.unknown_descriptors.fetch_add(descriptors as u64, Relaxed);
+        self.metrics.unknown_descriptors.add(descriptors as u64);
         self.metrics.statistics.unknown_domain(domain, descriptors);
     }
 
@@ -500,7 +490,7 @@ impl Observer for PerRuntime {
 
     fn foreign_row(&self, key: &str) {
         if let Some(count) = self.metrics.foreign_rows.lock().failed(1) {
-            let descriptor = self.metrics.values.descriptor(key).text();
+            let descriptor = ShownDescriptor::of(key, self.metrics.values).text();
             let domain = key::parse(key).map(|key| key.domain);
             tracing::warn!(
                 count,

@@ -18,9 +18,9 @@ use weir_engine::{Entry, Rule};
 
 use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
-use super::counts::{Counts, Number, SplitHits, Values};
+use super::counts::{self, Counts, SplitHits, Values};
 use super::metrics::families::FamilyKind;
-use super::metrics::registry::Registry;
+use super::metrics::registry::{Number, Registry};
 
 /// The prefix of the names of limits and of unknown domains.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
@@ -32,7 +32,7 @@ const BATCH: usize = 64;
 
 /// The statistics of one limit: the last part of the name, and the number of hits. envoyproxy/ratelimit counts hits
 /// within a limit even if another limit denied the request.
-const LIMIT_STATISTICS: [(&str, Number); 6] = [
+const LIMIT_STATISTICS: [(&str, counts::Number); 6] = [
     ("near_limit", |values| values.near.wrapping_add(values.uncharged_near)),
     ("over_limit", |values| values.over),
     ("over_limit_with_local_cache", |values| values.over_cached),
@@ -50,16 +50,14 @@ pub struct Statistics {
     /// Whether requests can determine names. False if nothing shows them.
     by_request: bool,
     /// How many names did not fit.
-    refused: AtomicU64,
+    refused: Number,
     /// The statistics without a limit or a domain.
     registry: Arc<Registry>,
 }
 
 /// The position of a reader. It has no copy of the statistics, so a slow reader keeps none in memory.
 #[derive(Debug, Default)]
-pub struct StatisticsCursor {
-    stage: Stage,
-}
+pub struct StatisticsCursor(Stage);
 
 #[derive(Debug, Default)]
 enum Stage {
@@ -168,7 +166,7 @@ impl Statistics {
             unknown_domains: Dynamic::default(),
             room: Room::new(dynamic_max),
             by_request,
-            refused: AtomicU64::new(0),
+            refused: registry.number("weir_dynamic_series_refused_total", &[]),
             registry,
         }
     }
@@ -218,7 +216,7 @@ impl Statistics {
     fn count(&self, name: &[u8], rest: &Counts, split: &SplitHits) {
         if !self.dynamic.count(name, &self.room, |counts| counts.add(split)) {
             rest.add(split);
-            self.refused.fetch_add(1, Relaxed);
+            self.refused.add(1);
         }
     }
 
@@ -238,18 +236,13 @@ impl Statistics {
             count.fetch_add(descriptors, Relaxed);
         };
         if !self.unknown_domains.count(&name, &self.room, count) {
-            self.refused.fetch_add(descriptors, Relaxed);
+            self.refused.add(descriptors);
         }
     }
 
     /// How many names come from requests.
     pub(super) fn dynamic_names(&self) -> usize {
         self.room.taken()
-    }
-
-    /// How many names of requests did not fit.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Relaxed)
     }
 
     /// Passes every number with its full name to `see`, once. Includes numbers that are 0.
@@ -261,18 +254,18 @@ impl Statistics {
     /// Passes the next numbers to `see`, of at most 64 limits, and advances the cursor. Returns false at the end. Names are in
     /// order, apart from those of a limit that begin with the whole name of another. Nothing is locked between two steps.
     pub fn advance(&self, cursor: &mut StatisticsCursor, mut see: impl FnMut(&str, FamilyKind, u64)) -> bool {
-        match &cursor.stage {
+        match &cursor.0 {
             Stage::Before => {
                 self.registry.statistics(|name| name < RATE_LIMIT, see);
-                cursor.stage = Stage::Limits(None);
+                cursor.0 = Stage::Limits(None);
             }
             Stage::Limits(last) => match self.read_limits(last.as_deref(), &mut see) {
-                Some(last) => cursor.stage = Stage::Limits(Some(last)),
-                None => cursor.stage = Stage::After,
+                Some(last) => cursor.0 = Stage::Limits(Some(last)),
+                None => cursor.0 = Stage::After,
             },
             Stage::After => {
                 self.registry.statistics(|name| name >= RATE_LIMIT, see);
-                cursor.stage = Stage::End;
+                cursor.0 = Stage::End;
             }
             Stage::End => return false,
         }
@@ -427,9 +420,9 @@ mod tests {
         }
         let expected = [("shop._other", 4), ("shop.user_ann", 3), ("shop.user_bob", 4)];
         assert_eq!(total_hits(&statistics), expected.map(|(name, count)| (name.to_owned(), count)).into());
-        assert_eq!((statistics.dynamic_names(), statistics.refused()), (2, 2));
+        assert_eq!((statistics.dynamic_names(), statistics.refused.get()), (2, 2));
         statistics.unknown_domain("nowhere", 2);
-        assert_eq!(statistics.refused(), 4);
+        assert_eq!(statistics.refused.get(), 4);
     }
 
     #[test]
@@ -439,7 +432,7 @@ mod tests {
         statistics.count_request_limit("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
         statistics.unknown_domain("nowhere", 1);
         assert!(total_hits(&statistics).is_empty());
-        assert_eq!((statistics.dynamic_names(), statistics.refused()), (0, 0));
+        assert_eq!((statistics.dynamic_names(), statistics.refused.get()), (0, 0));
     }
 
     /// [`Registry::show`]: `service_error` and `cx_local_close` are differences of two numbers.

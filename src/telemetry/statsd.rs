@@ -8,16 +8,16 @@ mod lines;
 
 use std::future::Future;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use weir_lifecycle::on_own_thread;
 use weir_tls::backoff::doubled;
 
-pub use self::lines::{Format, Mogrifier};
 use self::lines::{Lines, Packet};
 use super::complaint::Complaint;
 use super::metrics::Metrics;
@@ -32,37 +32,23 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The bytes of a packet: with UDP what fits into an Ethernet frame, and with TCP.
 const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    Tcp,
-    Udp,
-}
-
-#[derive(Debug)]
-pub struct Options {
-    /// The server, `HOST:PORT`. Names are looked up for each connection.
-    pub address: String,
-    pub transport: Transport,
-    pub format: Format,
-    pub interval: Duration,
-    pub tags: Vec<(String, String)>,
-    /// Replaces names; the first match counts. For DogStatsD.
-    pub mogrifiers: Vec<Mogrifier>,
-}
-
-/// Sends statistics until `stop` ends, and then the rest.
+/// Sends statistics to this server, `HOST:PORT`, until `stop` ends, and then the rest. A name is looked up for each connection.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
-pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) -> Result<(), String> {
-    let mut ticks = tokio::time::interval(options.interval);
+pub async fn run(
+    address: String,
+    settings: weir_settings::Statsd,
+    metrics: Arc<Metrics>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(settings.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let packet_bytes = match options.transport {
-        Transport::Tcp => PACKET_BYTES.1,
-        Transport::Udp => PACKET_BYTES.0,
-    };
-    let lines = Lines::new(options.format, options.tags, options.mogrifiers, packet_bytes);
-    let mut sender = Sender::new(options.address, options.transport, lines, metrics);
+    // DogStatsD always uses UDP.
+    let is_udp = settings.is_udp || settings.is_dogstatsd;
+    let packet_bytes = if is_udp { PACKET_BYTES.0 } else { PACKET_BYTES.1 };
+    let lines = Lines::new(settings.is_dogstatsd, settings.tags, &settings.mogrifiers, packet_bytes);
+    let mut sender = Sender::new(address, is_udp, lines, metrics);
     tokio::pin!(stop);
     loop {
         tokio::select! {
@@ -87,7 +73,7 @@ enum Connection {
 
 struct Sender {
     address: String,
-    transport: Transport,
+    is_udp: bool,
     /// None during a flush.
     lines: Option<Lines>,
     metrics: Arc<Metrics>,
@@ -99,10 +85,10 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(address: String, transport: Transport, lines: Lines, metrics: Arc<Metrics>) -> Self {
+    fn new(address: String, is_udp: bool, lines: Lines, metrics: Arc<Metrics>) -> Self {
         Self {
             address,
-            transport,
+            is_udp,
             lines: Some(lines),
             metrics,
             connection: None,
@@ -142,7 +128,7 @@ impl Sender {
                 self.metrics.statsd_dropped().add(packet.lines);
                 self.complain(&error);
                 // With UDP the next datagram can still arrive.
-                if self.transport == Transport::Tcp {
+                if !self.is_udp {
                     self.connection = None;
                 }
             }
@@ -177,20 +163,17 @@ impl Sender {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return false;
         }
-        match timeout(CONNECT_TIMEOUT, dial(&self.address, self.transport)).await {
-            Ok(Ok(connection)) => {
+        let dialled = timeout(CONNECT_TIMEOUT, dial(&self.address, self.is_udp)).await;
+        match dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(connection) => {
                 self.connection = Some(connection);
                 (self.retry_at, self.failures) = (None, 0);
-                if self.transport == Transport::Tcp && self.complaint.ended().is_some() {
+                if !self.is_udp && self.complaint.ended().is_some() {
                     tracing::info!(address = self.address, "connected to the statsd server");
                 }
                 true
             }
-            failed => {
-                let error = failed.map_or_else(
-                    |_| io::ErrorKind::TimedOut.into(),
-                    |dialled| dialled.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
-                );
+            Err(error) => {
                 self.complain(&error);
                 self.retry_at = Some(Instant::now() + doubled(RETRY.0, self.failures, RETRY.1));
                 self.failures = self.failures.saturating_add(1);
@@ -213,26 +196,20 @@ impl Sender {
     }
 }
 
-async fn dial(address: &str, transport: Transport) -> io::Result<Connection> {
-    match transport {
-        Transport::Tcp => Ok(Connection::Tcp(TcpStream::connect(address).await?)),
-        Transport::Udp => {
-            let mut last = io::Error::from(io::ErrorKind::NotFound);
-            for server in tokio::net::lookup_host(address).await? {
-                let any: std::net::IpAddr = if server.is_ipv4() {
-                    std::net::Ipv4Addr::UNSPECIFIED.into()
-                } else {
-                    std::net::Ipv6Addr::UNSPECIFIED.into()
-                };
-                let socket = UdpSocket::bind((any, 0)).await?;
-                match socket.connect(server).await {
-                    Ok(()) => return Ok(Connection::Udp(socket)),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
+async fn dial(address: &str, is_udp: bool) -> io::Result<Connection> {
+    if !is_udp {
+        return Ok(Connection::Tcp(TcpStream::connect(address).await?));
+    }
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for server in lookup_host(address).await? {
+        let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).await?;
+        match socket.connect(server).await {
+            Ok(()) => return Ok(Connection::Udp(socket)),
+            Err(error) => last = error,
         }
     }
+    Err(last)
 }
 
 /// Whether the server has closed its side: lines written after that would be lost. Bytes from the server are ignored.

@@ -27,6 +27,7 @@ use self::budget::Budget;
 pub use self::filter::{Filter, VERDICTS};
 pub use self::record::{Record, header};
 pub use self::values::{Named, TapValues};
+use super::metrics::registry::{Number, Registry};
 
 /// The most taps that can be open at the same time.
 pub const TAPS_MAX: usize = 4;
@@ -61,8 +62,10 @@ pub struct Taps {
     shows_values: bool,
     hidden: TapValues,
     shown: TapValues,
-    recorded: AtomicU64,
-    lost: AtomicU64,
+    /// Requests that were recorded, once for each tap.
+    recorded: Number,
+    /// Requests that matched a tap and were lost.
+    lost: Number,
 }
 
 /// There are already [`TAPS_MAX`] taps.
@@ -93,8 +96,7 @@ pub struct Listener {
 }
 
 impl Taps {
-    #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub(super) fn new(options: Options, registry: &Registry) -> Self {
         Self {
             has_any: AtomicBool::new(false),
             open: ArcSwap::default(),
@@ -103,8 +105,8 @@ impl Taps {
             shows_values: options.shows_values,
             hidden: TapValues::new(false),
             shown: TapValues::new(true),
-            recorded: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
+            recorded: registry.number("weir_tap_records_total", &[]),
+            lost: registry.number("weir_tap_lost_records_total", &[]),
         }
     }
 
@@ -153,18 +155,6 @@ impl Taps {
     pub fn open(&self) -> u64 {
         self.open.load().len() as u64
     }
-
-    /// Requests that were recorded, once for each tap.
-    #[must_use]
-    pub fn recorded(&self) -> u64 {
-        self.recorded.load(Relaxed)
-    }
-
-    /// Requests that matched a tap and were lost.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Relaxed)
-    }
 }
 
 impl observer::Tap for Taps {
@@ -177,7 +167,7 @@ impl observer::Tap for Taps {
             let is_taken =
                 bytes <= RECORD_BYTES_MAX && self.budget.take(bytes, Instant::now()) && tap.put(request, bytes);
             let count = if is_taken { &self.recorded } else { &self.lost };
-            count.fetch_add(1, Relaxed);
+            count.add(1);
             if !is_taken {
                 tap.lost.fetch_add(1, Relaxed);
             }
@@ -343,7 +333,7 @@ mod tests {
     }
 
     fn taps(options: Options) -> Arc<Taps> {
-        Arc::new(Taps::new(options))
+        Arc::new(Taps::new(options, &Registry::default()))
     }
 
     fn lines(listener: &Listener) -> Vec<serde_json::Value> {
@@ -374,7 +364,7 @@ mod tests {
         let request = Asked::of("ann");
         taps.answered(&request);
         assert_eq!(*request.asked.borrow(), ["domain", "result"]);
-        assert_eq!((taps.recorded(), taps.lost()), (0, 0));
+        assert_eq!((taps.recorded.get(), taps.lost.get()), (0, 0));
     }
 
     #[test]
@@ -385,7 +375,7 @@ mod tests {
             taps.answered(&Asked::of("ann"));
         }
         assert_eq!(listener.tap.queue.lock().records.len(), RECORDS_WAITING_MAX);
-        assert_eq!((taps.recorded(), taps.lost()), (RECORDS_WAITING_MAX as u64, 3));
+        assert_eq!((taps.recorded.get(), taps.lost.get()), (RECORDS_WAITING_MAX as u64, 3));
         assert!(lines(&listener).iter().all(|line| line.get("lost").is_none()));
         taps.answered(&Asked::of("ann"));
         taps.answered(&Asked::of(&"x".repeat(RECORD_BYTES_MAX)));
@@ -415,8 +405,8 @@ mod tests {
             taps.answered(&Asked::of("ann"));
         }
         // Ten, and one for each tenth of a second of this test.
-        assert!((10..100).contains(&taps.recorded()), "{}", taps.recorded());
-        assert_eq!(listeners.iter().map(|listener| lines(listener).len() as u64).sum::<u64>(), taps.recorded());
+        assert!((10..100).contains(&taps.recorded.get()), "{}", taps.recorded.get());
+        assert_eq!(listeners.iter().map(|listener| lines(listener).len() as u64).sum::<u64>(), taps.recorded.get());
     }
 
     #[test]

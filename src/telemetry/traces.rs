@@ -22,26 +22,18 @@ use tonic::codegen::http::HeaderMap;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{self, Charged, DecisionResult, HoldHits, HoldResult, StoreCall, TraceIds};
 use weir_engine::{Entry, OnError, RowContent, Rule};
+use weir_settings::PropagatorFormats;
 
 use self::context::{Caller, tracestate};
-pub use self::queue::{Batches, Dropped, Exporting, Spans};
+pub use self::queue::{Batches, Exporting, Spans};
 pub use self::sampler::Sampler;
 use self::span::DecisionRecord;
 use crate::metrics::Protocol;
 
-/// The headers that the caller's context is read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Propagators {
-    /// `traceparent` and `tracestate` of W3C Trace Context. They have priority over `b3`.
-    pub w3c: bool,
-    /// `b3`, and `x-b3-*`.
-    pub b3: bool,
-}
-
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The headers that the caller's context is read from.
-    pub propagators: Propagators,
+    pub propagators: PropagatorFormats,
     /// Which decisions are sampled.
     pub sampler: Sampler,
     pub descriptor_values: bool,

@@ -23,12 +23,13 @@ use weir_rls::convert::{self, Bounds, Extras};
 use weir_rls::lenient;
 use weir_rls::proto::rate_limit_descriptor::Entry;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir_settings::PropagatorFormats;
 use weir_store::memory::Memory;
 use weir_store::redis::{Endpoint, Redis, pipeline};
 use weir_store::{Store, SystemClock};
 use weir_telemetry::limited::LIMITS_MAX;
 use weir_telemetry::metrics::{self, Metrics, Protocol};
-use weir_telemetry::traces::{self, Batches, Propagators, Sampler, Spans, Tracer};
+use weir_telemetry::traces::{self, Batches, Sampler, Spans, Tracer};
 
 use crate::support::redis::RedisServer;
 
@@ -150,11 +151,11 @@ fn tracer() -> Arc<Tracer> {
     let second = Duration::from_secs(1);
     let batches = Batches { queue: 8, batch_max: 8, delay: second, export_timeout: second };
     let options = traces::Options {
-        propagators: Propagators { w3c: true, b3: true },
+        propagators: PropagatorFormats { w3c: true, b3: true },
         sampler: Sampler::ratio(Fraction::percent(50), true),
         descriptor_values: false,
     };
-    Arc::new(Tracer::new(options, Spans::new(batches, Nowhere).0))
+    Arc::new(Tracer::new(options, Spans::new(batches, Nowhere, &Metrics::new(metrics::Options::default())).0))
 }
 
 #[test]

@@ -5,9 +5,10 @@
 use sha2::{Digest as _, Sha256};
 use weir_engine::observer::Crossed;
 use weir_engine::{Hits, Micros, Rule};
+use weir_settings::ShownValues;
 use weir_text::{hex, instant_text};
 
-use crate::limited::Values;
+use crate::limited::ShownDescriptor;
 
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;
@@ -43,9 +44,9 @@ pub struct Alert {
 
 impl Alert {
     /// The alert of a crossing. `values` determines how values of the descriptor are printed.
-    pub(super) fn new(id: &[u8; 32], rule: &Rule, crossed: &Crossed<'_>, values: Values) -> Self {
+    pub(super) fn new(id: &[u8; 32], rule: &Rule, crossed: &Crossed<'_>, values: ShownValues) -> Self {
         let limit = crossed.charge.limit;
-        let descriptor = values.descriptor(crossed.charge.key);
+        let descriptor = ShownDescriptor::of(crossed.charge.key, values);
         Self {
             id: hex(id),
             domain: rule.domain.clone(),

@@ -3,55 +3,38 @@
 use sha2::{Digest as _, Sha256};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::key::{self, ParsedValue};
+use weir_settings::ShownValues;
 use weir_text::hex;
 
-/// Bytes of SHA-256 in the hash of a value.
+/// Bytes of SHA-256 in the hash of a value: 16 hex digits.
 const HASH_BYTES: usize = 8;
-
-weir_engine::named! {
-    #[derive(Default)]
-    pub enum Values {
-        #[default]
-        Shown = "shown",
-        /// The first 16 hex digits of their SHA-256.
-        Hashed = "hashed",
-        Hidden = "hidden",
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
-    /// Keys and values. [`Values`] determines how a value is printed. A wildcard or name of a shared state is always
+    /// Keys and values. [`ShownValues`] determines how a value is printed. A wildcard or name of a shared state is always
     /// plain.
     pub entries: Vec<(String, String)>,
     /// Whether the end is missing, because the descriptor is too long.
     pub is_cut: bool,
 }
 
-impl Values {
-    /// The descriptor of a key. Without entries if the text is not a key.
-    pub fn descriptor(self, key: &str) -> ShownDescriptor {
-        let Some(read) = key::parse(key) else {
-            return ShownDescriptor { entries: Vec::new(), is_cut: true };
-        };
-        let entries = read.entries.into_iter().map(|(key, value)| match value {
-            ParsedValue::Text(text) => (key, self.value(text)),
-            // A name comes from the policy, not from a caller.
-            ParsedValue::Name(name) => (key, name),
-        });
-        ShownDescriptor { entries: entries.collect(), is_cut: read.is_hashed }
-    }
-
-    fn value(self, value: String) -> String {
-        match self {
-            Self::Shown => value,
-            Self::Hashed => hex(&Sha256::digest(value.as_bytes())[..HASH_BYTES]),
-            Self::Hidden => "*".to_owned(),
-        }
-    }
-}
-
 impl ShownDescriptor {
+    /// The descriptor of a key. Without entries if the text is not a key.
+    pub fn of(key: &str, values: ShownValues) -> Self {
+        let Some(read) = key::parse(key) else {
+            return Self { entries: Vec::new(), is_cut: true };
+        };
+        let entries = read.entries.into_iter().map(|(key, value)| match (value, values) {
+            // A name comes from the policy, not from a caller.
+            (ParsedValue::Name(text), _) | (ParsedValue::Text(text), ShownValues::Shown) => (key, text),
+            (ParsedValue::Text(text), ShownValues::Hashed) => {
+                (key, hex(&Sha256::digest(text.as_bytes())[..HASH_BYTES]))
+            }
+            (ParsedValue::Text(_), ShownValues::Hidden) => (key, "*".to_owned()),
+        });
+        Self { entries: entries.collect(), is_cut: read.is_hashed }
+    }
+
     /// As `k=v,k=v`. A comma in a value is `\,` and a backslash `\\`.
     pub fn text(&self) -> String {
         let mut text = spell_pairs(&self.entries);
@@ -78,24 +61,24 @@ mod tests {
     #[test]
     fn values_are_shown_hashed_or_hidden() {
         let key = key_of(&[("user", "ann"), ("path", "/a,b\\c")]);
-        let text = |values: Values| values.descriptor(&key).text();
-        assert_eq!(text(Values::Shown), "user=ann,path=/a\\,b\\\\c");
+        let text = |values: ShownValues| ShownDescriptor::of(&key, values).text();
+        assert_eq!(text(ShownValues::Shown), "user=ann,path=/a\\,b\\\\c");
         // printf ann | sha256sum
-        assert!(text(Values::Hashed).starts_with("user=49915e0d7d4b402e,path="), "{}", text(Values::Hashed));
-        assert_eq!(text(Values::Hidden), "user=*,path=*");
+        assert!(text(ShownValues::Hashed).starts_with("user=49915e0d7d4b402e,path="), "{}", text(ShownValues::Hashed));
+        assert_eq!(text(ShownValues::Hidden), "user=*,path=*");
     }
 
     #[test]
     fn what_is_shown_is_what_the_admin_listener_reads() {
         let entries = [("user", "ann,bob=\\x"), ("path", "")];
-        let text = Values::Shown.descriptor(&key_of(&entries)).text();
+        let text = ShownDescriptor::of(&key_of(&entries), ShownValues::Shown).text();
         let read = weir_engine::descriptor::parse_entries(&text).unwrap();
         assert_eq!(read, entries.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 
     #[test]
     fn a_descriptor_that_was_cut_says_so() {
-        let shown = Values::Shown.descriptor(&key_of(&[("user", &"x".repeat(400))]));
+        let shown = ShownDescriptor::of(&key_of(&[("user", &"x".repeat(400))]), ShownValues::Shown);
         assert!(shown.is_cut && shown.text().starts_with("user=xxx") && shown.text().ends_with('\u{2026}'));
     }
 }

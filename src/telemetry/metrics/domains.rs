@@ -10,7 +10,9 @@ use weir_engine::PolicySet;
 use weir_engine::observer::{DecisionResult, HoldHits, HoldResult};
 
 use super::families::{Single, Source, Value, Visitor};
+use super::latency::Latencies;
 use super::listed::{Listed, ListedFamily};
+use super::registry::Number;
 use super::table::{HOLD_HITS, HOLDS, REQUESTS_TOTAL, UNMATCHED};
 
 /// The label `domain` of unknown domains, and of requests that cannot be read.
@@ -120,20 +122,16 @@ impl Domains {
     }
 }
 
-/// The counts of requests without a known domain.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unknown {
-    pub(super) invalid: u64,
-    pub(super) no_policies: u64,
-    pub(super) unknown_domain: u64,
-    pub(super) descriptors: u64,
-}
-
 /// Shows the series of one domain.
 type Show = fn(&str, &DomainCounts, &mut dyn Visitor);
 
-/// The metrics of all domains.
-pub(super) fn metrics_of_domains(domains: &Domains, unknown: Unknown) -> [Box<dyn Source>; 6] {
+/// The metrics of all domains. `latencies` have the results without a known domain, and `descriptors` are those of unknown
+/// domains.
+pub(super) fn metrics_of_domains(
+    domains: &Domains,
+    latencies: Arc<Latencies>,
+    descriptors: Number,
+) -> [Box<dyn Source>; 6] {
     let listed = |name, show: Show| -> Box<dyn Source> {
         let show = move |domain: &Arc<str>, counts: &Arc<DomainCounts>, to: &mut dyn Visitor| show(domain, counts, to);
         Box::new(ListedFamily::new(name, domains.named.clone(), show))
@@ -143,11 +141,10 @@ pub(super) fn metrics_of_domains(domains: &Domains, unknown: Unknown) -> [Box<dy
             to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
         }
     });
-    let Unknown { invalid, no_policies, unknown_domain, descriptors } = unknown;
     let of_unknown = Single(Some(move |to: &mut dyn Visitor| {
-        let results = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
-        for (result, count) in results {
-            to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
+        for result in [DecisionResult::Invalid, DecisionResult::NoPolicies, DecisionResult::UnknownDomain] {
+            let count = latencies.failures(result);
+            to.series(&[("domain", UNKNOWN), ("result", result.name())], Value::Count(count));
         }
     }));
     // A policy may have the name that represents unknown domains. Each series is shown once.
@@ -161,7 +158,7 @@ pub(super) fn metrics_of_domains(domains: &Domains, unknown: Unknown) -> [Box<dy
         let entries = named.entries();
         let of_policy = entries.iter().find(|(domain, _)| **domain == *UNKNOWN);
         let of_policy = of_policy.map_or(0, |(_, counts)| counts.sum(|lane| &lane.unmatched));
-        to.series(&[("domain", UNKNOWN)], Value::Count(descriptors + of_policy));
+        to.series(&[("domain", UNKNOWN)], Value::Count(descriptors.get() + of_policy));
     }));
     // Of the domains that have or had holds.
     let holds = listed(HOLDS, |domain, counts, to| {

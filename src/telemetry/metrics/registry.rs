@@ -68,7 +68,7 @@ impl Registry {
     }
 
     /// Adds a series whose number is stored here.
-    pub(super) fn number(&self, name: &str, labels: &[&str]) -> Number {
+    pub(crate) fn number(&self, name: &str, labels: &[&str]) -> Number {
         let number = Number::default();
         let stored = number.clone();
         self.add(name, labels, Read::Number(Box::new(move || stored.get())));

@@ -6,33 +6,16 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use regex::Regex;
+use regex::{Captures, Regex};
+use weir_settings::Mogrifier;
 
+use crate::mapper::expand;
 use crate::metrics::families::FamilyKind;
 use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
 use crate::statistics::StatisticsCursor;
 
 /// How many bytes of packets are made in one go.
 const STEP_BYTES: usize = 256 * 1_024;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// `name:1|c`, with tags in the name as `.__key=value`.
-    Statsd,
-    /// `name:1|c|#key:value`.
-    DogStatsd,
-}
-
-/// Replaces the name of a statistic with another name and tags, for DogStatsD.
-#[derive(Debug)]
-pub struct Mogrifier {
-    /// Matches names, and captures parts of them.
-    pub pattern: Regex,
-    /// The new name. `$1` is a captured part, `$0` the whole.
-    pub name: String,
-    /// Tags and their values, which can also contain `$1` and `$0`.
-    pub tags: Vec<(String, String)>,
-}
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Packet {
@@ -42,9 +25,11 @@ pub(super) struct Packet {
 
 /// Makes lines. Stores the counters of the last lines.
 pub(super) struct Lines {
-    format: Format,
+    /// Whether lines are `name:1|c|#key:value`. Else `name:1|c`, with tags in the name as `.__key=value`.
+    is_dogstatsd: bool,
     tags: Vec<(String, String)>,
-    mogrifiers: Vec<Mogrifier>,
+    /// Replace names, for DogStatsD; the first match counts.
+    mogrifiers: Vec<(Regex, Mogrifier)>,
     packet_bytes: usize,
     /// The counters of which lines were made.
     made: HashMap<Box<str>, Made>,
@@ -71,20 +56,23 @@ pub(super) struct Flush {
 impl Lines {
     /// Makes packets of at most `packet_bytes` each, unless a line is longer.
     pub(super) fn new(
-        format: Format,
+        is_dogstatsd: bool,
         mut tags: Vec<(String, String)>,
-        mogrifiers: Vec<Mogrifier>,
+        mogrifiers: &[Mogrifier],
         packet_bytes: usize,
     ) -> Self {
         tags.sort_unstable();
-        if format == Format::Statsd {
+        // The settings have checked the patterns.
+        let compiled = mogrifiers.iter().filter_map(|rule| Some((Regex::new(&rule.pattern).ok()?, rule.clone())));
+        let mogrifiers = compiled.collect();
+        if !is_dogstatsd {
             // These characters would end the name, or look like a part of it.
             for (_, value) in &mut tags {
                 *value = value.replace(['.', ':', '|'], "_");
             }
         }
         let (made, times) = (HashMap::new(), TimesSeen::default());
-        Self { format, tags, mogrifiers, packet_bytes, made, times, flushes: 0 }
+        Self { is_dogstatsd, tags, mogrifiers, packet_bytes, made, times, flushes: 0 }
     }
 
     /// Begins a flush.
@@ -111,8 +99,38 @@ impl Lines {
         }
     }
 
+    fn line(&self, name: &str, value: &str) -> String {
+        let mut line = String::with_capacity(name.len() + value.len() + 16);
+        if !self.is_dogstatsd {
+            line.push_str(name);
+            for (key, tag) in &self.tags {
+                // Writing to a string cannot fail.
+                let _ = write!(line, ".__{key}={tag}");
+            }
+            let _ = writeln!(line, ":{value}");
+            return line;
+        }
+        let found = self.mogrifiers.iter().find_map(|(pattern, rule)| Some((rule, pattern.captures(name)?)));
+        let filled = |template: &str, captures: &Captures<'_>| {
+            expand(template, |c| c.is_ascii_digit(), |number| captures.get(number).map(|part| part.as_str()))
+        };
+        match &found {
+            Some((rule, captures)) => line.push_str(&filled(&rule.name, captures)),
+            None => line.push_str(name),
+        }
+        let _ = write!(line, ":{value}");
+        let own = found.iter().flat_map(|(rule, captures)| {
+            rule.tags.iter().map(|(key, template)| (key.clone(), filled(template, captures)))
+        });
+        for (i, (key, tag)) in self.tags.iter().cloned().chain(own).enumerate() {
+            let _ = write!(line, "{}{key}:{}", if i == 0 { "|#" } else { "," }, tag.replace(['|', ','], "_"));
+        }
+        line.push('\n');
+        line
+    }
+
     fn add(&self, packets: &mut VecDeque<Packet>, name: &str, value: &str) {
-        let line = line(self.format, &self.tags, &self.mogrifiers, name, value);
+        let line = self.line(name, value);
         match packets.back_mut().filter(|packet| packet.text.len() + line.len() <= self.packet_bytes) {
             Some(packet) => {
                 packet.text.push_str(&line);
@@ -177,54 +195,6 @@ fn sample_rate(sent: usize, came: u64) -> String {
     if sent as u64 == came { String::new() } else { format!("|@{:.6}", sent as f64 / came as f64) }
 }
 
-fn line(format: Format, tags: &[(String, String)], mogrifiers: &[Mogrifier], name: &str, value: &str) -> String {
-    let mut line = String::with_capacity(name.len() + value.len() + 16);
-    match format {
-        Format::Statsd => {
-            line.push_str(name);
-            for (key, tag) in tags {
-                // Writing to a string cannot fail.
-                let _ = write!(line, ".__{key}={tag}");
-            }
-            let _ = write!(line, ":{value}");
-        }
-        Format::DogStatsd => {
-            let found = mogrifiers.iter().find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
-            match &found {
-                Some((mogrifier, captures)) => line.push_str(&fill(&mogrifier.name, captures)),
-                None => line.push_str(name),
-            }
-            let _ = write!(line, ":{value}");
-            let own = found.iter().flat_map(|(mogrifier, captures)| {
-                mogrifier.tags.iter().map(|(key, template)| (key.clone(), fill(template, captures)))
-            });
-            for (i, (key, tag)) in tags.iter().cloned().chain(own).enumerate() {
-                let _ = write!(line, "{}{key}:{}", if i == 0 { "|#" } else { "," }, tag.replace(['|', ','], "_"));
-            }
-        }
-    }
-    line.push('\n');
-    line
-}
-
-/// Replaces `$0`, `$1` and so on with the parts of a match. A missing part is empty.
-fn fill(template: &str, captures: &regex::Captures<'_>) -> String {
-    let mut text = String::new();
-    let mut rest = template;
-    while let Some(at) = rest.find('$') {
-        text.push_str(&rest[..at]);
-        let after = &rest[at + 1..];
-        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
-        match after[..digits].parse::<usize>() {
-            Ok(number) => text.push_str(captures.get(number).map_or("", |part| part.as_str())),
-            Err(_) => text.push('$'),
-        }
-        rest = &after[digits..];
-    }
-    text.push_str(rest);
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -261,7 +231,7 @@ mod tests {
     }
 
     fn plain() -> Lines {
-        Lines::new(Format::Statsd, Vec::new(), Vec::new(), 1_000)
+        Lines::new(false, Vec::new(), &[], 1_000)
     }
 
     #[test]
@@ -352,27 +322,27 @@ mod tests {
     #[test]
     fn tags_stand_in_the_name_or_behind_the_value() {
         let tags = || vec![("zone".to_owned(), "a.b:c".to_owned()), ("build".to_owned(), "7".to_owned())];
-        let plain = Lines::new(Format::Statsd, tags(), Vec::new(), 1_000);
-        let line_of = |lines: &Lines, name: &str| line(lines.format, &lines.tags, &lines.mogrifiers, name, "1|c");
+        let plain = Lines::new(false, tags(), &[], 1_000);
+        let line_of = |lines: &Lines, name: &str| lines.line(name, "1|c");
         assert_eq!(line_of(&plain, "a.b"), "a.b.__build=7.__zone=a_b_c:1|c\n");
         let mogrifier = Mogrifier {
-            pattern: Regex::new(r"^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.(\w+)$").unwrap(),
+            pattern: r"^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.(\w+)$".to_owned(),
             name: "ratelimit.$3".to_owned(),
-            tags: vec![("domain".to_owned(), "$1".to_owned()), ("key".to_owned(), "k-$2$9".to_owned())],
+            tags: [("domain".to_owned(), "$1".to_owned()), ("key".to_owned(), "k-$2$9".to_owned())].into(),
         };
-        let dog = Lines::new(Format::DogStatsd, tags(), vec![mogrifier], 1_000);
+        let dog = Lines::new(true, tags(), &[mogrifier], 1_000);
         assert_eq!(
             line_of(&dog, "ratelimit.service.rate_limit.shop.user_a.over_limit"),
             "ratelimit.over_limit:1|c|#build:7,zone:a.b:c,domain:shop,key:k-user_a\n"
         );
         assert_eq!(line_of(&dog, "a.b"), "a.b:1|c|#build:7,zone:a.b:c\n");
-        let bare = Lines::new(Format::DogStatsd, Vec::new(), Vec::new(), 1_000);
+        let bare = Lines::new(true, Vec::new(), &[], 1_000);
         assert_eq!(line_of(&bare, "a.b"), "a.b:1|c\n");
     }
 
     #[test]
     fn a_packet_holds_whole_lines_and_no_more_than_it_may() {
-        let (lines, mut packets) = (Lines::new(Format::Statsd, Vec::new(), Vec::new(), 20), VecDeque::new());
+        let (lines, mut packets) = (Lines::new(false, Vec::new(), &[], 20), VecDeque::new());
         for name in ["aaaa", "bbbb", "cccc", "dddddddddddddddddddd"] {
             lines.add(&mut packets, name, "1|g");
         }

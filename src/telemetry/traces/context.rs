@@ -5,8 +5,7 @@
 use opentelemetry::trace::TraceState;
 use tonic::codegen::http::HeaderMap;
 use weir_engine::observer::TraceIds;
-
-use super::Propagators;
+use weir_settings::PropagatorFormats;
 
 /// The longest `tracestate` that is kept. A longer one is dropped, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;
@@ -22,8 +21,9 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn of(headers: &HeaderMap, propagators: Propagators) -> Self {
+    pub(super) fn of(headers: &HeaderMap, propagators: PropagatorFormats) -> Self {
         let found = Found::among(headers);
+        // W3C has priority.
         if propagators.w3c
             && let Some(caller) = found.traceparent.and_then(w3c)
         {
@@ -167,7 +167,7 @@ pub(super) fn tracestate(headers: &HeaderMap) -> TraceState {
 mod tests {
     use super::*;
 
-    const BOTH: Propagators = Propagators { w3c: true, b3: true };
+    const BOTH: PropagatorFormats = PropagatorFormats { w3c: true, b3: true };
     const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
     const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
     const IDS: Option<TraceIds> = Some(TraceIds { trace: TRACE, span: SPAN });
@@ -245,9 +245,9 @@ mod tests {
             ("b3", "a3ce929d0e0e4736-00f067aa0ba902b7-0"),
         ]);
         assert_eq!(Caller::of(&pairs, BOTH).ids, IDS);
-        let short = Caller::of(&pairs, Propagators { w3c: false, b3: true });
+        let short = Caller::of(&pairs, PropagatorFormats { w3c: false, b3: true });
         assert_eq!((short.ids.unwrap().trace, short.sampled), (0xa3ce_929d_0e0e_4736, Some(false)));
-        assert_eq!(Caller::of(&pairs, Propagators { w3c: false, b3: false }), Caller::default());
+        assert_eq!(Caller::of(&pairs, PropagatorFormats { w3c: false, b3: false }), Caller::default());
     }
 
     #[test]

@@ -6,30 +6,31 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
-use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::complaint::Complaint;
+use crate::metrics::{Metrics, Number};
 
 /// The timeout for sending the rest of the queue during shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The shortest time between two log lines about a collector that accepts nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum Dropped {
-    QueueFull,
-    /// The collector did not accept their batch.
-    ExportFailed,
-    /// weir ended before they were sent.
-    Shutdown,
+weir_engine::named! {
+    /// Why spans were dropped.
+    pub enum Dropped {
+        QueueFull = "queue_full",
+        /// The collector did not accept their batch.
+        ExportFailed = "export_failed",
+        /// weir ended before they were sent.
+        Shutdown = "shutdown",
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +51,9 @@ pub struct Spans {
     batch_max: usize,
     /// Notified when a whole batch waits.
     full_batch: Notify,
-    exported: AtomicU64,
-    dropped: [AtomicU64; Dropped::VARIANTS.len()],
+    /// Spans that the collector has accepted.
+    exported: Number,
+    dropped: [Number; Dropped::NAMES.len()],
 }
 
 /// The task at the other end of the queue.
@@ -65,16 +67,17 @@ pub struct Exporting<E> {
 }
 
 impl Spans {
-    /// Both ends of an empty queue.
-    pub fn new<E: SpanExporter>(batches: Batches, exporter: E) -> (Arc<Self>, Exporting<E>) {
+    /// Both ends of an empty queue. Adds their numbers to the metrics.
+    /// Panics when the metrics have them already.
+    pub fn new<E: SpanExporter>(batches: Batches, exporter: E, metrics: &Metrics) -> (Arc<Self>, Exporting<E>) {
         let (sender, receiver) = sync_channel(batches.queue);
         let spans = Arc::new(Self {
             sender,
             waiting: AtomicUsize::new(0),
             batch_max: batches.batch_max,
             full_batch: Notify::new(),
-            exported: AtomicU64::new(0),
-            dropped: Default::default(),
+            exported: metrics.number("weir_traces_spans_exported_total", &[]),
+            dropped: metrics.each("weir_traces_spans_dropped_total", Dropped::NAMES),
         });
         let exporting =
             Exporting { spans: spans.clone(), receiver, batches, exporter, complaint: Complaint::new(COMPLAIN_EVERY) };
@@ -94,17 +97,8 @@ impl Spans {
         }
     }
 
-    /// How many spans the collector has accepted.
-    pub fn exported(&self) -> u64 {
-        self.exported.load(Relaxed)
-    }
-
-    pub fn dropped(&self, why: Dropped) -> u64 {
-        self.dropped[why as usize].load(Relaxed)
-    }
-
     fn drop_some(&self, why: Dropped, count: usize) {
-        self.dropped[why as usize].fetch_add(count as u64, Relaxed);
+        self.dropped[why as usize].add(count as u64);
     }
 }
 
@@ -160,7 +154,7 @@ impl<E: SpanExporter> Exporting<E> {
         }
         let left = self.receiver.try_iter().count();
         self.spans.drop_some(Dropped::Shutdown, left);
-        let dropped = self.spans.dropped(Dropped::Shutdown);
+        let dropped = self.spans.dropped[Dropped::Shutdown as usize].get();
         if dropped > 0 {
             tracing::warn!(dropped, "spans dropped: the collector did not accept them before the shutdown ended");
         }
@@ -174,7 +168,7 @@ impl<E: SpanExporter> Exporting<E> {
     }
 
     fn took(&mut self, count: usize) {
-        self.spans.exported.fetch_add(count as u64, Relaxed);
+        self.spans.exported.add(count as u64);
         if let Some(dropped) = self.complaint.ended() {
             tracing::info!(dropped, "the collector accepts spans again");
         }
@@ -200,6 +194,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::metrics::Options;
 
     const BATCHES: Batches =
         Batches { queue: 8, batch_max: 4, delay: Duration::from_millis(5), export_timeout: Duration::from_millis(20) };
@@ -243,6 +238,10 @@ mod tests {
         })
     }
 
+    fn queue(batches: Batches, collector: Collector) -> (Arc<Spans>, Exporting<Collector>) {
+        Spans::new(batches, collector, &Metrics::new(Options::default()))
+    }
+
     fn put(spans: &Spans, count: usize) {
         (0..count).for_each(|_| spans.push(span()));
     }
@@ -256,14 +255,13 @@ mod tests {
     }
 
     fn counts(spans: &Spans) -> (u64, [u64; 3]) {
-        let dropped = [Dropped::QueueFull, Dropped::ExportFailed, Dropped::Shutdown];
-        (spans.exported(), dropped.map(|why| spans.dropped(why)))
+        (spans.exported.get(), spans.dropped.each_ref().map(Number::get))
     }
 
     #[tokio::test]
     async fn what_finds_no_room_is_dropped_and_counted() {
         let collector = Collector::default();
-        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
+        let (spans, exporting) = queue(BATCHES, collector.clone());
         put(&spans, 11);
         assert_eq!(counts(&spans), (0, [3, 0, 0]));
         exporting.run(std::future::ready(())).await.unwrap();
@@ -274,7 +272,7 @@ mod tests {
     #[test]
     fn a_span_that_is_taken_at_once_does_not_underflow_the_count() {
         const SPANS: usize = 300_000;
-        let (spans, mut exporting) = Spans::new(BATCHES, Collector::default());
+        let (spans, mut exporting) = queue(BATCHES, Collector::default());
         let pushing = std::thread::spawn({
             let spans = spans.clone();
             move || put(&spans, SPANS)
@@ -294,11 +292,11 @@ mod tests {
     #[tokio::test]
     async fn a_full_batch_goes_at_once() {
         let collector = Collector::default();
-        let (spans, exporting) = Spans::new(Batches { delay: NEVER, ..BATCHES }, collector.clone());
+        let (spans, exporting) = queue(Batches { delay: NEVER, ..BATCHES }, collector.clone());
         let running = tokio::spawn(exporting.run(std::future::pending()));
         tokio::task::yield_now().await;
         put(&spans, 5);
-        until("the full batch", || spans.exported() == 4).await;
+        until("the full batch", || spans.exported.get() == 4).await;
         assert_eq!(*collector.batches.lock(), [4], "the fifth waits for more");
         running.abort();
     }
@@ -307,7 +305,7 @@ mod tests {
     async fn the_end_does_not_wait_for_a_collector_that_is_silent() {
         let collector = Collector::default();
         collector.is_silent.store(true, Relaxed);
-        let (spans, exporting) = Spans::new(Batches { export_timeout: NEVER, ..BATCHES }, collector);
+        let (spans, exporting) = queue(Batches { export_timeout: NEVER, ..BATCHES }, collector);
         put(&spans, 7);
         timeout(PATIENCE, exporting.run(std::future::ready(()))).await.expect("it ends").unwrap();
         assert_eq!(counts(&spans), (0, [0, 0, 7]));
@@ -317,7 +315,7 @@ mod tests {
     async fn the_end_cuts_a_batch_short_that_is_on_its_way() {
         let collector = Collector::default();
         collector.is_silent.store(true, Relaxed);
-        let (spans, exporting) = Spans::new(Batches { export_timeout: NEVER, ..BATCHES }, collector);
+        let (spans, exporting) = queue(Batches { export_timeout: NEVER, ..BATCHES }, collector);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(exporting.run(async { drop(stopped.await) }));
         put(&spans, 4);
