@@ -14,6 +14,7 @@ use weir_store::redis::breaker::Circuit;
 use weir_store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
 use weir_store::redis::pipeline::Load;
 use weir_store::redis::{DialError, KINDS, RedisObserver};
+use weir_telemetry::complaint::Complaint;
 use weir_telemetry::metrics::{Metrics, Numbers};
 use weir_tls::files::FileError;
 
@@ -29,7 +30,7 @@ pub(super) struct RedisHealth {
     dial_errors: Numbers,
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
-    troubles: Mutex<BTreeMap<&'static str, KindOfTrouble>>,
+    complaints: Mutex<Complaints>,
     outages_ended: Arc<AtomicU64>,
     batches: Mutex<Vec<Arc<Batches>>>,
     loads: Mutex<Vec<(Pool, Load)>>,
@@ -77,13 +78,11 @@ impl Troubled {
     }
 }
 
-/// One kind of problem in one outage: a line has the number since the last line, and each outage logs its own first
-/// line.
-struct KindOfTrouble {
+/// The problems of one outage. Each outage logs its own first lines.
+#[derive(Default)]
+struct Complaints {
     outages_ended: u64,
-    logged: Instant,
-    happened: Instant,
-    since_line: u64,
+    by_kind: BTreeMap<&'static str, Complaint>,
 }
 
 /// The batches of one runtime. On its own cache line, because every batch writes it.
@@ -102,7 +101,7 @@ impl RedisHealth {
             opened: metrics.numbers("weir_redis_circuit_opened_total"),
             dial_errors: metrics.numbers("weir_redis_dial_errors_total"),
             circuits: Mutex::default(),
-            troubles: Mutex::default(),
+            complaints: Mutex::default(),
             outages_ended: metrics.outages_ended(),
             batches: Mutex::default(),
             loads: Mutex::default(),
@@ -178,25 +177,14 @@ impl RedisHealth {
         }
     }
 
-    /// Counts this kind of problem. If a line is due, returns how often it occurred since the last line.
-    fn complain(&self, kind: &'static str, now: Instant) -> Option<u64> {
+    /// Counts this kind of problem. If a line is due, returns how often it occurred in this outage since the last line.
+    fn complain(&self, kind: &'static str) -> Option<u64> {
         let outages_ended = self.outages_ended.load(Relaxed);
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < COMPLAIN_EVERY;
-        let mut troubles = self.troubles.lock();
-        if let Some(trouble) = troubles.get_mut(kind)
-            && trouble.outages_ended == outages_ended
-            && is_recent(trouble.happened)
-        {
-            trouble.happened = now;
-            trouble.since_line += 1;
-            if is_recent(trouble.logged) {
-                return None;
-            }
-            trouble.logged = now;
-            return Some(std::mem::take(&mut trouble.since_line));
+        let mut complaints = self.complaints.lock();
+        if complaints.outages_ended != outages_ended {
+            *complaints = Complaints { outages_ended, by_kind: BTreeMap::new() };
         }
-        troubles.insert(kind, KindOfTrouble { outages_ended, logged: now, happened: now, since_line: 0 });
-        Some(1)
+        complaints.by_kind.entry(kind).or_insert_with(|| Complaint::new(COMPLAIN_EVERY)).failed(1)
     }
 
     fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit, now: Instant) {
@@ -281,13 +269,13 @@ impl RedisObserver for Listener {
 
     fn dial_failed(&self, address: &str, error: &DialError) {
         self.health.dial_errors.of(error.kind).add(1);
-        if let Some(count) = self.health.complain(error.kind, Instant::now()) {
+        if let Some(count) = self.health.complain(error.kind) {
             tracing::warn!(store = "redis", kind = error.kind, count, "no connection to redis at {address}: {error}");
         }
     }
 
     fn file_refused(&self, error: &FileError) {
-        if let Some(count) = self.health.complain("file", Instant::now()) {
+        if let Some(count) = self.health.complain("file") {
             tracing::warn!(store = "redis", count, "{error}; its last good content stays in use");
         }
     }
@@ -297,13 +285,13 @@ impl RedisObserver for Listener {
     }
 
     fn connection_broke(&self, address: &str, reason: &str) {
-        if let Some(count) = self.health.complain("broken", Instant::now()) {
+        if let Some(count) = self.health.complain("broken") {
             tracing::warn!(store = "redis", address, kind = "broken", count, "the connection broke: {reason}");
         }
     }
 
     fn dial_held(&self, address: &str, wait: Duration) {
-        if let Some(count) = self.health.complain("dial_held", Instant::now()) {
+        if let Some(count) = self.health.complain("dial_held") {
             tracing::warn!(
                 store = "redis",
                 address,
@@ -315,7 +303,7 @@ impl RedisObserver for Listener {
     }
 
     fn strange_reply(&self) {
-        if let Some(count) = self.health.complain("reply", Instant::now()) {
+        if let Some(count) = self.health.complain("reply") {
             tracing::warn!(store = "redis", kind = "reply", count, "redis sent a reply with an unexpected form");
         }
     }
@@ -324,7 +312,7 @@ impl RedisObserver for Listener {
         if self.is_cluster && class.blame == Blame::Route {
             return;
         }
-        if let Some(count) = self.health.complain(class.kind, Instant::now()) {
+        if let Some(count) = self.health.complain(class.kind) {
             let text = error_class::for_log(error);
             tracing::warn!(store = "redis", address, kind = class.kind, count, "redis returned an error: {text}");
         }
@@ -406,28 +394,12 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_of_trouble_is_logged_at_intervals_with_its_count() {
+    fn each_outage_has_its_reasons_and_counts_for_itself() {
         let (_, health) = health();
-        let start = Instant::now();
-        assert_eq!(health.complain("oom", start), Some(1));
-        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY / 2), None);
-        assert_eq!(health.complain("readonly", start + COMPLAIN_EVERY / 2), Some(1), "another kind has its own turn");
-        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), Some(2));
-        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), None);
-        // Much later it is logged again, and its count does not include the one above.
-        assert_eq!(health.complain("oom", start + 100 * COMPLAIN_EVERY), Some(1));
-    }
-
-    #[test]
-    fn each_outage_has_its_reason_and_counts_for_itself() {
-        let (_, health) = health();
-        let start = Instant::now();
-        assert_eq!(health.complain("no_connection", start), Some(1));
-        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY / 4), None);
+        assert_eq!([health.complain("oom"), health.complain("oom")], [Some(1), None]);
+        assert_eq!(health.complain("readonly"), Some(1), "another kind has its own turn");
         health.outages_ended.fetch_add(1, Relaxed);
-        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY / 2), Some(1));
-        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY), None);
-        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY * 3 / 2), Some(2));
+        assert_eq!([health.complain("oom"), health.complain("oom")], [Some(1), None]);
     }
 
     #[test]

@@ -21,8 +21,9 @@ mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use weir_telemetry::complaint::Complaint;
 use weir_tls::Tls;
 
 pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX, discovery};
@@ -98,7 +99,7 @@ impl Subscription {
     pub async fn follow(self) -> Infallible {
         let server = format!("{}:{}", self.options.host, self.options.port);
         let mut failures: u32 = 0;
-        let mut complained: Option<(String, Instant)> = None;
+        let (mut complaint, mut logged) = (Complaint::new(COMPLAIN_EVERY), String::new());
         loop {
             let ended = self.attempt(&server).await;
             let paused_after = if ended.got == Progress::Response { 0 } else { failures };
@@ -109,17 +110,16 @@ impl Subscription {
             failures = paused_after.saturating_add(1);
             self.watch.lost(&ended.reason);
 
-            let is_news = complained.as_ref().is_none_or(|(reason, at)| {
-                ended.got == Progress::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
-            });
-            if is_news {
-                let reason = &ended.reason;
+            if ended.got == Progress::Response || ended.reason != logged {
+                complaint.ended();
+            }
+            if complaint.failed(1).is_some() {
                 if self.watch.read(|status| status.version.is_some()) {
-                    tracing::warn!(server, reason, retry_in = ?pause, "policy stream failed: the current policies stay in force");
+                    tracing::warn!(server, reason = ended.reason, retry_in = ?pause, "policy stream failed: the current policies stay in force");
                 } else {
-                    tracing::warn!(server, reason, retry_in = ?pause, "policy stream failed: no policies are in force yet");
+                    tracing::warn!(server, reason = ended.reason, retry_in = ?pause, "policy stream failed: no policies are in force yet");
                 }
-                complained = Some((ended.reason, Instant::now()));
+                logged = ended.reason;
             } else {
                 tracing::debug!(server, reason = ended.reason, retry_in = ?pause, "policy stream ended");
             }
