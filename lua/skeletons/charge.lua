@@ -39,7 +39,8 @@
     elseif op == REPORT then
       act, again = 'add', true
     elseif op == REFUND then
-      act = 'refund'
+      -- Without its effect the charges after it can find a state in need of rewriting.
+      act, again = 'refund', true
     elseif op == UNDO then
       act, again = 'undo', true
     elseif op == CONSUME_OR_DRAIN then

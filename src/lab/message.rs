@@ -5,7 +5,7 @@ use weir_policies::test_file::Descriptor;
 use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 
-pub fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32>) -> RateLimitRequest {
+pub(crate) fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32>) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),
         descriptors: descriptors.iter().map(of_descriptor).collect(),
@@ -28,7 +28,7 @@ fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
 }
 
 /// The limit of the request. A unit that the wire does not have becomes UNKNOWN, which is refused as on the wire.
-pub fn limit(requests_per_unit: u32, unit: Unit, unit_multiplier: Option<u32>) -> RateLimitOverride {
+pub(crate) fn limit(requests_per_unit: u32, unit: Unit, unit_multiplier: Option<u32>) -> RateLimitOverride {
     let unit = RateLimitUnit::from_str_name(&unit.name().to_uppercase()).unwrap_or_default();
     RateLimitOverride { requests_per_unit, unit: unit.into(), unit_multiplier: unit_multiplier.map(Into::into) }
 }
