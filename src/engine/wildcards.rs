@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::pattern::Pattern;
@@ -166,6 +165,29 @@ struct Queue {
 
 impl Queue {
     const EMPTY: Self = Self { first: NONE, last: NONE, was_found: false };
+}
+
+/// The queues of the texts that wildcards wait or waited for, by text. Such a text can end at each byte of a value, so no hash is
+/// computed to find its queue. A page is made with its first queue.
+#[derive(Default)]
+struct Queues(Vec<Option<Box<[Queue; QUEUES_OF_PAGE]>>>);
+
+const QUEUES_OF_PAGE: usize = 32;
+
+impl Queues {
+    fn get_mut(&mut self, text: u32) -> Option<&mut Queue> {
+        let page = self.0.get_mut(text as usize / QUEUES_OF_PAGE)?.as_mut()?;
+        Some(&mut page[text as usize % QUEUES_OF_PAGE])
+    }
+
+    /// The queue of one of so many texts.
+    fn get_or_insert(&mut self, text: u32, texts: usize) -> &mut Queue {
+        if self.0.is_empty() {
+            self.0.resize_with(texts.div_ceil(QUEUES_OF_PAGE), || None);
+        }
+        let page = &mut self.0[text as usize / QUEUES_OF_PAGE];
+        &mut page.get_or_insert_with(|| Box::new([Queue::EMPTY; QUEUES_OF_PAGE]))[text as usize % QUEUES_OF_PAGE]
+    }
 }
 
 /// The parts of a wildcard.
@@ -389,8 +411,7 @@ struct Search<'w> {
     /// The first wildcard that is known to match, or `NONE`.
     best: u32,
     waiters: SmallVec<[Waiter; 8]>,
-    /// For the texts that wildcards wait or waited for: fewer than the steps.
-    queues: HashMap<u32, Queue>,
+    queues: Queues,
     waiting: usize,
     steps: usize,
 }
@@ -404,7 +425,7 @@ impl<'w> Search<'w> {
             first_headless: NONE,
             best: NONE,
             waiters: SmallVec::new(),
-            queues: HashMap::new(),
+            queues: Queues::default(),
             waiting: 0,
             steps: 0,
         };
@@ -475,12 +496,12 @@ impl<'w> Search<'w> {
         let mut text = of_texts[text as usize].awaited;
         while text != NONE {
             let of_text = &of_texts[text as usize];
-            let (has_waiters, was_found) = match self.queues.get_mut(&text) {
+            let (has_waiters, was_found) = match self.queues.get_mut(text) {
                 Some(queue) => (queue.first != NONE, std::mem::replace(&mut queue.was_found, true)),
                 None => (false, false),
             };
             if !was_found && of_text.headless.to > 0 {
-                self.queues.entry(text).or_insert(Queue::EMPTY).was_found = true;
+                self.queues.get_or_insert(text, of_texts.len()).was_found = true;
                 self.begin_all(of_text.headless, 1, at);
             }
             if has_waiters {
@@ -491,7 +512,7 @@ impl<'w> Search<'w> {
     }
 
     fn move_waiters(&mut self, text: u32, at: usize) {
-        while let Some(queue) = self.queues.get_mut(&text) {
+        while let Some(queue) = self.queues.get_mut(text) {
             let first = queue.first;
             let Some(waiter) = self.waiters.get_mut(first as usize) else { return };
             // Those behind it are ready no earlier.
@@ -523,7 +544,7 @@ impl<'w> Search<'w> {
         self.waiters[number].next = NONE;
         #[expect(clippy::cast_possible_truncation, reason = "there are fewer waiters than wildcards")]
         let number = number as u32;
-        let queue = self.queues.entry(text).or_insert(Queue::EMPTY);
+        let queue = self.queues.get_or_insert(text, self.wildcards.of_texts.len());
         let last = std::mem::replace(&mut queue.last, number);
         if queue.first == NONE {
             queue.first = number;
