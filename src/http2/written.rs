@@ -6,6 +6,8 @@ use super::ended::CloseReason;
 use super::memory::Peer;
 
 const HEAD_BYTES: usize = 9;
+/// Of GOAWAY: the header, the last stream and the error code.
+const BEGUN_MAX: usize = HEAD_BYTES + 8;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
@@ -15,13 +17,10 @@ const END_STREAM: u8 = 0x1;
 pub(super) struct Written {
     /// The remaining bytes of a payload.
     skip: usize,
-    head: [u8; HEAD_BYTES],
-    head_bytes: usize,
-    /// The type of the frame whose error code follows.
-    ending: Option<u8>,
-    /// Bytes of the payload up to the end of the code.
-    before_code_end: usize,
-    code: u32,
+    /// The beginning of a frame: its header, and its payload up to the end of an error code.
+    begun: [u8; BEGUN_MAX],
+    /// How many bytes of it have been written.
+    begun_bytes: usize,
 }
 
 impl Written {
@@ -30,7 +29,7 @@ impl Written {
     pub(super) fn observe(&mut self, mut bytes: &[u8], peer: &Peer) -> u32 {
         let mut answers = 0;
         // Usually whole frames are written, and none is RST_STREAM or GOAWAY.
-        if self.skip == 0 && self.head_bytes == 0 && self.ending.is_none() {
+        if self.skip == 0 && self.begun_bytes == 0 {
             while let Some((&[a, b, c, kind, flags, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
                 && kind != RST_STREAM
                 && kind != GOAWAY
@@ -49,59 +48,36 @@ impl Written {
     /// As `observe`, for frames that are written in parts, and for RST_STREAM and GOAWAY.
     #[cold]
     fn observe_parts(&mut self, mut bytes: &[u8], peer: &Peer) -> u32 {
-        let ended = peer.core().ended();
         let mut answers = 0;
         while let Some((&first, rest)) = bytes.split_first() {
-            if let Some(kind) = self.ending {
-                // The code has the last four of these bytes.
-                self.code = self.code << 8 | u32::from(first);
-                self.before_code_end -= 1;
-                bytes = rest;
-                if self.before_code_end == 0 {
-                    self.ending = None;
-                    match kind {
-                        RST_STREAM => ended.count_reset(self.code, peer.address()),
-                        _ if self.code != 0 => peer.count_closed(CloseReason::Protocol),
-                        _ => {}
-                    }
-                }
-            } else if self.skip > 0 {
+            if self.skip > 0 {
                 let skipped = self.skip.min(bytes.len());
                 self.skip -= skipped;
                 bytes = &bytes[skipped..];
-            } else if self.head_bytes == 0
-                && let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
-            {
-                answers += self.frame(head);
-                bytes = rest;
-            } else {
-                self.head[self.head_bytes] = first;
-                self.head_bytes = (self.head_bytes + 1) % HEAD_BYTES;
-                bytes = rest;
-                if self.head_bytes == 0 {
-                    let head = self.head;
-                    answers += self.frame(&head);
-                }
+                continue;
             }
+            self.begun[self.begun_bytes] = first;
+            self.begun_bytes += 1;
+            bytes = rest;
+            let [a, b, c, kind, flags, ..] = self.begun;
+            let before_code_end = match kind {
+                RST_STREAM => 4,
+                GOAWAY => 8,
+                _ => 0,
+            };
+            if self.begun_bytes < HEAD_BYTES || self.begun_bytes < HEAD_BYTES + before_code_end {
+                continue;
+            }
+            let code = self.begun[..self.begun_bytes].last_chunk().map_or(0, |code| u32::from_be_bytes(*code));
+            match kind {
+                RST_STREAM => peer.core().ended().count_reset(code, peer.address()),
+                GOAWAY if code != 0 => peer.count_closed(CloseReason::Protocol),
+                _ => answers += ends_response(kind, flags),
+            }
+            self.skip = (u32::from_be_bytes([0, a, b, c]) as usize).saturating_sub(before_code_end);
+            self.begun_bytes = 0;
         }
         answers
-    }
-
-    /// The header of a frame is complete.
-    fn frame(&mut self, &[a, b, c, kind, flags, ..]: &[u8; HEAD_BYTES]) -> u32 {
-        let length = u32::from_be_bytes([0, a, b, c]) as usize;
-        let before_code_end = match kind {
-            RST_STREAM => 4,
-            GOAWAY => 8,
-            _ => {
-                self.skip = length;
-                return ends_response(kind, flags);
-            }
-        };
-        self.ending = Some(kind);
-        self.before_code_end = before_code_end;
-        self.skip = length.saturating_sub(before_code_end);
-        0
     }
 }
 
