@@ -14,12 +14,11 @@ use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{
-    Dialect, HeldBack, Kept, LastGood, Problem, ProblemKind, Problems, Restless, Warnings, load_isolated, load_whole,
+    Dialect, HeldBack, Kept, LastGood, ProblemKind, Problems, Restless, Warnings, load_and_keep, load_isolated,
 };
 use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
-use super::stores::Opened;
 
 /// A longer read of the directory is a problem. A file system that never answers cannot be interrupted: weir waits for
 /// its thread, and starts no second one.
@@ -51,36 +50,8 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-/// Checks policies that were read since `started`: the store must support all of their limits.
-pub(super) fn checked(
-    read: Result<weir_policies::Loaded, Problems>,
-    stores: &Opened,
-    started: Instant,
-) -> Result<Loaded, PolicyProblems> {
-    let loaded = read.map_err(|problems| of_load(&problems))?;
-    let problems = of_stores(&loaded, stores);
-    if problems.count() > 0 {
-        return Err(of_load(&problems));
-    }
-    Ok(fit(loaded, started))
-}
-
-/// The problems that these policies have with the stores.
-fn of_stores(loaded: &weir_policies::Loaded, stores: &Opened) -> Problems {
-    let mut problems = Problems::default();
-    for (rule, place) in loaded.policies.rules().iter().zip(&loaded.places) {
-        let store = &stores.first;
-        for limit in &rule.limits {
-            if let Err(reason) = store.supports(limit) {
-                let text = format!("the store {} cannot hold this limit: {reason}", store.name());
-                problems.push(Problem::at(ProblemKind::Store, place, text));
-            }
-        }
-    }
-    problems
-}
-
-fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
+/// Policies that were read since `started`. Logs their warnings.
+pub(super) fn fit(loaded: weir_policies::Loaded, started: Instant) -> Loaded {
     log_warnings(&loaded.warnings);
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let weir_policies::Loaded { policies, kept, files, .. } = loaded;
@@ -97,7 +68,7 @@ fn log_warnings(warnings: &Warnings) {
     }
 }
 
-fn of_load(problems: &Problems) -> PolicyProblems {
+pub(super) fn of_load(problems: &Problems) -> PolicyProblems {
     let mut all = PolicyProblems::default();
     for problem in problems.list() {
         all.push(problem.kind.name(), problem.to_string());
@@ -172,7 +143,6 @@ pub(super) struct Reload {
     watch: Watch,
     source: Source,
     dialect: Dialect,
-    stores: Opened,
     /// Whether a wrong file holds back only its own domain.
     isolates: bool,
     last: LastGood,
@@ -184,12 +154,11 @@ impl Reload {
         source: Source,
         dialect: Dialect,
         isolates: bool,
-        stores: Opened,
     ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let mut reload = Self { watch, source, dialect, isolates, stores, last: LastGood::default() };
+            let mut reload = Self { watch, source, dialect, isolates, last: LastGood::default() };
             // Without last policies, a wrong file holds back all.
             let (loaded, _) = reload.load(BTreeSet::new())?;
             Ok((reload, loaded))
@@ -266,10 +235,12 @@ impl Reload {
     fn load(&mut self, restless: BTreeSet<PathBuf>) -> Result<(Loaded, Option<HeldBack>), PolicyProblems> {
         let started = Instant::now();
         let restless = Restless::of(restless, self.last.clone());
-        let check = |loaded: &weir_policies::Loaded| of_stores(loaded, &self.stores);
-        let load = if self.isolates { load_isolated } else { load_whole };
-        let (loaded, held_back) =
-            load(&self.source, self.dialect, &restless, &check).map_err(|problems| of_load(&problems))?;
+        let loaded = if self.isolates {
+            load_isolated(&self.source, self.dialect, &restless)
+        } else {
+            load_and_keep(&self.source, self.dialect, &restless).map(|loaded| (loaded, None))
+        };
+        let (loaded, held_back) = loaded.map_err(|problems| of_load(&problems))?;
         self.last = loaded.last_good();
         Ok((fit(loaded, started), held_back))
     }

@@ -108,7 +108,7 @@ impl Server {
     async fn policies_of_directory(&self) -> Result<(Arc<Policies>, Reload), AppError> {
         let settings = &self.settings.policies;
         let (files, dialect) = (source(settings, memory_limit()), Dialect::of(settings));
-        let started = Reload::start(files, dialect, settings.isolate, self.control.clone()).await;
+        let started = Reload::start(files, dialect, settings.isolate).await;
         let (reload, loaded) = started.map_err(|problems| AppError::Policies(problems.lines()))?;
         let policies = Arc::new(Policies::new(loaded.policies, self.metrics.observer()));
         self.report.loaded(policies.current(), loaded.places, loaded.kept);
@@ -121,8 +121,7 @@ impl Server {
     async fn policies_by_xds(&mut self, manager: Option<&ServiceManager>) -> Result<Option<Arc<Policies>>, AppError> {
         let settings = &self.settings.policies;
         let policies = Arc::new(Policies::none_yet(self.metrics.observer()));
-        let target =
-            xds::Target { load: self.target(&policies), dialect: Dialect::of(settings), stores: self.control.clone() };
+        let target = xds::Target { load: self.target(&policies), dialect: Dialect::of(settings) };
         let (subscription, mut first) = xds::subscribe(&settings.xds, target)?;
         let life = self.life.clone();
         self.supervisor.task("xds", async move {

@@ -12,14 +12,11 @@ use weir_telemetry::metrics::{LimitSource, Metrics};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 use weir_xds::{Options, Pauses, Status, Subscription, UnknownFields, Watch};
 
-use super::stores::Opened;
 use super::{AppError, certificates, policies};
 
 pub(super) struct Target {
     pub(super) load: policies::Target,
     pub(super) dialect: Dialect,
-    /// The stores, which must support the limits.
-    pub(super) stores: Opened,
 }
 
 /// Signals when the first policies are in force.
@@ -62,16 +59,17 @@ impl Target {
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
-        match policies::checked(read, &self.stores, started) {
+        match read {
             Ok(loaded) => {
                 if let Some(UnknownFields { messages, message, field }) = weir_xds::resource::unknown_fields(resources)
                 {
                     self.load.metrics.unknown_limit_fields(LimitSource::Xds, messages, message, field);
                 }
-                self.load.put_in_force(loaded);
+                self.load.put_in_force(policies::fit(loaded, started));
                 Ok(())
             }
             Err(problems) => {
+                let problems = policies::of_load(&problems);
                 // The subscription logs them, once for each version.
                 self.load.count_refused(problems.clone());
                 Err(problems.lines())

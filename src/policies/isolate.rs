@@ -11,7 +11,7 @@ use super::files::Source;
 use super::{Dialect, Loaded, Problems, Restless, load_and_keep};
 
 /// How often files are read again without those that were found wrong. Each time finds one kind of problem: of single
-/// files, of files together, of compiling, of the store.
+/// files, of files together, of compiling.
 const ROUNDS_MAX: usize = 8;
 
 /// The domain that each file names.
@@ -26,8 +26,7 @@ pub struct HeldBack {
     pub problems: Problems,
 }
 
-/// As [`load_and_keep`]. If files are wrong, loads the last texts of their domains in their place. `check` returns the
-/// problems that policies have outside of their files.
+/// As [`load_and_keep`]. If files are wrong, loads the last texts of their domains in their place.
 ///
 /// # Errors
 /// As [`load_and_keep`] if no file is to blame, if a wrong file could belong to any domain, or if there are no last texts.
@@ -35,13 +34,8 @@ pub fn load_isolated(
     source: &Source,
     dialect: Dialect,
     restless: &Restless,
-    check: &dyn Fn(&Loaded) -> Problems,
 ) -> Result<(Loaded, Option<HeldBack>), Problems> {
-    let read = |restless: &Restless| {
-        let (loaded, _) = load_whole(source, dialect, restless, check)?;
-        Ok(loaded)
-    };
-    let mut problems = match read(restless) {
+    let mut problems = match load_and_keep(source, dialect, restless) {
         Ok(loaded) => return Ok((loaded, None)),
         Err(problems) => problems,
     };
@@ -58,7 +52,7 @@ pub fn load_isolated(
             return Err(problems);
         };
         let without = Restless { held: held.files, ..restless.clone() };
-        match read(&without) {
+        match load_and_keep(source, dialect, &without) {
             Ok(loaded) => return Ok((loaded, Some(HeldBack { domains: held.domains, problems }))),
             Err(more) => {
                 let known = wrong.len();
@@ -71,21 +65,6 @@ pub fn load_isolated(
         }
     }
     Err(problems)
-}
-
-/// As [`load_isolated`], but a wrong file holds back all.
-///
-/// # Errors
-/// As [`load_and_keep`], and the problems that `check` returns.
-pub fn load_whole(
-    source: &Source,
-    dialect: Dialect,
-    restless: &Restless,
-    check: &dyn Fn(&Loaded) -> Problems,
-) -> Result<(Loaded, Option<HeldBack>), Problems> {
-    let loaded = load_and_keep(source, dialect, restless)?;
-    let problems = check(&loaded);
-    if problems.count() == 0 { Ok((loaded, None)) } else { Err(Problems { domains: loaded.file_domains, ..problems }) }
 }
 
 struct Held {
@@ -168,7 +147,7 @@ mod tests {
         fn load(&mut self) -> Result<(Vec<String>, Vec<String>), Problems> {
             let restless = Restless::of(BTreeSet::new(), self.last.clone());
             let source = Source::from(self.dir.path() as &Path);
-            let (loaded, held) = load_isolated(&source, self.dialect, &restless, &|_| Problems::default())?;
+            let (loaded, held) = load_isolated(&source, self.dialect, &restless)?;
             self.last = loaded.last_good();
             let mut rules: Vec<_> =
                 loaded.policies.rules().iter().map(|rule| format!("{} {}", rule.domain, rule.path)).collect();
@@ -266,31 +245,8 @@ mod tests {
             ..Source::from(team.dir.path() as &Path)
         };
         let restless = Restless::of(BTreeSet::new(), team.last.clone());
-        let none = |_: &Loaded| Problems::default();
-        assert!(load_isolated(&source, team.dialect, &restless, &none).is_err());
+        assert!(load_isolated(&source, team.dialect, &restless).is_err());
         team.last = LastGood::default();
         assert!(team.load().is_err());
-    }
-
-    #[test]
-    fn a_problem_of_the_store_holds_back_the_domain_of_its_file() {
-        let team = Team::new(false, &[("a.yaml", "a", &["x"]), ("b.yaml", "b", &["x"])]);
-        team.write("a.yaml", &policy("a", &["heavy"]));
-        team.write("b.yaml", &policy("b", &["y"]));
-        let refuses = |loaded: &Loaded| {
-            let mut problems = Problems::default();
-            for (rule, place) in loaded.policies.rules().iter().zip(&loaded.places) {
-                if &*rule.path == "heavy" {
-                    problems.push(crate::Problem::at(crate::ProblemKind::Store, place, "too heavy".to_owned()));
-                }
-            }
-            problems
-        };
-        let restless = Restless::of(BTreeSet::new(), team.last.clone());
-        let (loaded, held) = load_isolated(&team.dir.path().into(), team.dialect, &restless, &refuses).unwrap();
-        let mut paths: Vec<_> = loaded.policies.rules().iter().map(|rule| &*rule.path).collect();
-        paths.sort_unstable();
-        assert_eq!(paths, ["x", "y"]);
-        assert!(held.unwrap().problems.to_string().ends_with("a.yaml:3:3: too heavy"));
     }
 }

@@ -67,7 +67,7 @@ pub use beside::RowsBeside;
 pub use check_warnings::check_warnings;
 use files::{Source, policy_files};
 pub use given_rows::GivenRows;
-pub use isolate::{FileDomains, HeldBack, load_isolated, load_whole};
+pub use isolate::{FileDomains, HeldBack, load_isolated};
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
@@ -495,18 +495,10 @@ weir_engine::named! {
         Unreadable = "unreadable",
         Yaml = "yaml",
         Policy = "policy",
-        /// The store cannot hold a limit.
-        Store = "store",
     }
 }
 
 impl Problem {
-    /// A problem of the policy at this place.
-    pub fn at(kind: ProblemKind, place: &Location, message: String) -> Self {
-        let position = is_in_text(place.position).then_some(place.position);
-        Self { kind, file: place.file.clone(), position, message }
-    }
-
     fn in_policies(file: Arc<str>, position: Option<Position>, message: String) -> Self {
         Self { kind: ProblemKind::Policy, file, position, message }
     }

@@ -62,14 +62,6 @@ pub trait Deciding: Send + Sync {
         0
     }
 
-    /// Whether the store can hold this limit.
-    ///
-    /// # Errors
-    /// When it cannot hold the limit; the error states why.
-    fn supports(&self, _limit: &Limit) -> Result<(), String> {
-        Ok(())
-    }
-
     /// Whether decisions are always [`Reply::Ready`], so callers never wait. Such a store is part of this process. No
     /// other store replaces it on a failure, and no cache is needed in front of it.
     fn is_immediate(&self) -> bool {
