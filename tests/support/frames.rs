@@ -155,6 +155,7 @@ impl Raw {
     }
 
     /// Reads the next frame, or nothing at the end of the connection.
+    #[expect(clippy::should_implement_trait, reason = "to read can fail")]
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
         let mut chunk = [0; 16_384];
         loop {

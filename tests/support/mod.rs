@@ -1,5 +1,6 @@
 //! What the test programs share: other processes, clients and waiting; stores, charges and what they should give by independent reckoning.
 
+#![allow(clippy::missing_errors_doc, reason = "each is an error of the operating system or of the server under test")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 pub mod ads;
