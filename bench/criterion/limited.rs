@@ -14,9 +14,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf, Silent};
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{Charge, Entry, Limit, Mode, Operation, Outcome, PolicySet, Unit};
+use weir_settings::ShownValues;
 use weir_store::memory::Memory;
 use weir_store::{Deciding as _, Reply, SystemClock};
-use weir_telemetry::limited::{LIMITS_MAX, Limited, Values};
+use weir_telemetry::limited::{LIMITS_MAX, Limited};
 
 /// One that is hammered, as many as are remembered for certain, and far more.
 const KEYS: [usize; 3] = [1, 32, 65_536];
@@ -59,7 +60,7 @@ fn denials(c: &mut Criterion) {
     for rules in RULES {
         let policies = policies(rules);
         for count in KEYS {
-            let limited = Limited::new(1, Values::Shown);
+            let limited = Limited::new(1, ShownValues::Shown);
             let keys: Vec<String> =
                 (0..count).map(|key| format!("w1:{{shop|user{}=client-{key}}}f3600s", key % rules)).collect();
             let outcome = denial(&policies.rules()[0].limits[0]);
