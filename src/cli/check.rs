@@ -8,7 +8,7 @@ use weir_engine::network::Network;
 use weir_engine::overrides::Numbers;
 use weir_engine::plans::{PlanLimits, Plans};
 use weir_engine::words::{counted, printable};
-use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_engine::{Domain, KeyValue, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
 use weir_lab::testing::Strictness;
 use weir_limiter::rows::{ROWS_OF_PROCESS_MAX, RowRefused, check_of_file};
 use weir_policies::files::{Source, is_test, is_traffic, row_files};
@@ -242,7 +242,7 @@ struct TreeLine {
 fn add_lines(policies: &PolicySet, outline: &Outline, level: usize, lines: &mut Vec<TreeLine>) {
     let shared = if outline.share_threshold { " (all as one)" } else { "" };
     let label = format!("{}{}{shared}", INDENT.repeat(level), label(outline));
-    let rule = outline.rule.and_then(|id| policies.rules().get(id as usize));
+    let rule = outline.note.rule.and_then(|id| policies.rules().get(id as usize));
     let limits = match rule {
         Some(rule) => describe(rule),
         None if outline.descriptors.is_empty() => vec![("no limit".to_owned(), String::new())],
@@ -395,29 +395,20 @@ fn details(limit: &Limit) -> Vec<String> {
     if limit.requests() == 0 {
         details.push("denies everything".to_owned());
     }
-    if limit.shadow {
-        details.push("on trial: never denies, and is not shown to callers".to_owned());
-    }
-    if let Some(term) = &limit.term {
-        let from = (term.from() > 0).then(|| format!("from {}", instant_text(term.from())));
-        let until = (term.until() < Term::NO_END).then(|| format!("until {}", instant_text(term.until())));
-        details.extend(from.into_iter().chain(until));
-    }
-    if limit.drain {
-        details.push("drain".to_owned());
-    }
-    if limit.post_paid() {
-        details.push("post_paid".to_owned());
-    }
-    if limit.hold && !limit.algorithm().counts_permits() {
-        details.push("hold".to_owned());
-    }
-    if !limit.alert_at.is_empty() {
-        let shares: Vec<String> = limit.alert_at.iter().map(|share| share.to_string()).collect();
-        details.push(format!("alert_at {} %", shares.join(", ")));
-    }
-    if let Some(lease) = limit.lease {
-        details.push(format!("lease {}", length(lease.us())));
+    for (key, value) in limit.keys() {
+        details.push(match value {
+            // Permits are always held.
+            KeyValue::Flag(true) if key == "hold" && limit.algorithm().counts_permits() => continue,
+            KeyValue::Flag(true) if key == "shadow" => "on trial: never denies, and is not shown to callers".to_owned(),
+            KeyValue::Flag(true) => key.to_owned(),
+            KeyValue::Length(Some(us)) => format!("{key} {}", length(us)),
+            KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
+            KeyValue::Percents(shares) if !shares.is_empty() => {
+                let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();
+                format!("{key} {} %", shares.join(", "))
+            }
+            _ => continue,
+        });
     }
     details
 }

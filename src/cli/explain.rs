@@ -137,7 +137,7 @@ impl<'r> Request<'r> {
             };
             let shared = if met.share_threshold { ", all as one" } else { "" };
             let before = level.others(met, *entry);
-            writeln!(out, "  {:width$}   {how}{shared}   {}{before}", spelled(*entry), met.place())?;
+            writeln!(out, "  {:width$}   {how}{shared}   {}{before}", spelled(*entry), met.note.place())?;
             level = Level { above: Some(met), below: &met.descriptors };
         }
         if let Some(entry) = entries.get(steps.len()) {
@@ -241,8 +241,12 @@ impl<'r> Request<'r> {
             return format!(": rules are deeper, below {}", some_of(level.below.iter().map(label)));
         }
         match level.above {
-            Some(above) if above.rule.is_some() => {
-                format!(": the rule at {} counts only for a descriptor that ends with {}", above.place(), label(above))
+            Some(above) if above.note.rule.is_some() => {
+                format!(
+                    ": the rule at {} counts only for a descriptor that ends with {}",
+                    above.note.place(),
+                    label(above)
+                )
             }
             _ => String::new(),
         }
@@ -261,7 +265,7 @@ impl Level<'_> {
     fn others(&self, met: &Outline, entry: Entry<'_>) -> String {
         let of_key = self.below.iter().filter(|outline| &*outline.key == entry.key && !std::ptr::eq(*outline, met));
         let matching = of_key.filter(|outline| outline.value.as_ref().is_some_and(|value| value.matches(entry.value)));
-        let mut places = matching.map(|outline| format!("{} at {}", label(outline), outline.place())).peekable();
+        let mut places = matching.map(|outline| format!("{} at {}", label(outline), outline.note.place())).peekable();
         if places.peek().is_none() { String::new() } else { format!("   before {}", some_of(places)) }
     }
 

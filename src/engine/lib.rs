@@ -42,7 +42,7 @@ pub use crossing::Rise;
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
 pub use lease::{Lease, hits_ahead};
-pub use limit::Limit;
+pub use limit::{KeyValue, Limit};
 pub use matcher::Matcher;
 pub use observer::Observer;
 pub use overrides::{Override, Overrides};

@@ -8,7 +8,7 @@ use super::descriptor::Hits;
 use super::escape::escape;
 use super::lease::Lease;
 use super::share::Shares;
-use super::time::{CalendarUnit, Term, Unit, Window};
+use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
 /// The most limits of one rule.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -42,7 +42,50 @@ pub struct Limit {
     id: Box<str>,
 }
 
+/// The value of a key of a limit. Lengths and instants are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyValue<'l> {
+    Flag(bool),
+    Length(Option<u64>),
+    Instant(Option<Micros>),
+    Percents(&'l Shares),
+}
+
 impl Limit {
+    /// The keys of a policy that neither numbers nor parameters of the algorithm show, with their values.
+    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 8] {
+        use KeyValue::{Flag, Instant, Length, Percents};
+        // Each field is named, so that the compiler reports a new one.
+        let Self {
+            requests: _,
+            window: _,
+            algorithm: _,
+            name: _,
+            drain,
+            shadow,
+            hold,
+            alert_at,
+            lease,
+            post_paid,
+            term,
+            kind: _,
+            zone: _,
+            is_keyed_by_name: _,
+            id: _,
+        } = self;
+        let until = term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END);
+        [
+            ("shadow", Flag(*shadow)),
+            ("from", Instant(term.as_ref().map(|term| term.from()))),
+            ("until", Instant(until)),
+            ("drain", Flag(*drain)),
+            ("post_paid", Flag(*post_paid)),
+            ("hold", Flag(*hold)),
+            ("alert_at", Percents(alert_at)),
+            ("lease", Length(lease.map(Lease::us))),
+        ]
+    }
+
     /// A limit of `requests` hits per `window`.
     ///
     /// # Errors

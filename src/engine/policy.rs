@@ -56,7 +56,7 @@ crate::named! {
 
 /// A whole domain as written: the input of [`PolicySet::compile`].
 #[derive(Clone, Debug)]
-pub struct DomainSpec {
+pub struct DomainSpec<N = ()> {
     /// The domain's name, not empty.
     pub name: String,
     /// How the requests of the domain are charged. None: by the setting `charging`.
@@ -64,12 +64,12 @@ pub struct DomainSpec {
     /// What happens to requests of the domain if the store does not answer. None: by the setting `on_error`.
     pub on_error: Option<OnError>,
     /// The rules at the first level.
-    pub descriptors: Vec<NodeSpec>,
+    pub descriptors: Vec<NodeSpec<N>>,
 }
 
 /// One descriptor of a policy as written: a key, an optional value, an optional rule, and nested descriptors.
 #[derive(Clone, Debug, Default)]
-pub struct NodeSpec {
+pub struct NodeSpec<N = ()> {
     /// The key, not empty.
     pub key: String,
     /// The values that it matches. None or an empty text: the key alone.
@@ -85,8 +85,10 @@ pub struct NodeSpec {
     pub value_to_metric: bool,
     /// The rule for descriptors of this depth.
     pub rule: Option<RuleSpec>,
+    /// What its reader knows of it besides.
+    pub note: N,
     /// The next level.
-    pub descriptors: Vec<NodeSpec>,
+    pub descriptors: Vec<NodeSpec<N>>,
 }
 
 /// The content of a rule, as written.
@@ -455,22 +457,22 @@ impl PolicySet {
     /// # Errors
     /// When two names or descriptors that must differ are equal, a list of limits is empty or too long, a limit has two
     /// properties that exclude each other, or patterns cost too much.
-    pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
+    pub fn compile(mut specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut known: HashSet<&str> = HashSet::new();
         if let Some(twin) = specs.iter().find(|spec| !known.insert(&spec.name)) {
             return Err(PolicyError::DuplicateDomain(twin.name.clone()));
         }
         drop(known);
-        Self::compile_joined(specs, AUTOMATA_BYTES_MAX)
+        Self::compile_joined(&mut specs, AUTOMATA_BYTES_MAX)
     }
 
     /// As [`PolicySet::compile`], but several specs may have the same domain: their descriptors are concatenated in the
-    /// given order. `charging` and `on_error` come from the first spec that sets them. All automata together have at most
+    /// given order. The rules are taken out of the specs. `charging` and `on_error` come from the first spec that sets them. All automata together have at most
     /// `automata_bytes`.
     ///
     /// # Errors
     /// As [`PolicySet::compile`], except for a domain that occurs twice.
-    pub fn compile_joined(specs: Vec<DomainSpec>, automata_bytes: usize) -> Result<Self, PolicyError> {
+    pub fn compile_joined<N>(specs: &mut [DomainSpec<N>], automata_bytes: usize) -> Result<Self, PolicyError> {
         let mut set = Self::default();
         let mut bytes_left = automata_bytes;
         for spec in specs {
@@ -498,9 +500,9 @@ impl PolicySet {
         Ok(set)
     }
 
-    fn add(&mut self, spec: DomainSpec, bytes_left: &mut usize) -> Result<(), PolicyError> {
+    fn add<N>(&mut self, spec: &mut DomainSpec<N>, bytes_left: &mut usize) -> Result<(), PolicyError> {
         let DomainSpec { name, mode, on_error, descriptors } = spec;
-        let name: Box<str> = name.into();
+        let name: Box<str> = name.as_str().into();
         #[expect(clippy::cast_possible_truncation, reason = "a domain takes more than a byte of memory")]
         let id = self.domains.len() as u32;
         let mut domain = self.domains.remove(&name).unwrap_or_else(|| Domain {
@@ -512,8 +514,8 @@ impl PolicySet {
             on_error: None,
             root: Node::default(),
         });
-        domain.mode = domain.mode.or(mode);
-        domain.on_error = domain.on_error.or(on_error);
+        domain.mode = domain.mode.or(*mode);
+        domain.on_error = domain.on_error.or(*on_error);
         let above = Above { domain: &name, path: "", levels: &[] };
         let mut tree = Tree { rules: &mut self.rules, bytes_left };
         tree.insert_all(&mut domain.root, &above, descriptors)?;
@@ -644,15 +646,20 @@ struct Tree<'t> {
 
 impl Tree<'_> {
     /// Adds a level of descriptors to its parent.
-    fn insert_all(&mut self, parent: &mut Node, above: &Above<'_>, specs: Vec<NodeSpec>) -> Result<(), PolicyError> {
+    fn insert_all<N>(
+        &mut self,
+        parent: &mut Node,
+        above: &Above<'_>,
+        specs: &mut [NodeSpec<N>],
+    ) -> Result<(), PolicyError> {
         for spec in specs {
             self.insert(parent, above, spec)?;
         }
         Ok(())
     }
 
-    fn insert(&mut self, parent: &mut Node, above: &Above<'_>, spec: NodeSpec) -> Result<(), PolicyError> {
-        let value = spec.value.filter(|value| value.exact() != Some(""));
+    fn insert<N>(&mut self, parent: &mut Node, above: &Above<'_>, spec: &mut NodeSpec<N>) -> Result<(), PolicyError> {
+        let value = spec.value.clone().filter(|value| value.exact() != Some(""));
         let path = path_below(above.path, &spec.key, value.as_ref());
         let mut levels = above.levels.to_vec();
         levels.push(Arc::new(Level {
@@ -663,12 +670,12 @@ impl Tree<'_> {
             value_to_metric: spec.value_to_metric,
         }));
         let here = Above { domain: above.domain, path: &path, levels: &levels };
-        let rule = match spec.rule {
+        let rule = match spec.rule.take() {
             Some(rule) => Some(add_rule(self.rules, &here, rule)?),
             None => None,
         };
         let mut node = Node { rule, share_threshold: spec.share_threshold, ..Node::default() };
-        self.insert_all(&mut node, &here, spec.descriptors)?;
+        self.insert_all(&mut node, &here, &mut spec.descriptors)?;
         seal(&mut node, &here, self.bytes_left)?;
 
         let order = parent.children;
@@ -680,7 +687,7 @@ impl Tree<'_> {
                 parent.key_patterns.get_or_insert_default().all.push(KeyPattern { order, pattern, key, value });
             }
         }
-        let branch = parent.by_key.entry(spec.key.into()).or_default();
+        let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
         if branch.insert(value, order, node) {
             Ok(())
         } else {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
-use weir_engine::{Lease, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term};
+use weir_engine::{KeyValue, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use weir_lifecycle::{on_own_thread, on_runtime};
 use weir_limiter::ResetStates;
 use weir_store::StoreError;
@@ -307,15 +307,14 @@ fn limit_as_json(limit: &Limit) -> Value {
         "window_us": limit.window().us(),
         "capacity": limit.capacity(),
         "id": limit.id(),
-        "shadow": limit.shadow,
-        "from_us": limit.term.as_ref().map(|term| term.from()),
-        "until_us": limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END),
-        "drain": limit.drain,
-        "post_paid": limit.post_paid(),
-        "hold": limit.hold,
-        "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),
-        "lease_us": limit.lease.map(Lease::us),
     });
+    for (name, value) in limit.keys() {
+        match value {
+            KeyValue::Flag(is_on) => shown[name] = json!(is_on),
+            KeyValue::Length(us) | KeyValue::Instant(us) => shown[format!("{name}_us")] = json!(us),
+            KeyValue::Percents(shares) => shown[name] = json!(shares.iter().collect::<Vec<_>>()),
+        }
+    }
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {
             // Shown as the capacity.

@@ -93,7 +93,7 @@ impl<'l> Findings<'l> {
     }
 
     fn rule(&self, outline: &Outline) -> Option<&'l Rule> {
-        outline.rule.and_then(|id| self.policies.rules().get(id as usize))
+        outline.note.rule.and_then(|id| self.policies.rules().get(id as usize))
     }
 
     /// Searches patterns with a budget. None if the search takes too many steps.
@@ -166,8 +166,8 @@ impl<'l> Findings<'l> {
                 if let Some(place) = place.descriptor(&outline.key, outline.value.as_ref()) {
                     self.level(&outline.descriptors.iter().collect::<Vec<_>>(), place);
                 }
-            } else if !outline.has_empty_limit {
-                self.add(&outline.place(), Code::NoLimit, || {
+            } else if !outline.note.has_empty_limit {
+                self.add(&outline.note.place(), Code::NoLimit, || {
                     "no limit here and below, so this limits nothing".to_owned()
                 });
             }
@@ -195,7 +195,7 @@ impl<'l> Findings<'l> {
                 hints_left = hints_left.saturating_sub(1);
                 let near = if hints_left > 0 { nearest(name, known.iter().copied()) } else { None };
                 let hint = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
-                self.add(&outline.place(), Code::ReplacesNothing, || {
+                self.add(&outline.note.place(), Code::ReplacesNothing, || {
                     format!("replaces {name:?}, and no limit of the domain has that name{hint}")
                 });
             }
@@ -210,15 +210,15 @@ impl<'l> Findings<'l> {
     fn key_as_text(&mut self, outline: &Outline) {
         let key = &*outline.key;
         if texts::has_outer_blank(key) {
-            self.outer_blank(&outline.place(), "key", key);
+            self.outer_blank(&outline.note.place(), "key", key);
         }
         if let Some((name, value)) = key.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty()) {
-            self.add(&outline.place(), Code::KeyWithValue, || {
+            self.add(&outline.note.place(), Code::KeyWithValue, || {
                 format!("the whole text {key:?} is the key, and not {name:?} with the value {value:?}")
             });
         }
         if key.contains('*') && !self.is_compatible {
-            self.add(&outline.place(), Code::StarInKey, || {
+            self.add(&outline.note.place(), Code::StarInKey, || {
                 format!("the * in the key {key:?} is compared as it is, and is a pattern only in envoyproxy/ratelimit")
             });
         }
@@ -227,13 +227,13 @@ impl<'l> Findings<'l> {
     fn values_as_text(&mut self, outline: &Outline) {
         if let Some(Matcher::Regex(regex)) = &outline.value {
             if texts::has_outer_blank(regex.as_str()) {
-                self.outer_blank(&outline.place(), "regular expression", regex.as_str());
+                self.outer_blank(&outline.note.place(), "regular expression", regex.as_str());
             }
             let own = outline.value.as_ref().filter(|_| texts::looks_like_prefix(regex.as_str()));
             let example = own.and_then(|matcher| self.taken(&[matcher], 0)?.own);
             let longer = example.as_ref().map(|example| texts::longer(example));
             if let (Some(example), Some(longer)) = (example, longer.filter(|longer| !regex.matches(longer))) {
-                self.add(&outline.place(), Code::LooksLikePrefix, || {
+                self.add(&outline.note.place(), Code::LooksLikePrefix, || {
                     format!("the whole value must match, so {example:?} matches and {longer:?} does not")
                 });
             }
@@ -244,27 +244,27 @@ impl<'l> Findings<'l> {
             _ => return,
         };
         if let Some(text) = texts.iter().find(|text| texts::has_outer_blank(text)) {
-            self.outer_blank(&outline.place(), "value", text);
+            self.outer_blank(&outline.note.place(), "value", text);
         }
         let network = texts.iter().find(|text| texts::looks_like_network(text));
         if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {
-            self.add(&outline.place(), Code::LooksLikeNetwork, || {
+            self.add(&outline.note.place(), Code::LooksLikeNetwork, || {
                 format!("{text:?} is compared as text, and no address equals it")
             });
         }
         if let Some(text) = texts.iter().find(|text| texts::looks_like_regex(text)) {
-            self.add(&outline.place(), Code::LooksLikeRegex, || {
+            self.add(&outline.note.place(), Code::LooksLikeRegex, || {
                 format!("{text:?} is compared as text, in which only a * matches any text")
             });
         }
     }
 
     fn reason(&mut self, outline: &Outline, rule: &Rule) {
-        if outline.has_comment {
+        if outline.note.has_comment {
             return;
         }
         let mut warn = |what: String| {
-            self.add(&outline.place(), Code::NoReason, || format!("{what}, and no comment says why"));
+            self.add(&outline.note.place(), Code::NoReason, || format!("{what}, and no comment says why"));
         };
         if rule.unlimited {
             warn("unlimited".to_owned());
@@ -281,7 +281,7 @@ impl<'l> Findings<'l> {
     fn same_plans(&mut self, outline: &Outline, rule: &Rule) {
         let Some(plans) = rule.rows.as_deref() else { return };
         for (plan, _) in plans.iter().skip(1).filter(|(_, limits)| *limits == plans.default_limits()) {
-            self.add(&outline.place(), Code::SamePlan, || {
+            self.add(&outline.note.place(), Code::SamePlan, || {
                 format!("the plan {plan:?} has the numbers of the default plan {:?}", plans.default_plan())
             });
         }
@@ -294,7 +294,7 @@ impl<'l> Findings<'l> {
             let is_always = |name: Option<&str>| name.is_none_or(|name| !replaced.contains(name));
             let by = others.find(|(_, other)| is_always(other.name.as_deref()) && denies::denies_before(other, limit));
             if let Some((by, _)) = by {
-                self.add(&outline.place(), Code::NeverDenies, || {
+                self.add(&outline.note.place(), Code::NeverDenies, || {
                     format!(
                         "limit {number} never denies, because limit {by} of the rule admits no more in the same time"
                     )
@@ -319,8 +319,8 @@ impl<'l> Findings<'l> {
             // The less frequent one is probably the mistake.
             let (odd, other) = if uses[earlier].1 < uses[later].1 { (earlier, later) } else { (later, earlier) };
             let (odd, other) = (uses[odd].0, uses[other].0);
-            self.add(&odd.place(), Code::AlikeKey, || {
-                format!("the key {:?} is spelled almost as {:?}, at {}", odd.key, other.key, other.place())
+            self.add(&odd.note.place(), Code::AlikeKey, || {
+                format!("the key {:?} is spelled almost as {:?}, at {}", odd.key, other.key, other.note.place())
             });
         }
     }
@@ -343,7 +343,7 @@ fn collect<'o>(outline: &'o Outline, all: &mut Vec<&'o Outline>) {
 }
 
 fn has_limit(outline: &Outline) -> bool {
-    outline.rule.is_some() || outline.descriptors.iter().any(has_limit)
+    outline.note.rule.is_some() || outline.descriptors.iter().any(has_limit)
 }
 
 /// The kind of values that a descriptor matches, in a word.

@@ -1,11 +1,11 @@
 //! Reads the values of a mapping by key, each with its required type.
 //!
-//! Not here: the list of keys (keys.rs), and what their values mean (reader.rs, limit.rs).
+//! Not here: the list of keys (tables.rs), and what their values mean (reader.rs, limit.rs).
 
 use weir_text::yaml::{Node, NodeId, Position, Value};
 use weir_text::{boolean, nearest, quoted};
 
-use super::keys::{Kind, REFERENCE_KEYS};
+use super::keys::{Kind, Named, REFERENCE_KEYS};
 use super::scalar::{self, IsOdd, Plain, whole_number};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
@@ -25,24 +25,25 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) fn get(&self, key: &str) -> Option<(Position, NodeId)> {
-        self.found[self.kind.position(key)?]
+    pub(crate) fn get(&self, key: impl Named) -> Option<(Position, NodeId)> {
+        self.found[self.kind.position(key.name())?]
     }
 
     /// The position of the key. None if it is absent.
-    pub(super) fn key_at(&self, key: &str) -> Option<Position> {
+    pub(super) fn key_at(&self, key: impl Named) -> Option<Position> {
         self.get(key).map(|(at, _)| at)
     }
 
-    pub(super) fn values_but(&self, key: &str) -> impl Iterator<Item = NodeId> {
-        let left_out = self.kind.position(key);
+    pub(super) fn values_but(&self, key: impl Named) -> impl Iterator<Item = NodeId> {
+        let left_out = self.kind.position(key.name());
         let others = self.found.iter().enumerate().filter(move |(index, _)| Some(*index) != left_out);
         others.filter_map(|(_, found)| found.map(|(_, value)| value))
     }
 
     /// Whether the mapping has neither the key nor a misspelling of it.
-    pub(super) fn lacks(&self, key: &str) -> bool {
-        self.get(key).is_none() && !self.meant.contains(&key)
+    pub(super) fn lacks(&self, key: impl Named) -> bool {
+        let name = key.name();
+        self.get(name).is_none() && !self.meant.contains(&name)
     }
 }
 
@@ -107,7 +108,7 @@ impl<'r> FileReader<'r> {
     }
 
     /// A text. None if it is null or empty. Numbers and booleans are texts as written.
-    pub(super) fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
+    pub(super) fn text(&mut self, fields: &Fields, key: &'static str, bytes_max: usize) -> Read<String> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         let Value::Scalar { text, .. } = &node.value else {
             return Err(self.report(at, format!("{key} must be text, not {}", node.describe())));
@@ -121,7 +122,7 @@ impl<'r> FileReader<'r> {
     pub(crate) fn parsed<T>(
         &mut self,
         fields: &Fields,
-        key: &str,
+        key: &'static str,
         bytes_max: usize,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Read<T> {
@@ -133,7 +134,7 @@ impl<'r> FileReader<'r> {
     }
 
     /// One of a few words. None if absent or null.
-    pub(super) fn choice(&mut self, fields: &Fields, key: &str, words: &[&'static str]) -> Read<&'static str> {
+    pub(super) fn choice(&mut self, fields: &Fields, key: &'static str, words: &[&'static str]) -> Read<&'static str> {
         let Some(word) = self.text(fields, key, NAME_BYTES_MAX)? else {
             return Ok(None);
         };
@@ -144,7 +145,7 @@ impl<'r> FileReader<'r> {
     }
 
     /// True or false, in any of the words of YAML 1.1. False if absent or null.
-    pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Reported> {
+    pub(super) fn flag(&mut self, fields: &Fields, key: &'static str) -> Result<bool, Reported> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(false) };
         match self.flag_given(fields, key) {
             Some(truth) => Ok(truth),
@@ -153,7 +154,7 @@ impl<'r> FileReader<'r> {
     }
 
     /// A flag, if it is present and valid.
-    pub(super) fn flag_given(&self, fields: &Fields, key: &str) -> Option<bool> {
+    pub(super) fn flag_given(&self, fields: &Fields, key: impl Named) -> Option<bool> {
         match &self.document.node(fields.get(key)?.1).value {
             Value::Scalar { text, plain: true } => boolean(text),
             _ => None,
@@ -162,7 +163,7 @@ impl<'r> FileReader<'r> {
 
     /// A whole number of 32 bits, in decimal digits with optional `_` between them. A compatible reading accepts all
     /// numbers of YAML 1.1.
-    pub(super) fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
+    pub(super) fn number(&mut self, fields: &Fields, key: &'static str) -> Read<u32> {
         let Some((at, id)) = fields.get(key) else {
             return Ok(None);
         };
@@ -190,7 +191,7 @@ impl<'r> FileReader<'r> {
     }
 
     /// The items of a list. None if it is null.
-    pub(super) fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
+    pub(super) fn list(&mut self, fields: &Fields, key: &'static str) -> Read<Vec<NodeId>> {
         let Some((at, node)) = self.value(fields, key) else { return Ok(None) };
         match &node.value {
             Value::List(items) => Ok(Some(items.clone())),
@@ -199,25 +200,25 @@ impl<'r> FileReader<'r> {
     }
 
     /// The value of a key and its position. None if it is absent or null.
-    pub(super) fn value(&self, fields: &Fields, key: &str) -> Option<(Position, &'r Node<'r>)> {
+    pub(super) fn value(&self, fields: &Fields, key: impl Named) -> Option<(Position, &'r Node<'r>)> {
         let (at, id) = fields.get(key)?;
         let node = self.document.node(id);
         (!node.is_null()).then(|| (self.value_position(at, id), node))
     }
 
     /// The position of a key with a value: null counts as absent.
-    pub(super) fn given(&self, fields: &Fields, key: &str) -> Option<Position> {
+    pub(super) fn given(&self, fields: &Fields, key: impl Named) -> Option<Position> {
         fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
     }
 
     /// Reports a problem of a key, with the position of the key.
-    pub(super) fn report_key(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
+    pub(super) fn report_key(&mut self, fields: &Fields, key: impl Named, message: String) -> Reported {
         let at = fields.key_at(key).unwrap_or(fields.at);
         self.report(at, message)
     }
 
     /// Reports a problem of a key's value, with the position of the value.
-    pub(super) fn report_value(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
+    pub(super) fn report_value(&mut self, fields: &Fields, key: impl Named, message: String) -> Reported {
         let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
         self.report(at, message)
     }

@@ -14,6 +14,7 @@ use weir_tls::files;
 use super::fields::{Fields, Read};
 use super::row_file::{RowLine, RowReader};
 use super::state::{FileReader, Reported};
+use super::test_file::keys::file;
 use super::{Position, VALUE_BYTES_MAX};
 
 /// The name of lines without a file, in messages.
@@ -37,7 +38,7 @@ impl GivenRows {
 impl FileReader<'_> {
     /// Reads the rows of a mapping, at most `most`. Paths are relative to `directory`.
     pub(super) fn given_rows(&mut self, fields: &Fields, directory: &Path, most: usize) -> Read<Arc<GivenRows>> {
-        let Some((at, id)) = fields.get("rows") else { return Ok(None) };
+        let Some((at, id)) = fields.get(file::ROWS) else { return Ok(None) };
         let node = self.document.node(id);
         match &node.value {
             Value::Scalar { text, .. } if text.contains('\n') => {
@@ -45,13 +46,13 @@ impl FileReader<'_> {
             }
             Value::Mapping(_) | Value::List(_) => {
                 let message = "rows must be the path of a file of rows, or its lines after a |".to_owned();
-                Err(self.report_value(fields, "rows", message))
+                Err(self.report_value(fields, file::ROWS, message))
             }
             _ => {
-                let Some(name) = self.text(fields, "rows", VALUE_BYTES_MAX)? else { return Ok(None) };
+                let Some(name) = self.text(fields, file::ROWS.name, VALUE_BYTES_MAX)? else { return Ok(None) };
                 match files::open(&directory.join(&name)) {
                     Ok((file, _)) => self.rows_of(at, name, BufReader::new(file), most).map(Some),
-                    Err(error) => Err(self.report_value(fields, "rows", format!("{name}: {error}"))),
+                    Err(error) => Err(self.report_value(fields, file::ROWS, format!("{name}: {error}"))),
                 }
             }
         }

@@ -43,17 +43,17 @@ fn warn_of_rules(
     allowed: &mut Allowed,
     warnings: &mut Warnings,
 ) {
-    if let Some(rule) = outline.rule.and_then(|id| policies.rules().get(id as usize)) {
+    if let Some(rule) = outline.note.rule.and_then(|id| policies.rules().get(id as usize)) {
         let weight: u32 = rule.limits.iter().map(of_limit).sum();
         weights.push(weight);
         // A lighter rule is too heavy only with unusually many descriptors of one kind in a request.
-        if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.place(), Code::Heavy) {
+        if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.note.place(), Code::Heavy) {
             let message = format!(
                 "these limits weigh {weight} in total, so a request with {} of it weighs more than \
                  {WEIGHT_MAX}: weir does not ask the store, and on_error applies; a coarser precision, or fewer limits, weigh less",
                 counted(WEIGHT_MAX / weight + 1, "descriptor")
             );
-            warnings.push(Warning::at(&outline.place(), Code::Heavy, message));
+            warnings.push(Warning::at(&outline.note.place(), Code::Heavy, message));
         }
     }
     for below in &outline.descriptors {

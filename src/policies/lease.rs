@@ -10,10 +10,11 @@ use weir_text::{duration, quoted};
 use super::NAME_BYTES_MAX;
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
+use super::tables::limit;
 
 impl FileReader<'_> {
-    pub(super) fn lease(&mut self, fields: &Fields) -> Read<Lease> {
-        let Some(text) = self.text(fields, "lease", NAME_BYTES_MAX)? else { return Ok(None) };
+    pub(super) fn lease(&mut self, fields: &Fields, key: &'static str) -> Read<Lease> {
+        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
         let reason = match duration(&text) {
             Ok(length) => match u64::try_from(length.as_micros()).ok().and_then(Lease::from_micros) {
                 Some(lease) => return Ok(Some(lease)),
@@ -21,7 +22,7 @@ impl FileReader<'_> {
             },
             Err(reason) => reason,
         };
-        Err(self.report_value(fields, "lease", format!("lease {}: {reason}", quoted(&text))))
+        Err(self.report_value(fields, key, format!("lease {}: {reason}", quoted(&text))))
     }
 
     /// Refuses a lease with conflicting keys, and one without effect. [ls-1]
@@ -32,18 +33,18 @@ impl FileReader<'_> {
         let found = limit.properties().find_map(|other| Some((other, exclusion(Property::Lease, other)?)));
         if let Some((other, excluded)) = found {
             let message = format!("lease with {}: {}", other.name(), excluded.reason);
-            return Err(self.report_key(fields, "lease", message));
+            return Err(self.report_key(fields, limit::LEASE, message));
         }
         if self.mode == Some(Mode::Independent)
             && let Some(excluded) = exclusion(Property::Lease, Property::Independent)
         {
             let message = format!("lease in a domain with {}: {}", Property::Independent.name(), excluded.reason);
-            return Err(self.report_key(fields, "lease", message));
+            return Err(self.report_key(fields, limit::LEASE, message));
         }
         if limit.requests() < LIMIT_MIN {
             let message =
                 format!("lease on a limit of {}: below {LIMIT_MIN} no hits are charged ahead", limit.requests());
-            return Err(self.report_key(fields, "lease", message));
+            return Err(self.report_key(fields, limit::LEASE, message));
         }
         Ok(())
     }

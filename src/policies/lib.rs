@@ -30,6 +30,7 @@ mod beside;
 mod check_warnings;
 mod fields;
 pub mod files;
+mod form;
 mod given_rows;
 mod heavy;
 mod isolate;
@@ -49,6 +50,7 @@ mod scalar;
 pub mod schema;
 mod single;
 mod state;
+mod tables;
 mod term;
 pub mod test_file;
 pub mod traffic_file;
@@ -70,16 +72,17 @@ pub use given_rows::GivenRows;
 pub use isolate::{FileDomains, HeldBack, load_isolated};
 use kept::{Content, Keeper};
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
-pub use keys::{KINDS, Key, Kind, Needs, Only};
+pub use keys::{Kind, Needs, Only, Row};
 pub use limits::{FILE_BYTES_MAX, Limits, TOTAL_BYTES_MAX};
-pub use matches::FORMS;
 pub use rate::{SHORT_UNITS, parse_named_rate};
 use state::Reader;
+pub use tables::KINDS;
 use tree::Planted;
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
+use weir_engine::PolicySet;
+use weir_engine::policy::NodeSpec;
 use weir_engine::words::counted;
-use weir_engine::{Matcher, PolicySet};
 use weir_text::nearest;
 use weir_text::yaml::{Options, Position};
 
@@ -423,13 +426,12 @@ pub struct DomainOutline {
     pub descriptors: Vec<Outline>,
 }
 
+/// A descriptor as written. Its rule is in the [`PolicySet`].
+pub type Outline = NodeSpec<Note>;
+
+/// Where a descriptor is written, and how.
 #[derive(Debug)]
-pub struct Outline {
-    pub key: Box<str>,
-    /// The values that it matches. None: the key alone.
-    pub value: Option<Matcher>,
-    /// Whether all these values share one state.
-    pub share_threshold: bool,
+pub struct Note {
     pub position: Position,
     /// The file as it was named to the loader.
     pub file: Arc<str>,
@@ -440,11 +442,9 @@ pub struct Outline {
     /// Whether one of its lines has a comment, or the line above is a comment. True for policies that were not read
     /// from text.
     pub has_comment: bool,
-    /// The next level, in file order.
-    pub descriptors: Vec<Outline>,
 }
 
-impl Outline {
+impl Note {
     pub fn place(&self) -> Location {
         Location { file: self.file.clone(), position: self.position }
     }

@@ -7,19 +7,20 @@ use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{
     Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Property, Refill, Shares, Unit, exclusion,
 };
-use weir_text::yaml::{NodeId, Value};
+use weir_text::yaml::{Node, NodeId, Value};
 use weir_text::{duration, quoted, zone};
 
 use super::fields::{Fields, Read};
-use super::keys::{LIMIT, REPLACED};
 use super::rate::{self, Period};
 use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
+use super::tables::{ANCHOR, REFILL, limit, replaced};
 use super::warning::Code;
 use super::{NAME_BYTES_MAX, Position, instead};
 
 /// The keys of an unlimited rate limit. envoyproxy/ratelimit accepts and ignores a number of hits there.
-const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
+const WITH_UNLIMITED: [&str; 4] =
+    [limit::UNLIMITED.name, limit::NAME.name, limit::REPLACES.name, limit::REQUESTS_PER_UNIT.name];
 
 /// One limit, and its keys that apply to the whole rule.
 pub(super) struct ReadLimit {
@@ -45,7 +46,6 @@ impl FileReader<'_> {
         if node.is_null() {
             return Err(self.report(at, "an empty rate limit: give it unit and requests_per_unit, or remove it"));
         }
-        let names_max = self.bounds().name_bytes;
         if let Value::Scalar { text, .. } = &node.value {
             let at = self.value_position(at, id);
             let limit = rate::parse(text).and_then(|(requests, period)| {
@@ -63,10 +63,10 @@ impl FileReader<'_> {
             let message = "a rate limit must be a mapping of keys and values, not a list: the key for a list is called rate_limits";
             return Err(self.report(node.position, message));
         }
-        let fields = self.fields(id, &LIMIT)?;
-        let name = self.text(&fields, "name", names_max);
+        let fields = self.fields(id, &limit::KIND)?;
+        let name = self.read(&fields, limit::NAME);
         let replaces = self.replaces(&fields);
-        let unlimited = self.flag(&fields, "unlimited");
+        let unlimited = self.read(&fields, limit::UNLIMITED);
         let limit = match unlimited {
             Ok(true) => self.nothing_but_unlimited(&fields).map(|()| None),
             Ok(false) => self.counted(&fields).map(Some),
@@ -85,9 +85,9 @@ impl FileReader<'_> {
 
     fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Reported> {
         let mut result = Ok(());
-        for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
+        for key in limit::KIND.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
             if let Some(at) = fields.key_at(key) {
-                if key == "unit" && self.is_compatible() && !self.is_unit(fields) {
+                if key == limit::UNIT.name && self.is_compatible() && !self.is_unit(fields) {
                     self.warn(at, Code::IgnoredKey, "unit with unlimited: true has no effect");
                     continue;
                 }
@@ -98,37 +98,29 @@ impl FileReader<'_> {
     }
 
     fn is_unit(&self, fields: &Fields) -> bool {
-        let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
+        let value = fields.get(limit::UNIT).map(|(_, id)| &self.document.node(id).value);
         matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
     }
 
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
-        let shadow = self.flag(fields, "shadow");
+        let shadow = self.read(fields, limit::SHADOW);
         let term = self.term(fields);
-        let drain = self.flag(fields, "drain");
-        let post_paid = self.flag(fields, "post_paid");
-        let hold = self.flag(fields, "hold");
-        let plans = self.plans(fields);
-        let burst = self.number(fields, "burst");
-        let precision = self.precision(fields);
-        let refill = self.choice(fields, "refill", &["continuous", "interval"]);
-        let calendar = self.flag(fields, "calendar");
-        let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
-        let zone = self.zone(fields);
-        let alert_at = self.shares(fields);
-        let lease = self.lease(fields);
-        let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
+        let drain = self.read(fields, limit::DRAIN);
+        let post_paid = self.read(fields, limit::POST_PAID);
+        let hold = self.read(fields, limit::HOLD);
+        let plans = self.read(fields, limit::PLANS);
+        let burst = self.read(fields, limit::BURST);
+        let precision = self.read(fields, limit::PRECISION);
+        let refill = self.read(fields, limit::REFILL);
+        let calendar = self.read(fields, limit::CALENDAR);
+        let anchor = self.read(fields, limit::ANCHOR);
+        let zone = self.read(fields, limit::TIMEZONE);
+        let alert_at = self.read(fields, limit::ALERT_AT);
+        let lease = self.read(fields, limit::LEASE);
+        let algorithm = self.read(fields, limit::ALGORITHM)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
-        // A flag that is off has no effect, and neither has an empty list.
-        let off = [
-            ("calendar", matches!(calendar, Ok(false))),
-            ("drain", matches!(drain, Ok(false))),
-            ("post_paid", matches!(post_paid, Ok(false))),
-            ("hold", matches!(hold, Ok(false))),
-            ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
-        ];
-        self.refuse_misfits(fields, algorithm, &off)?;
+        self.refuse_misfits(fields, algorithm)?;
         let (calendar, anchor) = (calendar?, anchor?);
         let anchor = match &amount {
             Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
@@ -141,7 +133,7 @@ impl FileReader<'_> {
         // A limit of 0 admits nothing, with any burst.
         let burst = burst.unwrap_or(amount.requests.max(1));
         let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
-        let refill = if refill == Some("interval") { Refill::Interval } else { Refill::Continuous };
+        let refill = if refill == Some(REFILL[1]) { Refill::Interval } else { Refill::Continuous };
         let all = Algorithm::all(&Parameters { anchor, precision, burst, refill });
         let Some(algorithm) = all.into_iter().find(|known| known.name() == algorithm) else {
             unreachable!("{algorithm} is one of their names");
@@ -150,10 +142,10 @@ impl FileReader<'_> {
             Ok(limit) => limit,
             Err(error) => {
                 let key = match error {
-                    LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
-                    LimitError::Precision { .. } => "precision",
+                    LimitError::BurstZero | LimitError::BurstTooLong { .. } => limit::BURST.name,
+                    LimitError::Precision { .. } => limit::PRECISION.name,
                     LimitError::LogTooLong { .. } => amount.requests_key,
-                    LimitError::PermitWindow { .. } => "window",
+                    LimitError::PermitWindow { .. } => limit::WINDOW.name,
                 };
                 return Err(self.report_value(fields, key, error.to_string()));
             }
@@ -187,18 +179,22 @@ impl FileReader<'_> {
                 result = Err(self.report(at, format!("{} with hold: true: {}", other.name(), excluded.reason)));
             }
         }
-        let named =
-            if limit.algorithm().counts_permits() { ("algorithm", limit.algorithm().name()) } else { ("hold", "hold") };
-        self.holds.extend(fields.key_at(named.0).map(|at| (at, named.1)));
+        let hold = limit::HOLD.name;
+        let (key, word) = if limit.algorithm().counts_permits() {
+            (limit::ALGORITHM.name, limit.algorithm().name())
+        } else {
+            (hold, hold)
+        };
+        self.holds.extend(fields.key_at(key).map(|at| (at, word)));
         result
     }
 
     /// The shares at which the use of a limit is reported: whole numbers of percent.
-    fn shares(&mut self, fields: &Fields) -> Result<Shares, Reported> {
+    pub(super) fn shares(&mut self, fields: &Fields, key: &'static str) -> Result<Shares, Reported> {
         const EXAMPLE: &str = "such as alert_at: [80, 100]";
         let document = self.document;
         let mut shares = Vec::new();
-        for id in self.list(fields, "alert_at")?.unwrap_or_default() {
+        for id in self.list(fields, key)?.unwrap_or_default() {
             let node = document.node(id);
             let share = match &node.value {
                 Value::Scalar { text, plain: true } => whole_number(text).ok(),
@@ -211,92 +207,98 @@ impl FileReader<'_> {
             };
             shares.push(share);
         }
-        Shares::new(&shares).map_err(|error| self.report_value(fields, "alert_at", format!("{error}, {EXAMPLE}")))
+        Shares::new(&shares).map_err(|error| self.report_value(fields, key, format!("{error}, {EXAMPLE}")))
     }
 
     /// Refuses keys that the algorithm does not accept. The message names the algorithms that accept them.
-    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
+    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str) -> Result<(), Reported> {
         let mut result = Ok(());
-        for key in LIMIT.keys {
+        for key in limit::KIND.keys {
             let Some(only) = key.only.as_ref().filter(|only| !only.algorithms().any(|name| name == algorithm)) else {
                 continue;
             };
-            let Some(at) = self.given(fields, key.name).filter(|_| !off.contains(&(key.name, true))) else {
+            let Some(at) = self.given(fields, key.name).filter(|_| !self.is_off(fields, key.name)) else {
                 continue;
             };
-            let default = if fields.get("algorithm").is_none() { ", the default" } else { "" };
+            let default = if fields.get(limit::ALGORITHM).is_none() { ", the default" } else { "" };
             result = Err(self.report(at, format!("{} on {algorithm}{default}: {}", key.name, only.reason)));
         }
         result
     }
 
+    /// Whether the value of a key is a flag that is off or an empty list, which have no effect.
+    fn is_off(&self, fields: &Fields, key: &'static str) -> bool {
+        let is_empty = |(_, node): (Position, &Node<'_>)| matches!(&node.value, Value::List(items) if items.is_empty());
+        self.flag_given(fields, key) == Some(false) || self.value(fields, key).is_some_and(is_empty)
+    }
+
     /// The hits and their period, from `rate` or from the keys that it replaces.
     fn amount(&mut self, fields: &Fields) -> Result<Amount, Reported> {
-        if fields.get("rate").is_some() {
+        if fields.get(limit::RATE).is_some() {
             return self.rate(fields);
         }
-        if !fields.lacks("rate") {
+        if !fields.lacks(limit::RATE) {
             return Err(Reported);
         }
-        let requests = match self.given(fields, "requests_per_unit") {
-            Some(_) => self.number(fields, "requests_per_unit").map(Option::unwrap_or_default),
-            None if fields.key_at("requests_per_unit").is_some() || fields.lacks("requests_per_unit") => {
+        let requests = match self.given(fields, limit::REQUESTS_PER_UNIT) {
+            Some(_) => self.read(fields, limit::REQUESTS_PER_UNIT).map(Option::unwrap_or_default),
+            None if fields.key_at(limit::REQUESTS_PER_UNIT).is_some() || fields.lacks(limit::REQUESTS_PER_UNIT) => {
                 self.warn(fields.at, Code::NoRequests, "no requests_per_unit, which is 0: everything is denied");
                 Ok(0)
             }
             None => Err(Reported),
         };
         let period = self.period(fields);
-        Ok(Amount { requests: requests?, period: period?, requests_key: "requests_per_unit" })
+        Ok(Amount { requests: requests?, period: period?, requests_key: limit::REQUESTS_PER_UNIT.name })
     }
 
     fn rate(&mut self, fields: &Fields) -> Result<Amount, Reported> {
         let mut result = Ok(());
-        for key in ["unit", "window", "requests_per_unit"] {
+        for key in [limit::UNIT.name, limit::WINDOW.name, limit::REQUESTS_PER_UNIT.name] {
             if let Some(at) = fields.key_at(key) {
                 result = Err(self.report(at, format!("{key} with rate, which sets hits and window")));
             }
         }
-        let text = self.text(fields, "rate", NAME_BYTES_MAX)?.unwrap_or_default();
+        let text = self.read(fields, limit::RATE)?.unwrap_or_default();
         match rate::parse(&text) {
-            Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: "rate" }),
-            Err(message) => Err(self.report_value(fields, "rate", message)),
+            Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: limit::RATE.name }),
+            Err(message) => Err(self.report_value(fields, limit::RATE, message)),
         }
     }
 
     /// The period: a unit or a length of time.
     fn period(&mut self, fields: &Fields) -> Result<Period, Reported> {
-        match (fields.get("unit"), fields.get("window")) {
+        match (fields.get(limit::UNIT), fields.get(limit::WINDOW)) {
             (Some((unit, _)), Some((window, _))) => {
                 Err(self.report(unit.max(window), "unit and window together: give one of them"))
             }
-            (None, None) if fields.lacks("unit") && fields.lacks("window") => {
+            (None, None) if fields.lacks(limit::UNIT) && fields.lacks(limit::WINDOW) => {
                 Err(self.report(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
             }
             (None, None) => Err(Reported),
             (Some((at, _)), None) => {
                 let names = Unit::ALL.map(Unit::name);
-                let Some(name) = self.text(fields, "unit", NAME_BYTES_MAX)? else {
+                let Some(name) = self.read(fields, limit::UNIT)? else {
                     return Err(self.report(at, format!("unit is empty: {}", names.join(", "))));
                 };
                 match Unit::from_name(&name) {
                     Some(unit) => Ok(unit.into()),
                     None => {
                         let message = format!("no unit {}{}", quoted(&name), instead(&name, &names));
-                        Err(self.report_value(fields, "unit", message))
+                        Err(self.report_value(fields, limit::UNIT, message))
                     }
                 }
             }
             (None, Some((at, _))) => {
-                let period = self.parsed(fields, "window", NAME_BYTES_MAX, Period::of_length)?;
+                let period = self.read(fields, limit::WINDOW)?;
                 period.ok_or_else(|| self.report(at, "window is empty: write a length such as 90s"))
             }
         }
     }
 
     /// The length of a sliding window's sub-buckets.
-    fn precision(&mut self, fields: &Fields) -> Read<Precision> {
-        self.parsed(fields, "precision", NAME_BYTES_MAX, |text| {
+    pub(super) fn precision(&mut self, fields: &Fields, key: &'static str) -> Read<Precision> {
+        self.parsed(fields, key, NAME_BYTES_MAX, |text| {
             let micros = u64::try_from(duration(text)?.as_micros()).unwrap_or(u64::MAX);
             Precision::new(micros).ok_or_else(|| "a sub-bucket has a length above 0".to_owned())
         })
@@ -310,16 +312,16 @@ impl FileReader<'_> {
         anchor: Option<&str>,
         period: &Period,
     ) -> Result<Anchor, Reported> {
-        let Some(at) = self.given(fields, "calendar").filter(|_| calendar) else {
-            if let Some(at) = self.given(fields, "timezone") {
+        let Some(at) = self.given(fields, limit::CALENDAR).filter(|_| calendar) else {
+            if let Some(at) = self.given(fields, limit::TIMEZONE) {
                 return Err(
                     self.report(at, "timezone without calendar: true: other windows do not depend on a time zone")
                 );
             }
-            return Ok(if anchor == Some("first_hit") { Anchor::FirstHit } else { Anchor::Clock });
+            return Ok(if anchor == Some(ANCHOR[1]) { Anchor::FirstHit } else { Anchor::Clock });
         };
         if anchor.is_some() {
-            let at = fields.key_at("anchor").unwrap_or(at);
+            let at = fields.key_at(limit::ANCHOR).unwrap_or(at);
             return Err(self.report(at, "anchor with calendar: true, whose windows begin at the calendar's boundaries"));
         }
         let unit = match period.unit {
@@ -341,8 +343,8 @@ impl FileReader<'_> {
     }
 
     /// The time zone of a calendar as the database spells it. None for UTC, the default.
-    fn zone(&mut self, fields: &Fields) -> Read<String> {
-        let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
+    pub(super) fn zone(&mut self, fields: &Fields, key: &'static str) -> Read<String> {
+        let Some(name) = self.text(fields, key, NAME_BYTES_MAX)? else {
             return Ok(None);
         };
         let found = zone::zone(&name);
@@ -351,28 +353,28 @@ impl FileReader<'_> {
         }
         // A comparison with all zones is slow, and this problem will not be shown.
         let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
-        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", quoted(&name))))
+        Err(self.report_value(fields, key, format!("no time zone {}{hint}", quoted(&name))))
     }
 
     fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Reported> {
-        let Some(items) = self.list(fields, "replaces")? else {
+        let Some(items) = self.read(fields, limit::REPLACES)? else {
             return Ok(Vec::new());
         };
         let most = self.bounds().replaces;
         if items.len() > most {
             let message = format!("replaces has {} names: at most {most}", items.len());
-            return Err(self.report_value(fields, "replaces", message));
+            return Err(self.report_value(fields, limit::REPLACES, message));
         }
         let mut names = Vec::new();
         let mut result = Ok(());
         for item in items {
-            let Ok(entry) = self.fields(item, &REPLACED) else {
+            let Ok(entry) = self.fields(item, &replaced::KIND) else {
                 result = Err(Reported);
                 continue;
             };
-            match self.text(&entry, "name", self.bounds().name_bytes) {
+            match self.read(&entry, replaced::NAME) {
                 Ok(Some(name)) => names.push((entry.at, name)),
-                Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
+                Ok(None) if entry.lacks(replaced::NAME) || entry.get(replaced::NAME).is_some() => {
                     result =
                         Err(self.report(entry.at, "replaces without a name: write the name of another rate limit"));
                 }

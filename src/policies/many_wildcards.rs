@@ -46,7 +46,7 @@ fn warn_of_level(level: &[Outline], allowed: &mut Allowed, warnings: &mut Warnin
 }
 
 fn add(outline: &Outline, message: String, allowed: &mut Allowed, warnings: &mut Warnings) {
-    let place = outline.place();
+    let place = outline.note.place();
     if !allowed.has(&place, Code::ManyWildcards) {
         warnings.push(Warning::at(&place, Code::ManyWildcards, message));
     }

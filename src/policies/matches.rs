@@ -14,10 +14,8 @@ use weir_text::yaml::{Node, NodeId, Value};
 
 use super::fields::{Fields, Read};
 use super::state::{FileReader, Reported};
+use super::tables::{FORMS, descriptor};
 use super::{Outline, Position, REGEXES_MAX, VALUES_MAX};
-
-/// The keys for values. A descriptor has at most one of them.
-pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
 
 /// A value, or a name of values, that must be unique for a key at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,28 +53,28 @@ pub(super) fn taken(value: Option<&Matcher>) -> Vec<Claim> {
 impl FileReader<'_> {
     /// The values that a descriptor matches. None: the key alone.
     pub(super) fn matcher(&mut self, fields: &Fields) -> Read<Matcher> {
-        let mut given = FORMS.into_iter().filter(|form| self.given(fields, form).is_some());
+        let mut given = FORMS.into_iter().filter(|form| self.given(fields, *form).is_some());
         if let (Some(one), Some(other)) = (given.next(), given.next()) {
             let at = self.given(fields, one).max(self.given(fields, other)).unwrap_or(fields.at);
             let message = format!("{one} and {other} together: a descriptor has one of {}", FORMS.join(", "));
             return Err(self.report(at, message));
         }
-        if let Some((at, node)) = self.value(fields, "value")
+        if let Some((at, node)) = self.value(fields, descriptor::VALUE)
             && let Value::List(_) = node.value
         {
             return Err(self.report(at, "value must be text, not a list: the key for a list is called values"));
         }
-        if let Some(text) = self.text(fields, "value", self.bounds().value_bytes)? {
+        if let Some(text) = self.read(fields, descriptor::VALUE)? {
             return Ok(Some(text.into()));
         }
-        if let Some(values) = self.values(fields)? {
+        if let Some(values) = self.read(fields, descriptor::VALUES)? {
             return Ok(Some(Matcher::List(values.into())));
         }
-        if let Some(networks) = self.networks(fields)? {
+        if let Some(networks) = self.read(fields, descriptor::CIDR)? {
             return Ok(Some(Matcher::Networks(networks.into())));
         }
-        let Some(at) = self.given(fields, "regex") else { return Ok(None) };
-        let Some(text) = self.text(fields, "regex", self.bounds().value_bytes)? else {
+        let Some(at) = self.given(fields, descriptor::REGEX) else { return Ok(None) };
+        let Some(text) = self.read(fields, descriptor::REGEX)? else {
             return Err(self.report(at, "regex is empty: it would match only the empty value"));
         };
         self.all.regexes += 1;
@@ -104,7 +102,7 @@ impl FileReader<'_> {
                     quoted(&text)
                 );
                 self.all.problems.are_of_all = true;
-                Err(self.report_value(fields, "regex", message))
+                Err(self.report_value(fields, descriptor::REGEX, message))
             }
             Ok(regex) => Ok(Some(Matcher::Regex(regex.into()))),
             Err(error) => {
@@ -112,18 +110,18 @@ impl FileReader<'_> {
                 self.all.regexes_are_refused |= left.is_none();
                 self.all.problems.are_of_all |= left.is_none();
                 let message = format!("regex {}: {error}", quoted(&text));
-                Err(self.report_value(fields, "regex", message))
+                Err(self.report_value(fields, descriptor::REGEX, message))
             }
         }
     }
 
-    fn values(&mut self, fields: &Fields) -> Read<Vec<Box<str>>> {
-        let Some((at, _)) = fields.get("values") else { return Ok(None) };
-        if let Some((at, Node { value: Value::Scalar { text, .. }, .. })) = self.value(fields, "values") {
+    pub(super) fn values(&mut self, fields: &Fields, key: &'static str) -> Read<Vec<Box<str>>> {
+        let Some((at, _)) = fields.get(key) else { return Ok(None) };
+        if let Some((at, Node { value: Value::Scalar { text, .. }, .. })) = self.value(fields, key) {
             let message = format!("values must be a list, not {}: write value for one", quoted(text));
             return Err(self.report(at, message));
         }
-        let items = self.list(fields, "values")?;
+        let items = self.list(fields, key)?;
         let bytes_max = self.bounds().value_bytes;
         let read = |text: &str| match text {
             "" => Err("an empty value".to_owned()),
@@ -136,14 +134,14 @@ impl FileReader<'_> {
             }
             _ => Ok(text.into()),
         };
-        self.items("values", at, items, read)
+        self.items(key, at, items, read)
     }
 
-    fn networks(&mut self, fields: &Fields) -> Read<Vec<Network>> {
-        let Some((at, id)) = fields.get("cidr") else { return Ok(None) };
+    pub(super) fn networks(&mut self, fields: &Fields, key: &'static str) -> Read<Vec<Network>> {
+        let Some((at, id)) = fields.get(key) else { return Ok(None) };
         let items = match &self.document.node(id).value {
-            Value::Scalar { .. } => self.given(fields, "cidr").map(|_| vec![id]),
-            _ => self.list(fields, "cidr")?,
+            Value::Scalar { .. } => self.given(fields, key).map(|_| vec![id]),
+            _ => self.list(fields, key)?,
         };
         let read = |text: &str| {
             Network::parse(text).map_err(|error| {
@@ -154,7 +152,7 @@ impl FileReader<'_> {
                 format!("{} is not a network: {error}{hint}", quoted(text))
             })
         };
-        self.items("cidr", at, items, read)
+        self.items(key, at, items, read)
     }
 
     /// The items of a list of texts without repetitions.
@@ -210,9 +208,9 @@ impl FileReader<'_> {
         for outline in outlines {
             for taken in taken(outline.value.as_ref()) {
                 let what = taken.to_string();
-                if let Some(first) = first.insert((&outline.key, taken), outline.position) {
+                if let Some(first) = first.insert((&outline.key, taken), outline.note.position) {
                     let (key, first) = (quoted(&outline.key), self.spelled(first));
-                    self.report(outline.position, format!("key {key} {what} appears twice, first at {first}"));
+                    self.report(outline.note.position, format!("key {key} {what} appears twice, first at {first}"));
                     break;
                 }
             }
@@ -235,7 +233,7 @@ impl FileReader<'_> {
             if *count == PATTERNS_MAX + 1 && (*has_regex || !self.is_compatible()) {
                 let key = quoted(&outline.key);
                 self.report(
-                    outline.position,
+                    outline.note.position,
                     format!("more than {PATTERNS_MAX} wildcards and regular expressions of the key {key} at one level"),
                 );
             }

@@ -25,8 +25,8 @@ struct Size {
 
 impl FileReader<'_> {
     /// The value of `metadata`. None if it is absent, null or empty.
-    pub(super) fn metadata(&mut self, fields: &Fields) -> Read<Arc<metadata::Fields>> {
-        let (Some((at, node)), Some((_, id))) = (self.value(fields, "metadata"), fields.get("metadata")) else {
+    pub(super) fn metadata(&mut self, fields: &Fields, key: &'static str) -> Read<Arc<metadata::Fields>> {
+        let (Some((at, node)), Some((_, id))) = (self.value(fields, key), fields.get(key)) else {
             return Ok(None);
         };
         if !matches!(node.value, Value::Mapping(_)) {

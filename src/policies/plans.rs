@@ -7,8 +7,8 @@ use weir_text::quoted;
 use weir_text::yaml::Value;
 
 use super::fields::{Fields, Read};
-use super::keys::ROWS;
 use super::state::{FileReader, PlanAt, Reported};
+use super::tables::{descriptor, rows};
 use super::{NAME_BYTES_MAX, Position, rate};
 
 /// The word for no limit under a plan.
@@ -16,9 +16,9 @@ const UNLIMITED: &str = "unlimited";
 
 impl FileReader<'_> {
     /// The numbers of one limit under its plans: a mapping from plan names to rates.
-    pub(super) fn plans(&mut self, fields: &Fields) -> Result<Vec<PlanAt>, Reported> {
+    pub(super) fn plans(&mut self, fields: &Fields, key: &'static str) -> Result<Vec<PlanAt>, Reported> {
         const EXAMPLE: &str = "such as plans: {gold: 1000/min, partner: unlimited}";
-        let Some((at, node)) = self.value(fields, "plans") else { return Ok(Vec::new()) };
+        let Some((at, node)) = self.value(fields, key) else { return Ok(Vec::new()) };
         let document = self.document;
         let Value::Mapping(entries) = &node.value else {
             let message = format!("plans must be a mapping of names and rates, not {}, {EXAMPLE}", node.describe());
@@ -64,8 +64,8 @@ impl FileReader<'_> {
         hold: Option<(Position, &'static str)>,
     ) -> Read<Plans> {
         let first_plan = plans.iter().flatten().map(|(at, _)| *at).next();
-        let Some(at) = self.given(fields, "rows") else {
-            return match first_plan.filter(|_| fields.lacks("rows")) {
+        let Some(at) = self.given(fields, descriptor::ROWS) else {
+            return match first_plan.filter(|_| fields.lacks(descriptor::ROWS)) {
                 Some(at) => {
                     let message = "plans without rows: write rows: {default: NAME} next to the rate limit";
                     Err(self.report(at, message))
@@ -73,11 +73,11 @@ impl FileReader<'_> {
                 None => Ok(None),
             };
         };
-        let Some((_, id)) = fields.get("rows") else { return Ok(None) };
-        let rows = self.fields(id, &ROWS)?;
-        let Some(default) = self.text(&rows, "default", NAME_BYTES_MAX)? else {
+        let Some((_, id)) = fields.get(descriptor::ROWS) else { return Ok(None) };
+        let rows = self.fields(id, &rows::KIND)?;
+        let Some(default) = self.read(&rows, rows::DEFAULT)? else {
             let message = "rows without default: give the name of the plan of descriptors without a row";
-            return Err(if rows.get("default").is_some() || rows.lacks("default") {
+            return Err(if rows.get(rows::DEFAULT).is_some() || rows.lacks(rows::DEFAULT) {
                 self.report(at, message)
             } else {
                 Reported

@@ -1,28 +1,28 @@
 //! Reads the keys of a policy file and of its descriptors: trees in, rules and problems out.
 //!
 //! Reading continues after a problem, so all problems are reported at once. An invalid value is reported and then
-//! ignored, so one mistake does not cause others. Not here: one limit (limit.rs), and the list of keys (keys.rs).
+//! ignored, so one mistake does not cause others. Not here: one limit (limit.rs), and the list of keys (tables.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_engine::automaton::AUTOMATON_BYTES_MAX;
-use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, PolicyError, RuleKind, RuleSpec, path_below};
-use weir_engine::{Matcher, Mode, OnError, PolicySet, Property, Role, exclusion};
+use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, PolicyError, RuleKind, RuleSpec, path_below};
+use weir_engine::{Matcher, Mode, PolicySet, Property, Role, exclusion};
 use weir_text::quoted;
 use weir_text::yaml::{Document, Fault, NodeId, Oddity, Value};
 
 use super::fields::{Fields, Read};
 use super::heavy;
-use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
 use super::many_wildcards;
-use super::matches::{Claim, FORMS, taken};
+use super::matches::{Claim, taken};
 use super::state::{FileReader, Reader, Reported, place};
+use super::tables::{FORMS, KINDS, descriptor, file};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
 use super::{
-    DomainOutline, Limits, Loaded, Location, Outline, Position, Problem, ProblemKind, Problems, instead, limits,
+    DomainOutline, Limits, Loaded, Location, Note, Outline, Position, Problem, ProblemKind, Problems, instead, limits,
 };
 
 impl Reader {
@@ -77,21 +77,7 @@ impl Reader {
 
     /// Reads a whole document. Keeps its warnings and returns its problems, both in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
-        let (problems, warnings) = (Vec::new(), Vec::new());
-        let (kinds, holds, plans) = (&KINDS, Vec::new(), Vec::new());
-        let mut of_file = FileReader {
-            mode: None,
-            file,
-            document,
-            paths,
-            kinds,
-            all: self,
-            problems,
-            warnings,
-            holds,
-            plans,
-            shares: false,
-        };
+        let mut of_file = FileReader { paths, ..FileReader::new(file, document, &KINDS, self) };
         for (at, oddity) in &document.oddities {
             match oddity {
                 Oddity::KeyTwice(key) => {
@@ -121,7 +107,11 @@ impl Reader {
             return Err(self.problems);
         }
         // A second file of a domain was reported, if files are not joined.
-        match PolicySet::compile_joined(self.specs, self.limits.automata_bytes()) {
+        let compiled = PolicySet::compile_joined(&mut self.specs, self.limits.automata_bytes());
+        for spec in self.specs {
+            self.outlines[self.domains[&spec.name]].descriptors.extend(spec.descriptors);
+        }
+        match compiled {
             Ok(policies) => {
                 if self.dialect.compatible {
                     many_wildcards::warn(&self.outlines, &mut self.allowed, &mut self.warnings);
@@ -167,26 +157,23 @@ impl FileReader<'_> {
             self.report(Position::START, "empty: a policy file has a domain and descriptors");
             return;
         };
-        let Ok(fields) = self.fields_of_file(root, &FILE) else {
+        let Ok(fields) = self.fields_of_file(root, &file::KIND) else {
             return;
         };
         let domain = self.domain(&fields);
-        self.mode = match self.choice(&fields, "charging", &Mode::NAMES) {
-            Ok(charging) => charging.and_then(Mode::named),
-            Err(Reported) => None,
-        };
+        self.mode = self.read(&fields, file::CHARGING).unwrap_or_default();
         if let Ok((_, name)) = &domain
             && let Some(first) = self.all.specs.iter().find(|spec| spec.name == *name)
         {
             // The first file of a domain sets `charging` for all of them.
             self.mode = first.mode;
         }
-        let on_error = self.on_error(&fields).unwrap_or_default();
+        let on_error = self.read(&fields, file::ON_ERROR).unwrap_or_default();
         if let Ok((at, _)) = &domain {
             let place = self.place(*at);
             self.allow_warnings(&fields, &place, 0);
         }
-        let (specs, outlines) = self.descriptors(&fields, 1);
+        let descriptors = self.descriptors(&fields, 1);
         let Ok((at, name)) = domain else {
             return;
         };
@@ -194,14 +181,13 @@ impl FileReader<'_> {
             self.refuse_beside_hold(hold, Property::Independent, Property::Independent.name());
         }
         if let Some(&first) = self.all.domains.get(&name) {
-            self.join(first, &fields, &outlines);
-            self.all.outlines[first].descriptors.extend(outlines);
+            self.join(first, &name, &fields, &descriptors);
         } else {
             let place = self.place(at);
             self.all.domains.insert(name.clone(), self.all.outlines.len());
-            self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
+            self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: Vec::new() });
         }
-        self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors: specs });
+        self.all.specs.push(DomainSpec { name, mode: self.mode, on_error, descriptors });
     }
 
     /// Reports a hold, by its place and key, beside a property that excludes it.
@@ -212,18 +198,19 @@ impl FileReader<'_> {
     }
 
     /// Reports contradictions between files of one domain.
-    fn join(&mut self, first: usize, fields: &Fields, outlines: &[Outline]) {
-        for key in ["charging", "on_error"] {
+    fn join(&mut self, first: usize, name: &str, fields: &Fields, outlines: &[Outline]) {
+        for key in [file::CHARGING.name, file::ON_ERROR.name] {
             if let Some(at) = self.given(fields, key) {
                 let place = self.all.outlines[first].place.clone();
                 self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
             }
         }
         let mut known: HashMap<(&str, Claim), Location> = HashMap::new();
-        let before = std::mem::take(&mut self.all.outlines[first].descriptors);
-        for outline in &before {
+        let specs = std::mem::take(&mut self.all.specs);
+        let before = || specs.iter().filter(|spec| spec.name == name).flat_map(|spec| &spec.descriptors);
+        for outline in before() {
             for taken in taken(outline.value.as_ref()) {
-                known.insert((&outline.key, taken), outline.place());
+                known.insert((&outline.key, taken), outline.note.place());
             }
         }
         for outline in outlines {
@@ -231,24 +218,24 @@ impl FileReader<'_> {
             let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
             if let Some((place, (key, taken))) = found {
                 let message = format!("key {} {taken} appears twice, first at {place}", quoted(key));
-                self.report(outline.position, message);
+                self.report(outline.note.position, message);
             }
         }
-        self.check_patterns(before.iter().chain(outlines));
+        self.check_patterns(before().chain(outlines));
         drop(known);
-        self.all.outlines[first].descriptors = before;
+        self.all.specs = specs;
     }
 
     fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Reported> {
-        let Some(name) = self.text(fields, "domain", self.bounds().domain_bytes)? else {
-            let missing = fields.lacks("domain");
-            return Err(match fields.get("domain") {
+        let Some(name) = self.read(fields, file::DOMAIN)? else {
+            let missing = fields.lacks(file::DOMAIN);
+            return Err(match fields.get(file::DOMAIN) {
                 Some((at, _)) => self.report(at, "domain is empty: give it the name that requests use"),
                 None if missing => self.report(fields.at, "no domain: give the name that requests use"),
                 None => Reported,
             });
         };
-        let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
+        let at = fields.get(file::DOMAIN).map_or(fields.at, |(key, node)| self.value_position(key, node));
         self.all.problems.domains.insert(self.file.clone(), name.as_str().into());
         if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.dialect.merge_domains) {
             let first = &self.all.outlines[first].place;
@@ -259,17 +246,16 @@ impl FileReader<'_> {
     }
 
     /// The list under `descriptors`, without invalid entries. It may be absent or empty.
-    fn descriptors(&mut self, fields: &Fields, level: usize) -> (Vec<NodeSpec>, Vec<Outline>) {
-        let mut specs = Vec::new();
+    fn descriptors(&mut self, fields: &Fields, level: usize) -> Vec<Outline> {
         let mut outlines = Vec::new();
-        let Ok(Some(items)) = self.list(fields, "descriptors") else {
-            return (specs, outlines);
+        let Ok(Some(items)) = self.read(fields, descriptor::DESCRIPTORS) else {
+            return outlines;
         };
         let levels_max = self.bounds().levels;
         if level > levels_max {
             let message = format!("more than {levels_max} levels of descriptors: no request has so many entries");
-            self.report_value(fields, "descriptors", message);
-            return (specs, outlines);
+            self.report_value(fields, descriptor::DESCRIPTORS, message);
+            return outlines;
         }
         for item in items {
             if self.is_full() {
@@ -284,43 +270,39 @@ impl FileReader<'_> {
                 }
                 break;
             }
-            let Ok((spec, outline)) = self.descriptor(item, level) else {
-                continue;
-            };
-            specs.push(spec);
-            outlines.push(outline);
+            outlines.extend(self.descriptor(item, level).ok());
         }
         self.check_twins(&outlines);
         self.check_patterns(outlines.iter());
-        (specs, outlines)
+        outlines
     }
 
-    fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Reported> {
+    fn descriptor(&mut self, id: NodeId, level: usize) -> Result<Outline, Reported> {
         let first_warning = self.warnings.len();
-        let fields = self.fields(id, &DESCRIPTOR)?;
-        let key = match self.text(&fields, "key", self.bounds().key_bytes) {
+        let fields = self.fields(id, &descriptor::KIND)?;
+        let key = match self.read(&fields, descriptor::KEY) {
             Ok(Some(key)) => Ok(key),
-            Ok(None) => Err(match fields.get("key") {
+            Ok(None) => Err(match fields.get(descriptor::KEY) {
                 Some((at, _)) => self.report(at, "key is empty"),
-                None if fields.lacks("key") => self.report(fields.at, "a descriptor without a key"),
+                None if fields.lacks(descriptor::KEY) => self.report(fields.at, "a descriptor without a key"),
                 None => Reported,
             }),
             Err(told) => Err(told),
         };
         let value = self.matcher(&fields);
-        let share_threshold = self.flag(&fields, "share_threshold");
-        let shadow_mode = self.flag(&fields, "shadow_mode");
-        let quota_mode = self.flag(&fields, "quota_mode");
-        let detailed_metric = self.flag(&fields, "detailed_metric");
-        let value_to_metric = self.flag(&fields, "value_to_metric");
-        let metadata = self.metadata(&fields);
-        let on_error = self.on_error(&fields);
+        let share_threshold = self.read(&fields, descriptor::SHARE_THRESHOLD);
+        let shadow_mode = self.read(&fields, descriptor::SHADOW_MODE);
+        let quota_mode = self.read(&fields, descriptor::QUOTA_MODE);
+        let detailed_metric = self.read(&fields, descriptor::DETAILED_METRIC);
+        let value_to_metric = self.read(&fields, descriptor::VALUE_TO_METRIC);
+        let metadata = self.read(&fields, descriptor::METADATA);
+        let on_error = self.read(&fields, descriptor::ON_ERROR);
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
             && !value.as_ref().is_some_and(Matcher::is_of_many)
             && !(self.is_compatible() && matches!(&key, Ok(key) if key.contains('*')))
-            && (fields.get("value").is_some() || FORMS.iter().all(|form| fields.lacks(form)))
+            && (fields.get(descriptor::VALUE).is_some() || FORMS.iter().all(|form| fields.lacks(*form)))
         {
-            let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
+            let at = fields.get(descriptor::SHARE_THRESHOLD).map_or(fields.at, |(at, _)| at);
             self.report(
                 at,
                 "share_threshold needs a value with * in it, or values, cidr or regex: values that match share one count",
@@ -354,7 +336,7 @@ impl FileReader<'_> {
             }
             _ => None,
         };
-        let (specs, outlines) = self.descriptors(&fields, level + 1);
+        let descriptors = self.descriptors(&fields, level + 1);
         self.shares = shares_above;
 
         let (key, value, share_threshold) = (key?, value?, share_threshold?);
@@ -367,45 +349,42 @@ impl FileReader<'_> {
         // An invalid rule is left out. The descriptor stays, so a second one with its values is reported in the same
         // run.
         let rule = rule.unwrap_or_default();
-        let outline = Outline {
-            key: key.as_str().into(),
-            value: value.clone(),
-            share_threshold,
+        let note = Note {
             position: fields.at,
             file,
             rule: rule_id,
-            has_empty_limit: fields.get("rate_limit").is_some() && self.given(&fields, "rate_limit").is_none(),
+            has_empty_limit: fields.get(descriptor::RATE_LIMIT).is_some()
+                && self.given(&fields, descriptor::RATE_LIMIT).is_none(),
             has_comment: self.has_comment(&fields),
-            descriptors: outlines,
         };
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
         let rows = rows.unwrap_or_default();
         let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata, rows });
-        let spec = NodeSpec {
-            key_pattern: is_key_pattern,
+        Ok(Outline {
             key,
             value,
+            key_pattern: is_key_pattern,
             share_threshold,
             detailed_metric,
             value_to_metric,
             rule,
-            descriptors: specs,
-        };
-        Ok((spec, outline))
+            note,
+            descriptors,
+        })
     }
 
     /// Reads `allow_warnings` of a mapping, and removes allowed warnings from `self.warnings` from the index `first` on.
     pub(super) fn allow_warnings(&mut self, fields: &Fields, place: &Location, first: usize) {
-        let allowed = self.allowed_in(fields);
+        let allowed = self.allowed_in(fields, descriptor::ALLOW_WARNINGS.name);
         self.all.allowed.add(place, allowed);
         let (found, all) = (self.warnings.split_off(first), &mut self.all.allowed);
         self.warnings.extend(found.into_iter().filter(|(_, code, _)| !all.has(place, *code)));
     }
 
-    fn allowed_in(&mut self, fields: &Fields) -> Vec<(Code, Location)> {
+    pub(super) fn allowed_in(&mut self, fields: &Fields, key: &'static str) -> Vec<(Code, Location)> {
         let mut allowed: Vec<(Code, Location)> = Vec::new();
-        let Some((at, id)) = fields.get("allow_warnings") else { return allowed };
+        let Some((at, id)) = fields.get(key) else { return allowed };
         let document = self.document;
         let node = document.node(id);
         if node.is_null() {
@@ -441,22 +420,17 @@ impl FileReader<'_> {
     /// Whether a comment is beside or above the descriptor's own keys, without nested descriptors.
     fn has_comment(&self, fields: &Fields) -> bool {
         let first = fields.at.line;
-        let last = fields.values_but("descriptors").map(|value| self.document.last_line(value)).max();
+        let last = fields.values_but(descriptor::DESCRIPTORS).map(|value| self.document.last_line(value)).max();
         self.paths.is_some() || self.document.has_comment(first, last.unwrap_or(first))
-    }
-
-    /// The `on_error` of a mapping. None: the domain or the server sets it.
-    fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
-        Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
     }
 
     /// Reports an `on_error` without a rate limit, because it has no effect.
     fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
-        let Some(at) = self.given(fields, "on_error") else {
+        let Some(at) = self.given(fields, descriptor::ON_ERROR) else {
             return;
         };
         match rule {
-            Ok(None) if fields.lacks("rate_limit") && fields.lacks("rate_limits") => {
+            Ok(None) if fields.lacks(descriptor::RATE_LIMIT) && fields.lacks(descriptor::RATE_LIMITS) => {
                 self.report(at, "on_error without a rate limit: nested descriptors do not inherit it");
             }
             Ok(Some((RuleKind::Unlimited { .. }, _))) => {
@@ -471,10 +445,18 @@ impl FileReader<'_> {
         let Ok(None) = rule else {
             return;
         };
-        if !fields.lacks("rate_limits") || !(fields.key_at("rate_limit").is_some() || fields.lacks("rate_limit")) {
+        if !fields.lacks(descriptor::RATE_LIMITS)
+            || !(fields.key_at(descriptor::RATE_LIMIT).is_some() || fields.lacks(descriptor::RATE_LIMIT))
+        {
             return;
         }
-        for key in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
+        let of_rule = [
+            descriptor::SHADOW_MODE.name,
+            descriptor::QUOTA_MODE.name,
+            descriptor::DETAILED_METRIC.name,
+            descriptor::METADATA.name,
+        ];
+        for key in of_rule {
             if let Some(at) = self.given(fields, key)
                 && !matches!(self.flag_given(fields, key), Some(false))
             {
@@ -485,12 +467,12 @@ impl FileReader<'_> {
 
     /// Reads `rate_limit` or `rate_limits`.
     fn rule(&mut self, fields: &Fields) -> Read<(RuleKind, Vec<String>)> {
-        let mut one = fields.get("rate_limit");
+        let mut one = fields.get(descriptor::RATE_LIMIT);
         if let Some((at, _)) = one.filter(|(_, id)| self.document.node(*id).is_null()) {
             self.warn(at, Code::EmptyRateLimit, "rate_limit is empty: nothing is limited here");
             one = None;
         }
-        match (one, fields.get("rate_limits")) {
+        match (one, fields.get(descriptor::RATE_LIMITS)) {
             (None, None) => Ok(None),
             (Some((one, _)), Some((many, _))) => {
                 let at = one.max(many);
@@ -614,7 +596,7 @@ fn place_of(domains: &[DomainOutline], path: &str) -> Option<Location> {
     fn below(outlines: &[Outline], above: &str, path: &str) -> Option<Location> {
         outlines.iter().find_map(|outline| {
             let here = path_below(above, &outline.key, outline.value.as_ref());
-            if here == path { Some(outline.place()) } else { below(&outline.descriptors, &here, path) }
+            if here == path { Some(outline.note.place()) } else { below(&outline.descriptors, &here, path) }
         })
     }
     domains.iter().find_map(|domain| {

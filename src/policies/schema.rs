@@ -3,16 +3,18 @@
 //! The schemas are generated from the readers' tables of keys. A schema accepts everything that weir accepts; weir
 //! finds more mistakes.
 
-mod fragments;
+pub(super) mod fragments;
 mod policies;
 mod settings;
 mod test_files;
 mod traffic;
 
-use fragments::property;
+use fragments::or_nothing;
 use serde_json::{Map, Value, json};
+use weir_engine::Algorithm;
 
 use crate::Kind;
+use crate::tables::limit;
 
 weir_engine::named! {
     pub enum Schema {
@@ -45,20 +47,65 @@ fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value
     document
 }
 
-/// The schema of a mapping: the keys of its kind, each with schema and description. A value may be null.
-/// Panics if `of_key` returns no schema for a key.
-fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
-    let mut properties = Map::new();
-    for key in kind.keys {
-        let Some((schema, about)) = of_key(key.name) else { panic!("the schema has no {} of {}", key.name, kind.name) };
-        let about = match &key.only {
-            None => about.to_owned(),
-            Some(only) => format!("{about}. For {}", only.algorithms().collect::<Vec<_>>().join(", ")),
-        };
-        properties.insert(key.name.to_owned(), property(schema, &about));
+/// The schema of a mapping with the keys of its kind. A value may be null.
+fn mapping(kind: &Kind) -> Value {
+    let mut schema = json!({ "type": "object", "additionalProperties": false });
+    for row in kind.keys {
+        let (name, required) = (row.name, row.default == "required");
+        let mut property = or_nothing(&(row.schema)());
+        let mut about = plain(row.about);
+        match row.default.strip_prefix('`').and_then(|default| default.strip_suffix('`')) {
+            Some(default) => property["default"] = default.parse().unwrap_or_else(|_| default.into()),
+            None if required || row.default == "none" => {}
+            None => about.push_str(&format!(". Without it: {}", plain(row.default))),
+        }
+        if let Some(only) = &row.only {
+            let algorithms: Vec<_> = only.algorithms().collect();
+            about.push_str(&format!(". For {}", algorithms.join(", ")));
+            push(&mut schema["allOf"], needs(name, &algorithms));
+        }
+        property["description"] = about.into();
+        schema["properties"][name] = property;
+        if required {
+            push(&mut schema["required"], name.into());
+        }
     }
     for ignored in kind.ignored {
-        properties.insert((*ignored).to_owned(), json!({ "description": "read and ignored", "deprecated": true }));
+        schema["properties"][*ignored] = json!({ "description": "read and ignored", "deprecated": true });
     }
-    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+    schema
+}
+
+/// Any value except null.
+fn given() -> Value {
+    json!({ "not": { "type": "null" } })
+}
+
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        _ => *list = json!([item]),
+    }
+}
+
+/// A text without the links and the marks of Markdown.
+fn plain(text: &str) -> String {
+    let mut parts = text.split("](");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
+    }
+    plain.replace(['[', '`'], "")
+}
+
+/// The condition that a key needs one of these algorithms.
+fn needs(key: &str, algorithms: &[&str]) -> Value {
+    // A limit without an algorithm, or with null, has this algorithm.
+    let has_default = algorithms.contains(&Algorithm::FIXED_WINDOW.name());
+    let mut then = if has_default { json!({}) } else { json!({ "required": [limit::ALGORITHM.name] }) };
+    let nothing = has_default.then_some(Value::Null);
+    let known: Vec<Value> = algorithms.iter().map(|name| (*name).into()).chain(nothing).collect();
+    then["properties"] = json!({ limit::ALGORITHM.name: { "enum": known } });
+    let not_given = json!({ "enum": [null, false, "no", "off", "n", []] });
+    json!({ "if": { "required": [key], "properties": { key: { "not": not_given } } }, "then": then })
 }

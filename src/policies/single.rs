@@ -46,19 +46,7 @@ pub(super) fn parse<T>(
             return Err(all.problems);
         }
     };
-    let mut reader = FileReader {
-        mode: None,
-        file: name,
-        document: &document,
-        paths: None,
-        kinds,
-        all: &mut all,
-        problems: Vec::new(),
-        warnings: Vec::new(),
-        holds: Vec::new(),
-        plans: Vec::new(),
-        shares: false,
-    };
+    let mut reader = FileReader::new(name, &document, kinds, &mut all);
     let content = content(&mut reader);
     reader.all.problems.is_cut |= reader.is_full();
     let mut problems = reader.problems;

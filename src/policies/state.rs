@@ -14,7 +14,7 @@ use super::allowed::Allowed;
 use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
-use super::{Bounds, Dialect, DomainOutline, Limits, Location, PROBLEMS_MAX, Position, Problems};
+use super::{Bounds, Dialect, DomainOutline, Limits, Location, Note, PROBLEMS_MAX, Position, Problems};
 
 /// The numbers of a limit under a plan, with their place.
 pub(super) type PlanAt = (Position, PlanNumbers);
@@ -32,7 +32,9 @@ pub(super) struct Reader {
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,
-    pub(super) specs: Vec<DomainSpec>,
+    /// The domain of each file.
+    pub(super) specs: Vec<DomainSpec<Note>>,
+    /// The domains, without their descriptors until all files are read.
     pub(super) outlines: Vec<DomainOutline>,
     pub(super) places: Vec<Location>,
     /// The index in `outlines` of each domain.
@@ -87,7 +89,29 @@ pub(super) struct FileReader<'r> {
     pub(super) shares: bool,
 }
 
-impl FileReader<'_> {
+impl<'r> FileReader<'r> {
+    /// A reader before the first key. `kinds` has all mappings of the file.
+    pub(super) fn new(
+        file: &'r Arc<str>,
+        document: &'r Document<'r>,
+        kinds: &'static [&'static Kind],
+        all: &'r mut Reader,
+    ) -> Self {
+        Self {
+            mode: None,
+            file,
+            document,
+            paths: None,
+            kinds,
+            all,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            holds: Vec::new(),
+            plans: Vec::new(),
+            shares: false,
+        }
+    }
+
     /// Whether the file is read as envoyproxy/ratelimit reads it.
     pub(super) fn is_compatible(&self) -> bool {
         self.all.dialect.compatible

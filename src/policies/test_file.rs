@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 pub use keys::KINDS;
 pub use settings::{NAMES as SETTING_NAMES, with_defaults};
+pub(crate) use step::ACTIONS;
 pub use step::CALLER;
 pub use values::Range;
 use weir_engine::{Micros, Window, metadata};

@@ -3,7 +3,7 @@
 //! docs/simulation.md is the reference of the format. Not here: generating the requests (lab).
 
 mod access_log;
-mod keys;
+pub(super) mod keys;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use weir_engine::Micros;
 use weir_settings::Settings;
 use weir_text::INSTANT_US_MAX;
 
-use self::keys::FILE;
+use self::keys::file;
 use super::fields::Fields;
 pub use super::single::FILE_BYTES_MAX;
 use super::state::{FileReader, Reported};
@@ -160,19 +160,19 @@ impl FileReader<'_> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             return Err(self.report(Position::START, "empty: a file of traffic has sources or an access_log"));
         };
-        let fields = self.fields_of_file(root, &FILE)?;
+        let fields = self.fields_of_file(root, &file::KIND)?;
         let given = self.settings_of(&fields, &Vec::new());
         let settings = match given {
-            Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
+            Ok(given) => self.loaded(fields.key_at(file::SETTINGS).unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
         let rows = self.given_rows(&fields, directory, ROWS_MAX);
-        let origin = match (self.given(&fields, "sources"), self.given(&fields, "access_log")) {
+        let origin = match (self.given(&fields, file::SOURCES), self.given(&fields, file::ACCESS_LOG)) {
             (Some(_), Some(at)) => Err(self.report(at, "sources and access_log: give one of them")),
             (None, Some(_)) => self.access_log(&fields, directory).map(Origin::AccessLog),
             (Some(_), None) => self.sources(&fields).map(Origin::Sources),
             // A misspelled key was reported before.
-            (None, None) if !fields.lacks("sources") || !fields.lacks("access_log") => {
+            (None, None) if !fields.lacks(file::SOURCES) || !fields.lacks(file::ACCESS_LOG) => {
                 Err(self.report(fields.at, "no sources: a file of traffic has at least one, or an access_log"))
             }
             (None, None) => Err(self.report(fields.at, "a file of traffic has sources or an access_log")),
@@ -181,25 +181,25 @@ impl FileReader<'_> {
     }
 
     fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {
-        let start = self.instant(fields, "start");
-        let seed = self.number(fields, "seed");
+        let start = self.read(fields, file::START);
+        let seed = self.read(fields, file::SEED);
         let domain = self.default_domain(fields);
-        let duration = match self.length(fields, "duration")? {
+        let duration = match self.read(fields, file::DURATION)? {
             None => return Err(self.report(fields.at, "no duration: write how long the sources send, such as 10m")),
             Some(length) if !(1..=DURATION_US_MAX).contains(&length) => {
                 let message = "duration must be longer than 0 and at most 366 days".to_owned();
-                return Err(self.report_value(fields, "duration", message));
+                return Err(self.report_value(fields, file::DURATION, message));
             }
             Some(length) => length,
         };
         let start = start?.unwrap_or(START_US);
         if start.saturating_add(duration) > INSTANT_US_MAX {
-            return Err(self.report_value(fields, "duration", "the traffic goes on past the year 2100".to_owned()));
+            return Err(self.report_value(fields, file::DURATION, "the traffic goes on past the year 2100".to_owned()));
         }
-        let items = self.list(fields, "sources")?.unwrap_or_default();
+        let items = self.read(fields, file::SOURCES)?.unwrap_or_default();
         if items.is_empty() || items.len() > SOURCES_MAX {
             let message = format!("{} sources: a file of traffic has 1 to {SOURCES_MAX}", items.len());
-            return Err(self.report_value(fields, "sources", message));
+            return Err(self.report_value(fields, file::SOURCES, message));
         }
         let mut sources = Vec::with_capacity(items.len());
         let mut keys = 0_u64;

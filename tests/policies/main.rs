@@ -7,6 +7,7 @@ extern crate weir_testkit as support;
 mod amounts;
 mod comparison;
 mod differences;
+mod generated;
 mod long;
 mod matches;
 mod modes;

@@ -1,7 +1,4 @@
-//! The schemas in schemas/: that they are those of the program, that they accept what weir accepts, and that they find
-//! mistakes.
-//!
-//! `UPDATE_EXPECTED=1` writes them.
+//! The schemas: that they accept what weir accepts, and that they find mistakes.
 
 mod checker;
 
@@ -39,21 +36,6 @@ fn files(directory: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
     }
     files.sort();
     files
-}
-
-#[test]
-fn the_kept_schemas_are_those_of_the_program() {
-    for schema in Schema::ALL {
-        let name = schema.name();
-        let path = at_root(&format!("schemas/{name}.json"));
-        let text = format!("{:#}\n", schema.document());
-        if std::env::var_os("UPDATE_EXPECTED").is_some() {
-            fs::create_dir_all(at_root("schemas")).expect("the directory");
-            fs::write(&path, &text).expect("a file that can be written");
-        }
-        let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert!(kept == text, "schemas/{name}.json differs: run this test with UPDATE_EXPECTED=1");
-    }
 }
 
 #[test]

@@ -8,7 +8,6 @@ pub mod algorithms;
 pub mod arbitrary;
 pub mod authority;
 pub mod cached;
-pub mod changed_keys;
 pub mod cluster;
 pub mod clustered;
 pub mod envoy;

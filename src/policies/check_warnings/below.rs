@@ -79,14 +79,14 @@ impl<'l> Findings<'l> {
         };
         let below: String =
             entries.iter().map(|(key, value)| format!(", {}={}", escaped(key), escaped(value))).collect();
-        self.add(&narrow.place(), Code::HidesBelow, || {
+        self.add(&narrow.note.place(), Code::HidesBelow, || {
             format!(
                 "({}={}{below}) has no limit here, because the limit at {} is below the {} at {}",
                 escaped(&narrow.key),
                 escaped(value),
-                limit.place(),
+                limit.note.place(),
                 kind(wide),
-                wide.place()
+                wide.note.place()
             )
         });
         true

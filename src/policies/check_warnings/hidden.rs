@@ -67,7 +67,7 @@ impl<'l> Findings<'l> {
         for outline in unmet {
             let Some((hiders, is_empty)) = self.hiders(outline, of_key, level, place) else { continue };
             if is_empty {
-                self.add(&outline.place(), Code::MatchesNothing, || {
+                self.add(&outline.note.place(), Code::MatchesNothing, || {
                     "no value matches the regular expression".to_owned()
                 });
                 continue;
@@ -78,7 +78,9 @@ impl<'l> Findings<'l> {
                 continue;
             }
             let never = if is_met { "only values with control characters match it" } else { "never met" };
-            self.add(&outline.place(), Code::NeverMet, || format!("{never}, because {}", taking(outline, &hiders)));
+            self.add(&outline.note.place(), Code::NeverMet, || {
+                format!("{never}, because {}", taking(outline, &hiders))
+            });
         }
     }
 
@@ -138,7 +140,9 @@ impl<'l> Findings<'l> {
             }
             let Some(taken) = self.taken(&joined, which) else { return };
             let hiders: Vec<&Outline> = taken.by.iter().filter_map(|(at, _)| patterns.get(*at).copied()).collect();
-            self.add(&outline.place(), Code::NeverMet, || format!("never met, because {}", taking(outline, &hiders)));
+            self.add(&outline.note.place(), Code::NeverMet, || {
+                format!("never met, because {}", taking(outline, &hiders))
+            });
         }
     }
 
@@ -155,7 +159,9 @@ impl<'l> Findings<'l> {
             // A wildcard that matches the text of another one matches all of its values.
             if let Some((_, by)) = earlier.iter().find(|(other, _)| other.matches(text)) {
                 let by = [*by];
-                self.add(&outline.place(), Code::NeverMet, || format!("never met, because {}", taking(outline, &by)));
+                self.add(&outline.note.place(), Code::NeverMet, || {
+                    format!("never met, because {}", taking(outline, &by))
+                });
             }
             earlier.push((pattern, *outline));
         }
@@ -192,13 +198,13 @@ fn addresses(classes: &[Class<'_, 1>]) -> Met {
 fn joined(outline: &Outline) -> String {
     match &outline.value {
         Some(Matcher::Text(value)) => format!("{}_{value}", outline.key),
-        _ => outline.key.to_string(),
+        _ => outline.key.clone(),
     }
 }
 
 /// Names the descriptors that match the values of another one first.
 fn taking(outline: &Outline, hiders: &[&Outline]) -> String {
-    let named = hiders.iter().take(NAMED_MAX).map(|other| format!("the {} at {}", kind(other), other.place()));
+    let named = hiders.iter().take(NAMED_MAX).map(|other| format!("the {} at {}", kind(other), other.note.place()));
     let mut named: Vec<String> = named.collect();
     if hiders.is_empty() || hiders.len() > NAMED_MAX {
         named.push("others".to_owned());

@@ -20,7 +20,7 @@ impl Findings<'_> {
             |limit: &Limit| limit.term.is_none() && limit.name.as_deref().is_none_or(|name| !replaced.contains(name));
         let other = (1..).zip(&rule.limits).find(|(_, limit)| limit.lease.is_none() && is_always(limit));
         if let Some((other, _)) = other {
-            return self.add(&outline.place(), Code::NeverLeased, || {
+            return self.add(&outline.note.place(), Code::NeverLeased, || {
                 format!("the lease of limit {number} admits no request, because limit {other} has no lease")
             });
         }
@@ -28,7 +28,7 @@ impl Findings<'_> {
             let (what, step) = step(limit);
             if lease.us() > step {
                 let [lease, step] = [lease.us(), step].map(|us| spell(Duration::from_micros(us)));
-                self.add(&outline.place(), Code::LeaseTooLong, || {
+                self.add(&outline.note.place(), Code::LeaseTooLong, || {
                     format!("limit {number} has a lease of {lease}, and each lease ends with its {what} of {step}")
                 });
             }

@@ -14,7 +14,7 @@ impl Findings<'_> {
         let terms =
             rule.limits.iter().filter(|limit| !limit.shadow).map(|limit| limit.term.as_deref().copied().or(always));
         let Some((from, until)) = gap(terms.flatten().collect()).filter(|(_, until)| *until > now()) else { return };
-        self.add(&outline.place(), Code::TermGap, || {
+        self.add(&outline.note.place(), Code::TermGap, || {
             format!("no limit applies from {} until {}", instant_text(from), instant_text(until))
         });
     }

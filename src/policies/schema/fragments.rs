@@ -1,17 +1,17 @@
 //! Parts that the schemas share.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use weir_engine::Unit;
 use weir_text::duration_units;
 
-use crate::SHORT_UNITS;
+use crate::{Code, SHORT_UNITS};
 
-pub(super) fn reference(name: &str) -> Value {
+pub(crate) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
 
 /// A schema that also accepts null.
-pub(super) fn or_nothing(schema: &Value) -> Value {
+pub(crate) fn or_nothing(schema: &Value) -> Value {
     let nothing = json!({ "type": "null" });
     let is_choice = schema.as_object().is_some_and(|keywords| keywords.len() == 1);
     match schema.get("anyOf").and_then(Value::as_array).filter(|_| is_choice) {
@@ -23,38 +23,22 @@ pub(super) fn or_nothing(schema: &Value) -> Value {
     }
 }
 
-/// The schema of a key's value, or null, with the description that editors show.
-pub(super) fn property(mut schema: Value, about: &str) -> Value {
-    let default = schema.as_object_mut().and_then(|keywords| keywords.remove("default"));
-    let mut property = or_nothing(&schema);
-    property["description"] = about.into();
-    if let Some(default) = default {
-        property["default"] = default;
-    }
-    property
-}
-
-pub(super) fn or_default(mut schema: Value, default: impl Into<Value>) -> Value {
-    schema["default"] = default.into();
-    schema
-}
-
 /// A text. Unquoted numbers and booleans are accepted as text.
-pub(super) fn text() -> Value {
+pub(crate) fn text() -> Value {
     json!({ "type": ["string", "number", "boolean"] })
 }
 
 /// A text of at most `max` bytes. A schema counts characters, so it accepts more.
-pub(super) fn bounded_text(min: usize, max: usize) -> Value {
+pub(crate) fn bounded_text(min: usize, max: usize) -> Value {
     json!({ "type": ["string", "number", "boolean"], "minLength": min, "maxLength": max })
 }
 
-pub(super) fn words(words: &[&str]) -> Value {
+pub(crate) fn words(words: &[&str]) -> Value {
     json!({ "enum": words })
 }
 
 /// A boolean, or one of the boolean words of YAML 1.1. Editors read some of these words as texts.
-pub(super) fn flag() -> Value {
+pub(crate) fn flag() -> Value {
     json!({
         "anyOf": [{ "type": "boolean" }, { "enum": ["yes", "no", "on", "off", "y", "n"] }],
         "default": false,
@@ -62,7 +46,7 @@ pub(super) fn flag() -> Value {
 }
 
 /// A whole number, with or without `_` between its digits.
-pub(super) fn number(min: u64, max: u64) -> Value {
+pub(crate) fn number(min: u64, max: u64) -> Value {
     json!({ "anyOf": [
         { "type": "integer", "minimum": min, "maximum": max },
         { "type": "string", "pattern": "^[0-9]+(_[0-9]+)+$" },
@@ -70,23 +54,23 @@ pub(super) fn number(min: u64, max: u64) -> Value {
 }
 
 /// A length of time: `90s`, `1m30s`.
-pub(super) fn length() -> Value {
+pub(crate) fn length() -> Value {
     json!({ "type": "string", "pattern": format!("^{}$", length_pattern()) })
 }
 
 /// The pattern of a length of time, without `^` and `$`.
-pub(super) fn length_pattern() -> String {
+pub(crate) fn length_pattern() -> String {
     format!("([0-9]+({}))+", duration_units().collect::<Vec<_>>().join("|"))
 }
 
 /// A rate in the short form: `10/s`, `5/90s`.
-pub(super) fn rate() -> Value {
+pub(crate) fn rate() -> Value {
     let short = SHORT_UNITS.map(|(word, _)| word).join("|");
     let pattern = format!("^(0|[1-9][0-9_]*)/({short}|{}|{})$", unit_pattern(), length_pattern());
     json!({ "type": "string", "pattern": pattern, "examples": ["10/s", "120/min", "5/90s"] })
 }
 
-pub(super) fn unit() -> Value {
+pub(crate) fn unit() -> Value {
     let pattern = format!("^({})$", unit_pattern());
     json!({ "anyOf": [{ "enum": Unit::ALL.map(Unit::name) }, { "type": "string", "pattern": pattern }] })
 }
@@ -98,10 +82,31 @@ fn unit_pattern() -> String {
     Unit::ALL.map(Unit::name).map(any_case).join("|")
 }
 
-pub(super) fn list(items: &Value) -> Value {
+pub(crate) fn list(items: &Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
-pub(super) fn bounded_list(items: &Value, min: usize, max: usize) -> Value {
+pub(crate) fn bounded_list(items: &Value, min: usize, max: usize) -> Value {
     json!({ "type": "array", "items": items, "minItems": min, "maxItems": max })
+}
+
+pub(crate) fn allowed_warnings() -> Value {
+    let reason = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
+    let names = Code::allowable().map(|code| (code.name().to_owned(), reason.clone()));
+    json!({ "type": "object", "properties": names.collect::<Map<_, _>>(), "additionalProperties": false })
+}
+
+pub(crate) fn instant() -> Value {
+    // A date, or a date and a time with `Z`, an offset, a time zone, or an offset and a time zone.
+    let pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}($|.*[Zz\\]]$|[Tt ].*[+-][0-9:]+$)";
+    json!({ "type": "string", "pattern": pattern, "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
+}
+
+pub(crate) fn any_instant() -> Value {
+    json!({ "type": "string", "examples": ["2040-03-25T00:30[Europe/Berlin]"] })
+}
+
+/// The entries of a descriptor, `user=ann,path=/pay`.
+pub(crate) fn short_form() -> Value {
+    json!({ "type": "string", "pattern": "=" })
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
-use super::keys::{CASE, FILE};
+use super::keys::{case, file};
 use super::settings::Given;
 use super::step::Clock;
 use super::{ASKS_MAX, CASES_MAX, Case, GivenRows, Policies, Position, ROWS_MAX, STEPS_MAX};
-use crate::fields::Fields;
+use crate::VALUE_BYTES_MAX;
+use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// The keys of a file, used by cases that omit them.
 pub(super) struct Defaults<'a> {
@@ -31,8 +31,8 @@ impl FileReader<'_> {
             self.report(Position::START, "empty: a file of tests has cases");
             return Vec::new();
         };
-        let Ok(fields) = self.fields_of_file(root, &FILE) else { return Vec::new() };
-        let policies = self.policies_of(&fields, "policies", directory).ok().flatten();
+        let Ok(fields) = self.fields_of_file(root, &file::KIND) else { return Vec::new() };
+        let policies = self.policies_of(&fields, file::POLICIES.name, directory).ok().flatten();
         let defaults = Defaults {
             directory,
             policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
@@ -40,13 +40,13 @@ impl FileReader<'_> {
             settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
             rows: self.given_rows(&fields, directory, ROWS_MAX).unwrap_or_default(),
         };
-        let Ok(items) = self.list(&fields, "cases") else { return Vec::new() };
+        let Ok(items) = self.read(&fields, file::CASES) else { return Vec::new() };
         let items = items.unwrap_or_default();
-        if items.is_empty() && (fields.lacks("cases") || fields.get("cases").is_some()) {
-            self.report_value(&fields, "cases", "no cases: a file of tests has at least one".to_owned());
+        if items.is_empty() && (fields.lacks(file::CASES) || fields.get(file::CASES).is_some()) {
+            self.report_value(&fields, file::CASES, "no cases: a file of tests has at least one".to_owned());
         }
         if items.len() > CASES_MAX {
-            self.report_value(&fields, "cases", format!("{} cases: at most {CASES_MAX} in one file", items.len()));
+            self.report_value(&fields, file::CASES, format!("{} cases: at most {CASES_MAX} in one file", items.len()));
             return Vec::new();
         }
         let mut cases: Vec<Case> = Vec::new();
@@ -70,28 +70,28 @@ impl FileReader<'_> {
     }
 
     fn case(&mut self, id: NodeId, defaults: &Defaults<'_>) -> Result<Case, Reported> {
-        let fields = self.fields(id, &CASE)?;
-        let name = match self.text(&fields, "name", NAME_BYTES_MAX) {
+        let fields = self.fields(id, &case::KIND)?;
+        let name = match self.read(&fields, case::NAME) {
             Ok(Some(name)) if name.chars().any(char::is_control) => {
-                Err(self.report_value(&fields, "name", "name has a control character".to_owned()))
+                Err(self.report_value(&fields, case::NAME, "name has a control character".to_owned()))
             }
             Ok(None) => Err(self.report(fields.at, "a case has no name")),
             Ok(Some(name)) => Ok(name),
             Err(reported) => Err(reported),
         };
-        let policies = self.policies_of(&fields, "policies", defaults.directory);
+        let policies = self.policies_of(&fields, case::POLICIES.name, defaults.directory);
         let domain = self.default_domain(&fields);
         let given = self.settings_of(&fields, &defaults.settings);
         let settings = match given {
-            Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
+            Ok(given) => self.loaded(fields.key_at(case::SETTINGS).unwrap_or(fields.at), &given),
             Err(reported) => Err(reported),
         };
         let rows = self.given_rows(&fields, defaults.directory, ROWS_MAX);
         let clock = self.clock_of(&fields);
-        let items = self.list(&fields, "steps")?.unwrap_or_default();
+        let items = self.read(&fields, case::STEPS)?.unwrap_or_default();
         if items.len() > STEPS_MAX {
             let message = format!("{} steps: at most {STEPS_MAX} in one case", items.len());
-            return Err(self.report_value(&fields, "steps", message));
+            return Err(self.report_value(&fields, case::STEPS, message));
         }
         let mut clock = clock?;
         let domain = domain.or_else(|| defaults.domain.clone());
@@ -104,7 +104,7 @@ impl FileReader<'_> {
             }
         }
         let asks = clock.asks;
-        let has_steps = fields.get("steps").is_some() || fields.lacks("steps");
+        let has_steps = fields.get(case::STEPS).is_some() || fields.lacks(case::STEPS);
         // Misspelled steps were reported before.
         if asks == 0 && !failed && !has_steps {
             return Err(Reported);
@@ -124,22 +124,22 @@ impl FileReader<'_> {
     }
 
     fn clock_of(&mut self, fields: &Fields) -> Result<Clock, Reported> {
-        let start = self.instant(fields, "at")?;
+        let start = self.read(fields, case::AT)?;
         Ok(Clock { now: start.unwrap_or(super::START_US), asks: 0 })
     }
 
     /// A domain. It may be empty, so a test can expect the error for an empty domain.
-    pub(crate) fn domain_of(&mut self, fields: &Fields) -> Result<Option<String>, Reported> {
-        let is_empty_text = fields.get("domain").is_some_and(
+    pub(crate) fn domain_of(&mut self, fields: &Fields, key: &'static str) -> Read<String> {
+        let is_empty_text = fields.get(key).is_some_and(
             |(_, id)| matches!(&self.document.node(id).value, Value::Scalar { text, plain: false } if text.is_empty()),
         );
-        if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
+        if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, key, VALUE_BYTES_MAX) }
     }
 
     /// The domain of requests without their own. A wrong or misspelled key is reported only once.
     pub(crate) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
-        match self.domain_of(fields) {
-            Ok(None) if fields.lacks("domain") => None,
+        match self.read(fields, file::DOMAIN) {
+            Ok(None) if fields.lacks(file::DOMAIN) => None,
             domain => Some(domain.ok().flatten().unwrap_or_default()),
         }
     }
@@ -148,7 +148,7 @@ impl FileReader<'_> {
     pub(super) fn policies_of(
         &mut self,
         fields: &Fields,
-        key: &str,
+        key: &'static str,
         directory: &Path,
     ) -> Result<Option<Policies>, Reported> {
         let Some((at, id)) = fields.get(key) else { return Ok(None) };

@@ -6,10 +6,10 @@ use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
 use super::Descriptor;
-use super::keys::{DESCRIPTOR, ENTRY};
-use crate::fields::Fields;
+use super::keys::{descriptor, entry, step};
+use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, rate};
+use crate::{NAME_BYTES_MAX, Position, rate};
 
 impl FileReader<'_> {
     /// The descriptors and the hits of a request. The request's keys apply to descriptors that omit them.
@@ -25,8 +25,8 @@ impl FileReader<'_> {
         hits: Result<Option<u32>, Reported>,
     ) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
         let descriptors = self.descriptors_of(fields);
-        let refund = self.flag(fields, "refund");
-        let limit = self.override_of(fields);
+        let refund = self.read(fields, step::REFUND);
+        let limit = self.read(fields, step::LIMIT);
         let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
         let descriptors = descriptors.into_iter().map(|own| Descriptor {
             // On the wire, 0 hits of a request mean 1. For a peek, each descriptor needs 0 hits.
@@ -40,7 +40,7 @@ impl FileReader<'_> {
 
     /// The descriptors in `ask`: one short form, or a list of short and full forms.
     fn descriptors_of(&mut self, fields: &Fields) -> Result<Vec<Descriptor>, Reported> {
-        let Some((at, id)) = fields.get("ask") else { return Ok(Vec::new()) };
+        let Some((at, id)) = fields.get(step::ASK) else { return Ok(Vec::new()) };
         let document = self.document;
         let node = document.node(id);
         match &node.value {
@@ -76,29 +76,29 @@ impl FileReader<'_> {
     }
 
     fn full(&mut self, id: NodeId) -> Result<Descriptor, Reported> {
-        let fields = self.fields(id, &DESCRIPTOR)?;
-        let entries = match (fields.get("descriptor"), fields.get("entries")) {
+        let fields = self.fields(id, &descriptor::KIND)?;
+        let entries = match (fields.get(descriptor::DESCRIPTOR), fields.get(descriptor::ENTRIES)) {
             (Some(_), Some((at, _))) => Err(self.report(at, "descriptor and entries: give one of them")),
             (None, None) => Err(self.report(fields.at, "a descriptor has neither descriptor nor entries")),
-            (Some((at, id)), None) => match self.text(&fields, "descriptor", FILE_BYTES_MAX)? {
+            (Some((at, id)), None) => match self.read(&fields, descriptor::DESCRIPTOR)? {
                 Some(text) => self.short(self.value_position(at, id), &text),
                 None => Err(self.report(at, "descriptor is empty: write entries: [] for one without entries")),
             },
             (None, Some(_)) => self.entries_of(&fields),
         };
         let hits = self.hits_of(&fields, 0);
-        let refund = self.flag(&fields, "refund")?;
-        let limit = self.override_of(&fields)?;
+        let refund = self.read(&fields, step::REFUND)?;
+        let limit = self.read(&fields, step::LIMIT)?;
         Ok(Descriptor { entries: entries?, hits: hits?, refund, limit })
     }
 
     fn entries_of(&mut self, fields: &Fields) -> Result<Vec<(String, String)>, Reported> {
-        let items = self.list(fields, "entries")?.unwrap_or_default();
+        let items = self.read(fields, descriptor::ENTRIES)?.unwrap_or_default();
         let mut entries = Vec::with_capacity(items.len());
         for item in items {
-            let entry = self.fields(item, &ENTRY)?;
-            let key = self.text(&entry, "key", FILE_BYTES_MAX)?;
-            let value = self.text(&entry, "value", FILE_BYTES_MAX)?;
+            let entry = self.fields(item, &entry::KIND)?;
+            let key = self.read(&entry, entry::KEY)?;
+            let value = self.read(&entry, entry::VALUE)?;
             entries.push((key.unwrap_or_default(), value.unwrap_or_default()));
         }
         Ok(entries)
@@ -106,11 +106,11 @@ impl FileReader<'_> {
 
     /// The hits; `look` means 0. `least` is the smallest valid number.
     pub(crate) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
-        let hits = self.number(fields, "hits")?;
-        let look = self.flag(fields, "look")?;
-        let refund = self.flag(fields, "refund")?;
+        let hits = self.read(fields, step::HITS)?;
+        let look = self.read(fields, step::LOOK)?;
+        let refund = self.read(fields, step::REFUND)?;
         if look && (hits.is_some() || refund) {
-            return Err(self.report_value(fields, "look", "a look has no hits, and gives none back".to_owned()));
+            return Err(self.report_value(fields, step::LOOK, "a look has no hits, and gives none back".to_owned()));
         }
         match hits {
             _ if look => Ok(Some(0)),
@@ -123,16 +123,16 @@ impl FileReader<'_> {
         }
     }
 
-    fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Window)>, Reported> {
-        let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
+    pub(crate) fn limit_of_request(&mut self, fields: &Fields, key: &'static str) -> Read<(u32, Window)> {
+        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {
             Ok(rate) => rate,
-            Err(reason) => return Err(self.report_value(fields, "limit", reason)),
+            Err(reason) => return Err(self.report_value(fields, key, reason)),
         };
         match period.window.in_units(&Unit::OF_REQUESTS) {
             None => {
                 let message = "the window of a limit of the request is whole seconds".to_owned();
-                Err(self.report_value(fields, "limit", message))
+                Err(self.report_value(fields, key, message))
             }
             Some(_) => Ok(Some((requests, period.window))),
         }

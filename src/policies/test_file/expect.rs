@@ -1,21 +1,15 @@
 //! The expectations of a step.
 
-use std::sync::Arc;
-
-use weir_engine::Algorithm;
-use weir_engine::words::{IN_FLIGHT, counted};
+use weir_engine::words::counted;
 use weir_text::quoted;
 use weir_text::yaml::{NodeId, Value};
 
-use super::keys::{EXPECT, OF_STATUS, STATUS};
-use super::values::Range;
-use super::{Expect, ExpectedHeader, ExpectedLimit, ExpectedStatus, Position, Positioned, Verdict};
+use super::keys::{expectation, status};
+use super::values::NONE;
+use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Positioned, Verdict};
 use crate::fields::{Fields, Read};
+use crate::instead;
 use crate::state::{FileReader, Reported};
-use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, rate};
-
-/// The word for an absent header, rule or wait.
-const NONE: &str = "none";
 
 impl FileReader<'_> {
     /// The expectation of a request with this many descriptors: `ok`, `over`, or a mapping.
@@ -28,18 +22,18 @@ impl FileReader<'_> {
             let answer = Some(Positioned { position: at, value: Verdict::named(text) });
             return Ok(Expect { answer, ..Expect::default() });
         }
-        let fields = self.fields(id, &EXPECT)?;
+        let fields = self.fields(id, &expectation::KIND)?;
         let expect = Expect {
-            answer: self.verdict(&fields)?,
-            error: self.written(&fields, "error", FILE_BYTES_MAX, |text| Ok(text.to_owned()))?,
-            passed: self.written(&fields, "passed", NAME_BYTES_MAX, Range::of_numbers)?,
-            denied: self.written(&fields, "denied", NAME_BYTES_MAX, Range::of_numbers)?,
-            retry_after: self.written(&fields, "retry_after", NAME_BYTES_MAX, or_none(Range::of_lengths))?,
-            delay: self.written(&fields, "delay", NAME_BYTES_MAX, Range::of_lengths)?,
-            headers: self.headers_of(&fields, "headers")?,
-            request_headers: self.headers_of(&fields, "request_headers")?,
-            trial: self.trial(&fields)?,
-            metadata: self.expected_metadata(&fields)?,
+            answer: self.read(&fields, expectation::ANSWER)?,
+            error: self.read(&fields, expectation::ERROR)?,
+            passed: self.read(&fields, expectation::PASSED)?,
+            denied: self.read(&fields, expectation::DENIED)?,
+            retry_after: self.read(&fields, expectation::RETRY_AFTER)?,
+            delay: self.read(&fields, expectation::DELAY)?,
+            headers: self.read(&fields, expectation::HEADERS)?,
+            request_headers: self.read(&fields, expectation::REQUEST_HEADERS)?,
+            trial: self.read(&fields, expectation::TRIAL)?,
+            metadata: self.read(&fields, expectation::METADATA)?,
             statuses: self.statuses(&fields, descriptors)?,
         };
         if let Some(error) = &expect.error
@@ -51,8 +45,11 @@ impl FileReader<'_> {
     }
 
     fn statuses(&mut self, fields: &Fields, descriptors: usize) -> Result<Vec<ExpectedStatus>, Reported> {
-        let of_status = OF_STATUS.into_iter().find_map(|key| fields.key_at(key).map(|at| (key, at)));
-        let Some((at, _)) = fields.get("statuses") else {
+        let of_status = status::KIND
+            .names()
+            .filter(|key| *key != status::ANSWER.name)
+            .find_map(|key| fields.key_at(key).map(|at| (key, at)));
+        let Some((at, _)) = fields.get(expectation::STATUSES) else {
             return match of_status {
                 None => Ok(Vec::new()),
                 Some(_) if descriptors == 1 => Ok(vec![self.status(fields)?]),
@@ -67,7 +64,7 @@ impl FileReader<'_> {
         if let Some((key, at)) = of_status {
             return Err(self.report(at, format!("{key} belongs in the items of statuses")));
         }
-        let items = self.list(fields, "statuses")?.unwrap_or_default();
+        let items = self.read(fields, expectation::STATUSES)?.unwrap_or_default();
         if items.len() != descriptors {
             let message = format!(
                 "{}, but the request has {}",
@@ -87,8 +84,8 @@ impl FileReader<'_> {
                 statuses.push(ExpectedStatus { answer, ..ExpectedStatus::default() });
                 continue;
             }
-            let fields = self.fields(item, &STATUS)?;
-            let answer = self.verdict(&fields)?;
+            let fields = self.fields(item, &status::KIND)?;
+            let answer = self.read(&fields, status::ANSWER)?;
             statuses.push(ExpectedStatus { answer, ..self.status(&fields)? });
         }
         Ok(statuses)
@@ -96,36 +93,18 @@ impl FileReader<'_> {
 
     /// Everything except the answer.
     fn status(&mut self, fields: &Fields) -> Result<ExpectedStatus, Reported> {
-        let text = |text: &str| Ok(text.to_owned());
         Ok(ExpectedStatus {
             answer: None,
-            rule: self.written(fields, "rule", FILE_BYTES_MAX, or_none(text))?,
-            limit: self.written(fields, "limit", NAME_BYTES_MAX, or_none(amount))?,
-            name: self.written(fields, "name", NAME_BYTES_MAX, or_none(text))?,
-            algorithm: self.written(fields, "algorithm", NAME_BYTES_MAX, |text| {
-                match Algorithm::NAMES.contains(&text) {
-                    true => Ok(text.to_owned()),
-                    false => Err(format!("no algorithm{}", instead(text, &Algorithm::NAMES))),
-                }
-            })?,
-            remaining: self.written(fields, "remaining", NAME_BYTES_MAX, Range::of_numbers)?,
-            reset: self.written(fields, "reset", NAME_BYTES_MAX, or_none(Range::of_lengths))?,
+            rule: self.read(fields, status::RULE)?,
+            limit: self.read(fields, status::LIMIT)?,
+            name: self.read(fields, status::NAME)?,
+            algorithm: self.read(fields, status::ALGORITHM)?,
+            remaining: self.read(fields, status::REMAINING)?,
+            reset: self.read(fields, status::RESET)?,
         })
     }
 
-    /// The verdict of limits on trial, or `none`.
-    fn trial(&mut self, fields: &Fields) -> Read<Positioned<Option<Verdict>>> {
-        let [ok, over] = Verdict::NAMES;
-        let Some(word) = self.choice(fields, "trial", &[ok, over, NONE])? else { return Ok(None) };
-        Ok(self.at_key(fields, "trial", (word != NONE).then(|| Verdict::named(word))))
-    }
-
-    fn verdict(&mut self, fields: &Fields) -> Read<Positioned<Verdict>> {
-        let Some(word) = self.choice(fields, "answer", &Verdict::NAMES)? else { return Ok(None) };
-        Ok(self.at_key(fields, "answer", Verdict::named(word)))
-    }
-
-    fn headers_of(&mut self, fields: &Fields, key: &str) -> Result<Vec<ExpectedHeader>, Reported> {
+    pub(super) fn headers_of(&mut self, fields: &Fields, key: &'static str) -> Result<Vec<ExpectedHeader>, Reported> {
         let Some((at, id)) = fields.get(key) else { return Ok(Vec::new()) };
         let document = self.document;
         let node = document.node(id);
@@ -150,16 +129,11 @@ impl FileReader<'_> {
         Ok(headers)
     }
 
-    fn expected_metadata(&mut self, fields: &Fields) -> Read<Positioned<Arc<weir_engine::metadata::Fields>>> {
-        let metadata = self.metadata(fields)?;
-        Ok(metadata.and_then(|metadata| self.at_key(fields, "metadata", metadata)))
-    }
-
     /// A text that `parse` reads, with its position.
-    fn written<T>(
+    pub(super) fn written<T>(
         &mut self,
         fields: &Fields,
-        key: &str,
+        key: &'static str,
         bytes_max: usize,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Read<Positioned<T>> {
@@ -167,20 +141,7 @@ impl FileReader<'_> {
         Ok(value.and_then(|value| self.at_key(fields, key, value)))
     }
 
-    fn at_key<T>(&self, fields: &Fields, key: &str, value: T) -> Option<Positioned<T>> {
+    pub(super) fn at_key<T>(&self, fields: &Fields, key: &'static str, value: T) -> Option<Positioned<T>> {
         fields.key_at(key).map(|position| Positioned { position, value })
     }
-}
-
-/// Reads the hits and the window of a limit, `3/minute`, or `3 in flight`.
-fn amount(text: &str) -> Result<ExpectedLimit, String> {
-    match text.strip_suffix(IN_FLIGHT).map(|number| number.trim_end().parse()) {
-        Some(Ok(requests)) => Ok((requests, None)),
-        _ => rate::read(text).map(|(requests, period)| (requests, Some(period.window))),
-    }
-}
-
-/// Accepts `none`, and otherwise the texts of `parse`.
-fn or_none<T>(parse: impl Fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<Option<T>, String> {
-    move |text| if text == NONE { Ok(None) } else { parse(text).map(Some) }
 }

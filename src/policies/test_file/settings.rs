@@ -7,6 +7,7 @@ use weir_text::yaml::Value;
 use weir_text::{nearest, quoted};
 
 use super::Position;
+use super::keys::file;
 use crate::fields::Fields;
 use crate::state::{FileReader, Reported};
 
@@ -43,7 +44,7 @@ impl FileReader<'_> {
     /// The settings in `settings`, added to `above`.
     pub(crate) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
         let mut given = above.clone();
-        let (Some((at, node)), Some((_, id))) = (self.value(fields, "settings"), fields.get("settings")) else {
+        let (Some((at, node)), Some((_, id))) = (self.value(fields, file::SETTINGS), fields.get(file::SETTINGS)) else {
             return Ok(given);
         };
         if !matches!(node.value, Value::Mapping(_)) {

@@ -6,9 +6,9 @@ use weir_engine::Micros;
 use weir_text::INSTANT_US_MAX;
 use weir_text::yaml::{NodeId, Value};
 
-use super::keys::{OF_ASK, STEP};
+use super::keys::{STATE, step};
 use super::values::micros;
-use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, ROWS_MAX, StateOnSwap, Step};
+use super::{Action, Ask, Expect, ROWS_MAX, StateOnSwap, Step};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
 use crate::{NAME_BYTES_MAX, Position};
@@ -16,7 +16,8 @@ use crate::{NAME_BYTES_MAX, Position};
 /// The placeholder for the number of the caller in keys and values.
 pub const CALLER: &str = "<n>";
 /// The kinds of steps. A step has exactly one of these keys.
-const ACTIONS: [&str; 5] = ["ask", "wait", "at", "swap", "rows"];
+pub(crate) const ACTIONS: [&str; 5] =
+    [step::ASK.name, step::WAIT.name, step::AT.name, step::SWAP.name, step::ROWS.name];
 
 pub(super) struct Clock {
     pub(super) now: Micros,
@@ -32,23 +33,23 @@ impl FileReader<'_> {
         domain: Option<&str>,
         clock: &mut Clock,
     ) -> Result<Step, Reported> {
-        let fields = self.fields(id, &STEP)?;
-        let named: Vec<&str> = ACTIONS.into_iter().filter(|key| fields.get(key).is_some()).collect();
+        let fields = self.fields(id, &step::KIND)?;
+        let named: Vec<&'static str> = ACTIONS.into_iter().filter(|key| fields.get(*key).is_some()).collect();
         let action = match named[..] {
             [action] => action,
             // A misspelled key was reported before.
-            [] if ACTIONS.iter().any(|key| !fields.lacks(key)) => return Err(Reported),
+            [] if ACTIONS.iter().any(|key| !fields.lacks(*key)) => return Err(Reported),
             [] => return Err(self.report(fields.at, format!("a step has one of {}", ACTIONS.join(", ")))),
             _ => return Err(self.report(fields.at, format!("{} are steps of their own", named.join(" and ")))),
         };
         self.refuse_others(&fields, action)?;
         let now = clock.now;
         let action = match action {
-            "ask" => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
-            "swap" => self.swap(&fields, directory)?,
-            "rows" => match self.given_rows(&fields, directory, ROWS_MAX)? {
+            _ if action == step::ASK.name => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
+            _ if action == step::SWAP.name => self.swap(&fields, directory)?,
+            _ if action == step::ROWS.name => match self.given_rows(&fields, directory, ROWS_MAX)? {
                 Some(rows) => Action::Rows(rows),
-                None => return Err(self.report_value(&fields, "rows", "rows without a path and lines".to_owned())),
+                None => return Err(self.report_value(&fields, step::ROWS, "rows without a path and lines".to_owned())),
             },
             wait_or_at => {
                 self.advance(&fields, wait_or_at, clock)?;
@@ -60,13 +61,15 @@ impl FileReader<'_> {
 
     /// Reports keys that belong to other kinds of steps.
     fn refuse_others(&mut self, fields: &Fields, action: &str) -> Result<(), Reported> {
-        let is_wrong = |key: &str| match key {
-            "expect" => action != "ask" && action != "swap",
-            "state" => action != "swap",
-            _ => action != "ask",
+        let (is_ask, is_swap) = (action == step::ASK.name, action == step::SWAP.name);
+        let is_wrong = |key: &&str| match *key {
+            key if ACTIONS.contains(&key) => false,
+            key if key == step::EXPECT.name => !is_ask && !is_swap,
+            key if key == step::STATE.name => !is_swap,
+            _ => !is_ask,
         };
         let mut result = Ok(());
-        for key in OF_ASK.into_iter().chain(["expect", "state"]).filter(|key| is_wrong(key)) {
+        for key in step::KIND.names().filter(is_wrong) {
             if let Some(at) = fields.key_at(key) {
                 result = Err(self.report(at, format!("{key} has no effect in a step with {action}")));
             }
@@ -77,10 +80,10 @@ impl FileReader<'_> {
     fn ask(&mut self, fields: &Fields, domain: Option<&str>, clock: &mut Clock) -> Result<Ask, Reported> {
         let asked = self.asked(fields);
         let own_domain = self.default_domain(fields);
-        let callers = self.count(fields, "callers", CALLERS_MAX);
-        let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
+        let callers = self.read(fields, step::CALLERS);
+        let times = self.read(fields, step::TIMES);
         let rounds = self.rounds(fields);
-        let lasts = self.length(fields, "lasts");
+        let lasts = self.read(fields, step::LASTS);
         let used = self.used(fields);
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
@@ -98,14 +101,14 @@ impl FileReader<'_> {
 
     /// The hits that a request has used when it ends.
     fn used(&mut self, fields: &Fields) -> Read<u32> {
-        if let Some(at) = fields.key_at("used").filter(|_| fields.lacks("lasts")) {
+        if let Some(at) = fields.key_at(step::USED).filter(|_| fields.lacks(step::LASTS)) {
             return Err(self.report(at, "used needs lasts: when the request ends, and settles"));
         }
-        self.number(fields, "used")
+        self.read(fields, step::USED)
     }
 
     /// A number of repetitions, from 1.
-    fn count(&mut self, fields: &Fields, key: &str, most: u32) -> Result<u32, Reported> {
+    pub(super) fn count(&mut self, fields: &Fields, key: &'static str, most: u32) -> Result<u32, Reported> {
         match self.number(fields, key)? {
             Some(number) if number == 0 || number > most => {
                 Err(self.report_value(fields, key, format!("{key} must be from 1 to {most}, not {number}")))
@@ -116,8 +119,8 @@ impl FileReader<'_> {
 
     /// The number of rounds from `every` and `for`, and the interval between them.
     fn rounds(&mut self, fields: &Fields) -> Result<(u64, Micros), Reported> {
-        let every = self.length(fields, "every")?;
-        let length = self.length(fields, "for")?;
+        let every = self.read(fields, step::EVERY)?;
+        let length = self.read(fields, step::FOR)?;
         match (every, length) {
             (None, None) => Ok((1, 0)),
             (Some(every), Some(length)) if every == 0 || every > length => Err(self.report_value(
@@ -128,15 +131,15 @@ impl FileReader<'_> {
             // Every round begins before the end of `for`.
             (Some(every), Some(length)) if length.is_multiple_of(every) => Ok((length / every, every)),
             (Some(_), Some(_)) => {
-                Err(self.report_value(fields, "for", "for must be a whole number of times every".to_owned()))
+                Err(self.report_value(fields, step::FOR, "for must be a whole number of times every".to_owned()))
             }
             _ => Err(self.report(fields.at, "every and for belong together: every: 1s, for: 10m")),
         }
     }
 
-    fn advance(&mut self, fields: &Fields, key: &str, clock: &mut Clock) -> Result<(), Reported> {
+    fn advance(&mut self, fields: &Fields, key: &'static str, clock: &mut Clock) -> Result<(), Reported> {
         let at = fields.key_at(key).unwrap_or(fields.at);
-        let to = if key == "wait" {
+        let to = if key == step::WAIT.name {
             self.length(fields, key)?.map(|length| clock.now.saturating_add(length))
         } else {
             self.instant(fields, key)?
@@ -158,20 +161,20 @@ impl FileReader<'_> {
     }
 
     fn swap(&mut self, fields: &Fields, directory: &Path) -> Result<Action, Reported> {
-        let Some(policies) = self.policies_of(fields, "swap", directory)? else {
+        let Some(policies) = self.policies_of(fields, step::SWAP.name, directory)? else {
             return Err(self.report(fields.at, "swap needs a path, or texts by names of files"));
         };
-        let state = match self.choice(fields, "state", &["kept", "forgotten"])? {
-            Some("forgotten") => StateOnSwap::Forgotten,
+        let state = match self.read(fields, step::STATE)? {
+            Some(word) if word == STATE[1] => StateOnSwap::Forgotten,
             _ => StateOnSwap::Kept,
         };
-        let refused = match fields.get("expect") {
+        let refused = match fields.get(step::EXPECT) {
             None => false,
             Some((_, id)) => match &self.document.node(id).value {
                 Value::Scalar { text, .. } if &**text == "refused" => true,
                 _ => {
                     let message = "expect of a swap can be refused, and nothing else".to_owned();
-                    return Err(self.report_value(fields, "expect", message));
+                    return Err(self.report_value(fields, step::EXPECT, message));
                 }
             },
         };
@@ -180,13 +183,13 @@ impl FileReader<'_> {
 
     /// The value of `expect`: a word or a mapping.
     fn expect(&mut self, fields: &Fields, descriptors: usize) -> Result<Expect, Reported> {
-        match fields.get("expect") {
+        match fields.get(step::EXPECT) {
             None => Ok(Expect::default()),
             Some((at, id)) => self.expectation(self.value_position(at, id), id, descriptors),
         }
     }
 
-    pub(crate) fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
+    pub(crate) fn length(&mut self, fields: &Fields, key: &'static str) -> Read<Micros> {
         self.parsed(fields, key, NAME_BYTES_MAX, micros)
     }
 }

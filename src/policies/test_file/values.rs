@@ -3,7 +3,11 @@
 use std::fmt;
 
 use weir_engine::Micros;
+use weir_engine::words::IN_FLIGHT;
 use weir_text::{duration, spell};
+
+use super::ExpectedLimit;
+use crate::rate;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -71,4 +75,20 @@ impl fmt::Display for Range {
 pub(super) fn micros(text: &str) -> Result<Micros, String> {
     let length = duration(text)?;
     u64::try_from(length.as_micros()).map_err(|_| format!("{} is too long", spell(length)))
+}
+
+/// The word for an absent header, rule or wait.
+pub(super) const NONE: &str = "none";
+
+/// Reads the hits and the window of a limit, `3/minute`, or `3 in flight`.
+pub(super) fn amount(text: &str) -> Result<ExpectedLimit, String> {
+    match text.strip_suffix(IN_FLIGHT).map(|number| number.trim_end().parse()) {
+        Some(Ok(requests)) => Ok((requests, None)),
+        _ => rate::read(text).map(|(requests, period)| (requests, Some(period.window))),
+    }
+}
+
+/// Accepts `none`, and otherwise the texts of `parse`.
+pub(super) fn or_none<T>(parse: impl Fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<Option<T>, String> {
+    move |text| if text == NONE { Ok(None) } else { parse(text).map(Some) }
 }

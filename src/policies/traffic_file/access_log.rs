@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use super::keys::ACCESS_LOG;
+use super::keys::{access_log, file};
 use super::{AccessLog, LoggedHits, TimeFormat};
 use crate::fields::{Fields, Read};
 use crate::state::{FileReader, Reported};
-use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// The keys of a file that only sources use.
-const OF_SOURCES: [&str; 3] = ["duration", "start", "seed"];
+const OF_SOURCES: [&str; 3] = [file::DURATION.name, file::START.name, file::SEED.name];
 
 impl FileReader<'_> {
     pub(super) fn access_log(&mut self, top: &Fields, directory: &Path) -> Result<AccessLog, Reported> {
@@ -20,13 +19,13 @@ impl FileReader<'_> {
                     Err(self.report(at, format!("{key} has no effect with access_log: the log has its own times")));
             }
         }
-        let Some((_, id)) = top.get("access_log") else { return Err(Reported) };
-        let fields = self.fields(id, &ACCESS_LOG)?;
+        let Some((_, id)) = top.get(file::ACCESS_LOG) else { return Err(Reported) };
+        let fields = self.fields(id, &access_log::KIND)?;
         let default = self.default_domain(top);
         let own = self.default_domain(&fields);
-        let path = self.text(&fields, "file", VALUE_BYTES_MAX);
-        let time = self.text(&fields, "time", NAME_BYTES_MAX);
-        let format = self.choice(&fields, "time_format", &TimeFormat::NAMES);
+        let path = self.read(&fields, access_log::FILE);
+        let time = self.read(&fields, access_log::TIME);
+        let format = self.read(&fields, access_log::TIME_FORMAT);
         let hits_field = self.hits_field(&fields);
         let asked = match hits_field {
             Ok(None) => self.asked(&fields),
@@ -48,7 +47,7 @@ impl FileReader<'_> {
         };
         refused?;
         let hits = hits_field?.map_or(LoggedHits::Same(hits), LoggedHits::Field);
-        let format = format?.and_then(TimeFormat::named).unwrap_or(TimeFormat::Rfc3339);
+        let format = format?.unwrap_or(TimeFormat::Rfc3339);
         Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
     }
 
@@ -56,11 +55,11 @@ impl FileReader<'_> {
     fn hits_field(&mut self, fields: &Fields) -> Read<String> {
         // A text that begins with a digit or a sign is probably a number.
         let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
-        let Some(field) = self.text(fields, "hits", NAME_BYTES_MAX)?.filter(|text| !is_number(text)) else {
+        let Some(field) = self.read(fields, access_log::HITS)?.filter(|text| !is_number(text)) else {
             return Ok(None);
         };
-        if self.flag(fields, "look")? {
-            return Err(self.report_value(fields, "look", "a look has no hits: leave hits out".to_owned()));
+        if self.read(fields, access_log::LOOK)? {
+            return Err(self.report_value(fields, access_log::LOOK, "a look has no hits: leave hits out".to_owned()));
         }
         Ok(Some(field))
     }

@@ -1,19 +1,129 @@
-//! The keys of files of traffic: the tables that the reader uses. docs/simulation.md and the schema must match them.
+//! The keys of files of traffic.
 
-use crate::keys::{Kind, kind};
-use crate::test_file::keys::{DESCRIPTOR, ENTRY};
+use serde_json::{Value, json};
+use weir_engine::Micros;
+use weir_text::yaml::NodeId;
+
+use super::{Arrivals, DURATION_US_MAX, KEYS_MAX, SOURCES_MAX, TimeFormat};
+use crate::form::{FLAG, NUMBER, form, list, mapping, method, node, only, short_text};
+use crate::keys::Kind;
+use crate::rate::{self, Period};
+use crate::schema::fragments::{bounded_list, length_pattern, number, rate as rate_schema, reference, text, words};
+use crate::test_file::Range;
+use crate::test_file::keys::{ASK, DOMAIN, INSTANT, LENGTH, LIMIT, ROWS, SETTINGS, descriptor, entry};
+use crate::{NAME_BYTES_MAX, Position, VALUE_BYTES_MAX};
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 5] = [&FILE, &SOURCE, &ACCESS_LOG, &DESCRIPTOR, &ENTRY];
+pub const KINDS: [&Kind; 5] = [&file::KIND, &source::KIND, &access_log::KIND, &descriptor::KIND, &entry::KIND];
 
-pub(super) const FILE: Kind = kind! { "a file of traffic":
-    duration start seed domain settings rows sources access_log
-};
+type Node = Option<(Position, NodeId)>;
 
-pub(super) const SOURCE: Kind = kind! { "a source":
-    ask domain hits refund look limit rate arrivals burst lasts from until keys
-};
+mapping! {
+    pub(crate) mod file = "a file of traffic" {
+        /// how long the sources send, at most 366 days; required beside `sources`
+        DURATION: Option<Micros> = "duration", LENGTH, "none", "duration: 10m";
+        /// the instant at which they begin
+        START: Option<Micros> = "start", INSTANT, "`2040-01-02T00:00:00Z`, a Monday", "start: 2040-03-25T00:30[Europe/Berlin]";
+        /// the seed of all random numbers. One seed gives the same results, to the byte, on every machine
+        SEED: Option<u32> = "seed", NUMBER, "`0`", "seed: 7";
+        /// the domain of requests without `domain`
+        DOMAIN = "domain", super::DOMAIN, "none", "domain: shop";
+        /// settings that answers depend on, [as in tests](testing.md#settings). They apply to all policies
+        SETTINGS: Node = "settings", super::SETTINGS, "the defaults", "settings: {charging: independent}";
+        /// the [rows](rows.md) of customers: the path of a [file](rows.md#files), relative to the directory, or its lines
+        /// after a `|`; at most 1,000,000. They apply to all policies. weir warns of rows that do not fit: there the default
+        /// plan applies
+        ROWS = "rows", super::ROWS, "none", "rows: \"domain,user,plan\\nshop,ann,gold\\n\"";
+        /// list of sources, at most 100
+        SOURCES: Option<Vec<NodeId>> = "sources", list(|| bounded_list(&reference("source"), 1, SOURCES_MAX)), "none",
+            "sources: [{ask: user=ann, rate: 1/s}]";
+        /// in place of `sources`, [a log of JSON lines](#envoys-access-log), and what its fields mean
+        ACCESS_LOG: Node = "access_log", node(|| reference("access_log")), "none",
+            "access_log: {file: access.log, time: start_time, domain: shop, ask: user=<x-user>}";
+    }
+}
 
-pub(super) const ACCESS_LOG: Kind = kind! { "an access log":
-    file time time_format domain ask hits refund look limit
-};
+mapping! {
+    pub(crate) mod source = "a source" {
+        /// a [descriptor](testing.md#descriptors), or a list of them. `<n>` in keys and values is the number of the key, from 1
+        ASK: Node = "ask", super::ASK, "required", "{ask: user=u<n>, keys: 10, rate: 1/s}";
+        /// as in a [step](testing.md#steps) of a test
+        DOMAIN = "domain", super::DOMAIN, "as there", "{ask: user=ann, hits: 5, rate: 1/s}";
+        /// as in a [step](testing.md#steps) of a test
+        HITS = "hits", NUMBER, "as there", "";
+        /// as in a [step](testing.md#steps) of a test
+        REFUND = "refund", FLAG, "as there", "";
+        /// as in a [step](testing.md#steps) of a test
+        LOOK = "look", FLAG, "as there", "";
+        /// as in a [step](testing.md#steps) of a test
+        LIMIT = "limit", super::LIMIT, "as there", "";
+        /// requests per time
+        RATE: Option<(u32, Period)> = "rate", form(rate_schema, |reader, fields, key| {
+            reader.parsed(fields, key, NAME_BYTES_MAX, rate::read)
+        }), "required", "{ask: user=ann, rate: 90/min}";
+        /// `constant`: at equal distances; `poisson`: independently of each other; `bursts`: `burst` requests at once, at
+        /// equal distances
+        ARRIVALS: Option<&'static str> = "arrivals", form(|| words(&Arrivals::NAMES), |reader, fields, key| {
+            reader.choice(fields, key, &Arrivals::NAMES)
+        }), "`constant`", "{ask: user=ann, rate: 1/s, arrivals: poisson}";
+        /// the requests of a burst
+        BURST: Option<u32> = "burst", NUMBER, "none", "{ask: user=ann, rate: 1/s, arrivals: bursts, burst: 20}";
+        /// how long an admitted request takes, or the shortest and the longest time, all between equally likely: then it
+        /// settles its [holds and permits](semantics.md#holds-hd), with what was held as what was used
+        LASTS: Option<Spread> = "lasts", form(spread, |reader, fields, key| {
+            reader.parsed(fields, key, NAME_BYTES_MAX, spread_of)
+        }), "it never settles", "{ask: user=ann, rate: 1/s, lasts: 1s..10s}";
+        /// when it begins and ends, after the start
+        FROM: Option<Micros> = "from", LENGTH, "all of `duration`", "{ask: user=ann, rate: 1/s, from: 5m}";
+        /// when it begins and ends, after the start
+        UNTIL: Option<Micros> = "until", LENGTH, "all of `duration`", "";
+        /// how many keys it has, all equally frequent; at most 5,000,000 in one file
+        KEYS: Option<u32> = "keys", form(|| number(1, KEYS_MAX.into()), method!(number)), "`1`", "{ask: user=u<n>, keys: 10, rate: 1/s}";
+    }
+}
+
+/// One length, or the shortest and the longest.
+fn spread() -> Value {
+    let one = length_pattern();
+    json!({ "type": "string", "pattern": format!("^{one}( *\\.\\. *{one})?$"), "examples": ["5s", "1s..10s"] })
+}
+
+/// How long requests last: the minimum and the maximum.
+type Spread = (Micros, Micros);
+
+fn spread_of(text: &str) -> Result<Spread, String> {
+    let lasts = Range::of_lengths(text)?;
+    if lasts.max > DURATION_US_MAX {
+        Err("write 5s or 1s..10s, at most 366 days".to_owned())
+    } else {
+        Ok((lasts.min, lasts.max))
+    }
+}
+
+mapping! {
+    pub(crate) mod access_log = "an access log" {
+        /// the log, below the directory of the file
+        FILE: Option<String> = "file", form(text, |reader, fields, key| reader.text(fields, key, VALUE_BYTES_MAX)), "required", "";
+        /// the field of the time
+        TIME: Option<String> = "time", short_text(text), "required", "";
+        /// `rfc3339`, as `%START_TIME%` writes it; `unix_s`, `unix_ms` or `unix_us`, with a fraction or without
+        TIME_FORMAT: Option<TimeFormat> = "time_format", form(|| words(&TimeFormat::NAMES), |reader, fields, key| {
+            Ok(reader.choice(fields, key, &TimeFormat::NAMES)?.and_then(TimeFormat::named))
+        }), "`rfc3339`", "";
+        /// the domain, where `<field>` is a value too
+        DOMAIN = "domain", super::DOMAIN, "that of the file", "";
+        /// the descriptors. `<field>` is the value of that field, `<a.b>` that of `b` in the object `a`
+        ASK = "ask", super::ASK, "required", "";
+        /// how many hits each request costs: a number, or the name of a field, such as `tokens` or `usage.total`. The field has
+        /// whole numbers up to 4,294,967,295; with 0 the request costs nothing
+        HITS: Option<String> = "hits", short_text(|| {
+            json!({ "anyOf": [number(1, u32::MAX.into()), { "type": "string", "pattern": "^[^-+.0-9]" }] })
+        }), "1", "";
+        /// as in a [step](testing.md#steps) of a test
+        REFUND = "refund", FLAG, "as there", "";
+        /// as in a [step](testing.md#steps) of a test
+        LOOK: bool = "look", FLAG, "as there", "";
+        /// as in a [step](testing.md#steps) of a test
+        LIMIT = "limit", super::LIMIT, "as there", "";
+    }
+}

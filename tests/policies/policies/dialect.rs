@@ -145,8 +145,8 @@ fn files_of_one_domain_are_joined_where_that_is_asked_for() {
     assert_eq!(loaded.domains.len(), 2);
     assert_eq!(loaded.domains[0].descriptors.len(), 3);
     for (outline, file) in loaded.domains[0].descriptors.iter().zip(["1.yaml", "3.yaml", "3.yaml"]) {
-        assert_eq!(&*outline.place().file, file);
-        assert_eq!(loaded.places[outline.rule.unwrap() as usize], outline.place());
+        assert_eq!(&*outline.note.place().file, file);
+        assert_eq!(loaded.places[outline.note.rule.unwrap() as usize], outline.note.place());
     }
     let twin = "{domain: shop, on_error: deny, descriptors: [{key: a, value: x*, rate_limit: 1/s}]}";
     assert_eq!(

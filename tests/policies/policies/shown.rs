@@ -4,12 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use weir_cli::{check, explain};
-use weir_lab::comparison::compare;
 use weir_lab::testing::Strictness;
-use weir_policies::{Dialect, KINDS, parse};
+use weir_policies::Dialect;
 
 use super::{data, directory, rule};
-use crate::support::changed_keys::{CHANGED_KEYS, limited};
 
 /// A request's descriptor, as `explain` takes it.
 fn descriptor(text: &str) -> Vec<(String, String)> {
@@ -432,22 +430,4 @@ fn a_writer_that_fails_is_told() {
     let failed = check::run(&quickstart(), Dialect::default(), Strictness::Lenient, &mut Full).unwrap_err();
     assert!(matches!(failed, check::Failed::Output(_)), "{failed}");
     assert_eq!(failed.to_string(), "cannot write: no space");
-}
-
-/// The compiler cannot report a new field of a limit there, because other packages do not see all of its fields.
-#[test]
-fn a_change_of_any_key_of_a_limit_is_printed_and_compared() {
-    let keys = KINDS.iter().find(|kind| kind.name == "a rate limit").unwrap().keys;
-    for key in keys {
-        let changed = CHANGED_KEYS.iter().find(|(name, ..)| *name == key.name);
-        let &(name, before, after) = changed.unwrap_or_else(|| panic!("no change of {}", key.name));
-        let text = |limit: &str| format!("domain: d\ndescriptors:\n{}", limited("a", name, limit));
-        let printed = |limit: &str| {
-            let dir = directory(&[("p.yaml", &text(limit))]);
-            checked(dir.path()).unwrap_or_else(|problems| panic!("{name}: {problems}"))
-        };
-        assert_ne!(printed(before), printed(after), "weir check does not print {name}");
-        let [old, new] = [before, after].map(|limit| parse(&[("p.yaml", &text(limit))]).unwrap().policies);
-        assert_eq!(compare(&old, &new).rules.len(), 1, "weir diff does not report {name}");
-    }
 }

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::ads::{Ads, shop};
-use crate::support::changed_keys::{CHANGED_KEYS, limited};
 use crate::support::http;
 use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir, binary};
 use crate::support::served::Served;
@@ -286,24 +285,4 @@ fn the_unit_of_systemd_checks_the_policies_that_it_serves() {
     let checked = after("ExecStartPre=/usr/local/bin/weir check ");
     assert!(checked.is_some());
     assert_eq!(checked, after("ExecStart=/usr/local/bin/weir serve "));
-}
-
-#[test]
-fn a_change_of_any_key_of_a_limit_is_shown() {
-    let mut policy = "domain: shop\ndescriptors:\n".to_owned();
-    for (name, before, after) in CHANGED_KEYS {
-        policy.push_str(&limited(&format!("{name}.before"), name, before));
-        policy.push_str(&limited(&format!("{name}.after"), name, after));
-    }
-    let served = Served::start(&policy, &[]);
-    let policies = serde_json::from_str::<Value>(&http::get(served.at.admin, "/policies").unwrap().body).unwrap();
-    let shown = |descriptor: String| {
-        let rules = policies["domains"][0]["rules"].as_array().expect("a list");
-        let mut rule = rules.iter().find(|rule| rule["descriptor"] == descriptor).expect("the rule").clone();
-        (rule["descriptor"], rule["place"]) = (json!(null), json!(null));
-        rule
-    };
-    for (name, ..) in CHANGED_KEYS {
-        assert_ne!(shown(format!("{name}.before")), shown(format!("{name}.after")), "{name}");
-    }
 }
