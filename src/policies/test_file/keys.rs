@@ -20,7 +20,7 @@ use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, instead};
 pub const KINDS: [&Kind; 7] =
     [&file::KIND, &case::KIND, &step::KIND, &descriptor::KIND, &entry::KIND, &expectation::KIND, &status::KIND];
 
-/// What becomes of states on a swap.
+/// What happens to states on a swap.
 pub(super) const STATE: [&str; 2] = ["kept", "forgotten"];
 
 type Node = Option<(Position, NodeId)>;

@@ -215,7 +215,7 @@ fn metrics_and_statistics_that_are_not_read_hold_a_bounded_amount() {
         assert_alive(weir.http);
         let grown = weir.memory_kib().saturating_sub(before);
         assert!(grown < GROWTH_KIB_MAX, "{path} grew by {grown} KiB, a text has {} bytes", full.body.len());
-        // One who reads gets the whole text to its end, whatever others do.
+        // A caller that reads gets the whole text, also beside callers that do not read.
         let again = http::get(address, path).expect("an answer");
         assert_eq!(again.status, 200);
         assert!(again.body.ends_with('\n') && again.body.len() > 1 << 20);

@@ -46,8 +46,8 @@ pub(crate) enum DecisionReply {
     StaleRow(Vec<u64>),
 }
 
-/// Reads a decision's reply. None if the form is wrong. The states are written in place, because they are large. So are
-/// the hits that were given back.
+/// Reads a decision's reply. None if the form is wrong. The states, and the hits that were given
+/// back, are written in place, because they are large.
 pub(crate) fn read_decision(
     reply: &Value,
     before: Before<'_>,
