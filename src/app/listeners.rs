@@ -1,4 +1,4 @@
-//! The sockets that weir listens on, and the thread that accepts their connections.
+//! The sockets that weir listens on, and threads beside those of gRPC.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -11,20 +11,31 @@ use weir_settings::Endpoint;
 
 use super::AppError;
 
-/// The thread that accepts the connections of all listeners, serves those of HTTP, and answers probes. Nothing else runs
-/// there, so new connections and probes do not wait for reloads and long answers. It ends when this is dropped.
-pub(super) struct ListenersThread {
+/// A thread with a runtime. It ends when this is dropped.
+pub(super) struct RuntimeThread {
     pub(super) runtime: Handle,
     _until_dropped: oneshot::Sender<()>,
 }
 
-impl ListenersThread {
+impl RuntimeThread {
+    /// The thread that accepts the connections of all listeners, serves those of HTTP, and answers probes. Nothing else
+    /// runs there, so new connections and probes do not wait for reloads and long answers.
+    pub(super) fn listeners(supervisor: &Supervisor) -> io::Result<Self> {
+        Self::start(supervisor, "listeners")
+    }
+
+    /// The thread that decides requests with long messages. So the system gives the processor to the threads of other
+    /// requests between two of its instructions.
+    pub(super) fn long(supervisor: &Supervisor) -> io::Result<Self> {
+        Self::start(supervisor, "long")
+    }
+
     /// Fails when the system cannot start a thread or a runtime.
-    pub(super) fn start(supervisor: &Supervisor) -> io::Result<Self> {
+    fn start(supervisor: &Supervisor, name: &str) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (until_dropped, dropped) = oneshot::channel();
         let started = Self { runtime: runtime.handle().clone(), _until_dropped: until_dropped };
-        supervisor.thread("listeners", move || {
+        supervisor.thread(name, move || {
             // Ends with an error, since nothing is sent.
             let _ = runtime.block_on(dropped);
             // Dropping it would wait for tasks that block on a disk.

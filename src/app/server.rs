@@ -22,7 +22,7 @@ use weir_telemetry::traces::Tracer;
 use weir_tls::server::ServerTls;
 
 use super::certificates::Certificates;
-use super::listeners::{Listeners, ListenersThread};
+use super::listeners::{Listeners, RuntimeThread};
 use super::policies::{self, Reload};
 use super::ready::{self, WarmUp};
 use super::rows::{FirstRows, RowFiles};
@@ -51,7 +51,7 @@ pub(super) struct Serving {
     pub(super) overrides: Arc<OverrideTable>,
     pub(super) rows: Arc<RowTable>,
     warm_up: Arc<WarmUp>,
-    _listeners: ListenersThread,
+    _threads: [RuntimeThread; 2],
 }
 
 #[derive(Clone)]
@@ -183,7 +183,9 @@ impl Server {
         let limiter = limiters.limiter(control, Protocol::Http);
         let site = Arc::new(self.site(limiter, table.clone(), row_table.clone(), tracer.clone()));
 
-        let served = self.grpc_options(tls, tracer);
+        let listening = RuntimeThread::listeners(supervisor)?;
+        let long = RuntimeThread::long(supervisor)?;
+        let served = self.grpc_options(tls, tracer, long.runtime.clone());
         let health = Health::starting().await;
         let dialled = settings.redis.connect_timeout + settings.redis.timeout;
         let warm_up = Arc::new(WarmUp::new(served.cores.get() * control.remote().count(), dialled));
@@ -195,8 +197,7 @@ impl Server {
                 limiters.limiter(&opened, Protocol::Grpc)
             }
         };
-        let thread = ListenersThread::start(supervisor)?;
-        let on = &thread.runtime;
+        let on = &listening.runtime;
         let grpc = weir_grpc::start(supervisor, life, on, listeners.grpc, &served, &health, of_core)?;
         let mut http = vec![
             supervisor.task_on(on, "http", weir_http::serve_public(listeners.http, &site)),
@@ -213,7 +214,7 @@ impl Server {
         metrics::show(metrics, &grpc, &embedded, deny_cache, settings.program);
         overrides::show(metrics, &table);
         metrics.show("weir_rows_known", &[], row_table.known(), |known| known.count() as u64);
-        Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up, _listeners: thread })
+        Ok(Serving { grpc, http, overrides: table, rows: row_table, warm_up, _threads: [listening, long] })
     }
 
     fn site(
@@ -257,7 +258,12 @@ impl Server {
         }
     }
 
-    fn grpc_options(&self, tls: Option<Arc<ServerTls>>, tracer: Option<Arc<Tracer>>) -> weir_grpc::Options {
+    fn grpc_options(
+        &self,
+        tls: Option<Arc<ServerTls>>,
+        tracer: Option<Arc<Tracer>>,
+        long: Handle,
+    ) -> weir_grpc::Options {
         let Settings { grpc, holds, limits, listen, response, runtime, .. } = &self.settings;
         let (age, grace) = (listen.max_connection_age, listen.max_connection_age_grace);
         weir_grpc::Options {
@@ -278,6 +284,7 @@ impl Server {
             },
             tls,
             max_age: (!age.is_zero()).then_some(weir_http2::MaxAge { age, grace }),
+            long,
         }
     }
 

@@ -74,6 +74,8 @@ pub struct Options {
     pub tls: Option<Arc<ServerTls>>,
     /// The maximum age of connections. None for no maximum.
     pub max_age: Option<MaxAge>,
+    /// The runtime that decides requests with long messages.
+    pub long: Handle,
 }
 
 pub struct Serving {
@@ -127,7 +129,7 @@ where
         let (memory, streams, options) = (serving.memory.clone(), streams.clone(), options.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
-                let limits = RateLimits { limiter: limiter(core), messages: options.messages };
+                let limits = RateLimits { limiter: limiter(core), long: options.long, messages: options.messages };
                 let services = services(limits, load, &health, streams)?;
                 let options = weir_http2::Options {
                     runtimes: options.cores.get(),

@@ -16,8 +16,9 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 use weir_http2::{Peer, Reservation, STREAM_BYTES};
+use weir_lifecycle::on_runtime;
 use weir_limiter::finishing::{Finishing, MustFinish, Untaken};
-use weir_limiter::{Answer, HeldCharge, Limiter, Query, Settle, Undecided};
+use weir_limiter::{Answer, HeldCharge, LONG_VALUES_BYTES_MAX, Limiter, Query, Settle, Undecided};
 use weir_rls::convert::{self, Bounds, Extras, Invalid};
 use weir_rls::request::Request;
 use weir_rls::{lenient, receipts};
@@ -73,6 +74,8 @@ pub struct Messages {
 
 pub(super) struct RateLimits {
     pub(super) limiter: Arc<Limiter>,
+    /// Decides requests with long messages.
+    pub(super) long: Handle,
     pub(super) messages: Messages,
 }
 
@@ -141,7 +144,7 @@ impl Services {
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
-                let decided = limits.decide_now(body, &mut reservation, trace.as_deref()).await;
+                let decided = limits.decide_now(body, &mut reservation, trace.as_ref()).await;
                 end(trace, &decided);
                 Ok(unary::response(decided, reservation))
             });
@@ -151,7 +154,7 @@ impl Services {
         let must_finish = limits.limiter.can_hold().then(MustFinish::default);
         let finish = must_finish.clone();
         let answering: Answering = Box::pin(async move {
-            let decided = limits.decide(body, caller_timeout, finish, &mut reservation, trace.as_deref()).await;
+            let decided = limits.decide(body, caller_timeout, finish, &mut reservation, trace.as_ref()).await;
             end(trace, &decided);
             Ok(unary::response(decided, reservation))
         });
@@ -163,7 +166,7 @@ impl Services {
 }
 
 /// Ends the trace of a request, if it has one. The trace of an interrupted request ends as cancelled.
-fn end(trace: Option<Box<Trace>>, decided: &Result<Answered, Status>) {
+fn end(trace: Option<Arc<Trace>>, decided: &Result<Answered, Status>) {
     let Some(trace) = trace else { return };
     match decided {
         Err(status) if status.code() == Code::Cancelled => {}
@@ -173,10 +176,10 @@ fn end(trace: Option<Box<Trace>>, decided: &Result<Answered, Status>) {
 }
 
 /// Sets the domain in the trace, and returns the trace for the limiter.
-fn named_trace<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dyn weir_engine::observer::Trace> {
+fn named_trace<'a>(trace: Option<&'a Arc<Trace>>, query: &Query<'_>) -> Option<&'a dyn weir_engine::observer::Trace> {
     let trace = trace?;
     trace.domain(query.domain);
-    Some(trace)
+    Some(&**trace)
 }
 
 impl RateLimits {
@@ -185,21 +188,18 @@ impl RateLimits {
         self: &Arc<Self>,
         body: Incoming,
         reservation: &mut Reservation,
-        trace: Option<&Trace>,
+        trace: Option<&Arc<Trace>>,
     ) -> Result<Answered, Status> {
         let read = unary::read(body, self.messages.request_bytes, self.messages.receive_timeout, reservation).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
+        if is_long(received.message()) {
+            return self.decide_long(received.into_message(), started, None, None, trace).await;
+        }
         let mut texts = Vec::new();
         let (request, settle) = self.decoded(received.message(), &mut texts, started)?;
         let query = self.query(&request, settle, started)?;
-        let trace = named_trace(trace, &query);
-        let decided = if query.is_long() {
-            // The futures of other requests have no room for waiting.
-            Box::pin(self.limiter.decide(&query, started, None, trace)).await
-        } else {
-            self.limiter.decide_now(&query, started, trace)
-        };
+        let decided = self.limiter.decide_now(&query, started, named_trace(trace, &query));
         self.response(&request, decided, || Bytes::copy_from_slice(received.message()))
     }
 
@@ -211,7 +211,7 @@ impl RateLimits {
         caller_timeout: Option<Duration>,
         finish: Option<MustFinish>,
         reservation: &mut Reservation,
-        trace: Option<&Trace>,
+        trace: Option<&Arc<Trace>>,
     ) -> Result<Answered, Status> {
         let timeout = caller_timeout
             .map_or(self.messages.receive_timeout, |caller_timeout| caller_timeout.min(self.messages.receive_timeout));
@@ -220,9 +220,45 @@ impl RateLimits {
         let received = self.read(read, started)?;
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
-        let bytes = received.into_message();
+        let message = received.into_message();
+        if is_long(&message) {
+            return self.decide_long(message, started, deadline, finish, trace).await;
+        }
+        self.decide_message(message, started, deadline, finish, trace).await
+    }
+
+    /// As [`Self::decide_message`], on the runtime for long messages. It is boxed, because the futures of other requests
+    /// have no room for it.
+    fn decide_long(
+        self: &Arc<Self>,
+        message: Bytes,
+        started: Instant,
+        deadline: Option<Instant>,
+        finish: Option<MustFinish>,
+        trace: Option<&Arc<Trace>>,
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, Status>> + Send>> {
+        // The request can open a hold at any time after this.
+        if let Some(finish) = &finish {
+            finish.set();
+        }
+        let (limits, long, trace) = (self.clone(), self.long.clone(), trace.cloned());
+        Box::pin(async move {
+            let deciding =
+                async move { limits.decide_message(message, started, deadline, finish, trace.as_ref()).await };
+            on_runtime(&long, None, deciding).await
+        })
+    }
+
+    async fn decide_message(
+        self: &Arc<Self>,
+        message: Bytes,
+        started: Instant,
+        deadline: Option<Instant>,
+        finish: Option<MustFinish>,
+        trace: Option<&Arc<Trace>>,
+    ) -> Result<Answered, Status> {
         let mut texts = Vec::new();
-        let (request, settle) = self.decoded(&bytes, &mut texts, started)?;
+        let (request, settle) = self.decoded(&message, &mut texts, started)?;
         let query = self.query(&request, settle, started)?;
         let finish = finish.filter(|_| self.limiter.has_holds(query.domain));
         let deadline = deadline.filter(|_| finish.is_none());
@@ -230,7 +266,7 @@ impl RateLimits {
             finish.set();
         }
         let decided = self.limiter.decide(&query, started, deadline, named_trace(trace, &query)).await;
-        self.response(&request, decided, || bytes.clone())
+        self.response(&request, decided, || message.clone())
     }
 
     /// Counts a request that could not be read.
@@ -312,6 +348,12 @@ impl RateLimits {
         let Ok(query) = convert::query(&request, &self.messages.bounds) else { return };
         self.limiter.release(query, holds).await;
     }
+}
+
+/// Whether a request must be decided on the runtime for long messages: to match its values can take milliseconds [mt-3]. A
+/// thread that works so long has to wait for its processor afterwards, and all its callers with it.
+const fn is_long(message: &[u8]) -> bool {
+    message.len() > LONG_VALUES_BYTES_MAX
 }
 
 /// How long the caller waits for the answer, minus [`ANSWER_MARGIN`].

@@ -55,6 +55,7 @@ use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
 pub use self::inspect::{ResetStates, ShownState};
 use self::leases::{LeaseTotals, Leases};
+pub use self::long::LONG_VALUES_BYTES_MAX;
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
 use self::rows::known::KnownRows;

@@ -1,8 +1,8 @@
 //! Long requests are matched in turns.
 //!
-//! A value of 60 KB can take a millisecond to match [mt-3], and a request can have dozens of them. So a long request is
-//! matched descriptor by descriptor. Of all long requests of a runtime, one descriptor is matched between two polls for new
-//! bytes: they delay other requests no longer than that.
+//! A value of 60 KB can take half a millisecond to match [mt-3], and a request can have dozens of them. So a long request is
+//! matched descriptor by descriptor. Of all long requests of a limiter, one descriptor is matched between two polls for new
+//! bytes: they delay other requests of the runtime no longer than that.
 
 use weir_engine::PolicySet;
 use weir_engine::policy::{Domain, Match};
@@ -11,14 +11,14 @@ use weir_lifecycle::Turns;
 use super::Query;
 
 /// A request whose values have more bytes together is long.
-const VALUES_BYTES_MAX: usize = 16 * 1_024;
+pub const LONG_VALUES_BYTES_MAX: usize = 16 * 1_024;
 
 impl Query<'_> {
     /// Whether its match takes so long that other requests should go first.
     #[must_use]
     pub fn is_long(&self) -> bool {
         let entries = self.descriptors.iter().flat_map(|descriptor| descriptor.entries);
-        entries.map(|entry| entry.value.len()).sum::<usize>() > VALUES_BYTES_MAX
+        entries.map(|entry| entry.value.len()).sum::<usize>() > LONG_VALUES_BYTES_MAX
     }
 }
 

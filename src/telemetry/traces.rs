@@ -10,7 +10,7 @@ mod queue;
 mod sampler;
 mod span;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
@@ -65,7 +65,7 @@ impl Tracer {
 
     /// The trace of a request with these headers, if it is sampled.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, protocol: Protocol, headers: &HeaderMap) -> Option<Box<Trace>> {
+    pub fn begin(self: &Arc<Self>, protocol: Protocol, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let caller = Caller::of(headers, self.options.propagators);
         let mut own = None;
         let sampled = self.options.sampler.samples(caller.sampled, || match caller.ids {
@@ -80,7 +80,7 @@ impl Tracer {
             None => own.map_or_else(|| self.ids.new_trace_id(), TraceId::from),
         };
         let state = if caller.is_w3c { tracestate(headers) } else { TraceState::NONE };
-        Some(Box::new(Trace {
+        Some(Arc::new(Trace {
             tracer: self.clone(),
             protocol,
             context: SpanContext::new(trace, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state),
@@ -88,7 +88,7 @@ impl Tracer {
             began_at: SystemTime::now(),
             began: Instant::now(),
             record: Mutex::default(),
-            ended: None,
+            ended: OnceLock::new(),
         }))
     }
 }
@@ -102,7 +102,7 @@ pub struct Trace {
     began_at: SystemTime,
     began: Instant,
     record: Mutex<DecisionRecord>,
-    ended: Option<Ended>,
+    ended: OnceLock<Ended>,
 }
 
 impl Trace {
@@ -111,18 +111,20 @@ impl Trace {
         self.record.lock().domain(domain);
     }
 
-    pub fn end_grpc(mut self: Box<Self>, code: i32) {
-        self.ended = Some(Ended::Grpc(code));
+    /// Sets how the request has ended, which happens once.
+    pub fn end_grpc(&self, code: i32) {
+        let _ = self.ended.set(Ended::Grpc(code));
     }
 
-    pub fn end_http(mut self: Box<Self>, status: u16) {
-        self.ended = Some(Ended::Http(status));
+    /// Sets how the request has ended, which happens once.
+    pub fn end_http(&self, status: u16) {
+        let _ = self.ended.set(Ended::Http(status));
     }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        let ended = self.ended.unwrap_or(Ended::Cancelled);
+        let ended = self.ended.take().unwrap_or(Ended::Cancelled);
         let record = std::mem::take(self.record.get_mut());
         // By the monotonic clock, because the time of day can be set in between.
         let end = self.began_at + self.began.elapsed();

@@ -159,7 +159,7 @@ fn what_callers_opened_that_went_away_is_released() {
     let settings = ["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=5s"];
     let served = Served::start(POLICY, &settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut answered = 0;
+    let (mut answered, long) = (0, "x".repeat(20_000));
     runtime.block_on(async {
         for wave in 0..CALLS / TOGETHER {
             let channel = rls::channel(served.at.grpc).await;
@@ -167,7 +167,12 @@ fn what_callers_opened_that_went_away_is_released() {
                 // From 0 to 2 ms: before the request is sent, while Redis is asked, and after the answer. One of ten waits.
                 let timeout = Duration::from_micros((wave * TOGETHER + call) * 7 % 2_000);
                 let patience = if call % 10 == 0 { PATIENCE } else { timeout };
-                tokio::time::timeout(patience, rls::ask(channel.clone(), ann(1, None)))
+                let mut request = ann(1, None);
+                if call % 5 == 0 {
+                    // It is decided on the thread for long messages.
+                    request.descriptors.extend(rls::request("shop", &[("other", &long)]).descriptors);
+                }
+                tokio::time::timeout(patience, rls::ask(channel.clone(), request))
             });
             for answer in join_all(calls).await.into_iter().flatten() {
                 answered += u64::from(receipt_of(&answer.expect("an answer")).is_some());

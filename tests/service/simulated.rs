@@ -105,6 +105,7 @@ impl Live {
                 Arc::new(Limiter::new(policies.clone(), options, Arc::new(Silent)))
             }
         };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let options = weir_grpc::Options {
             cores: NonZeroUsize::MIN,
             messages: Messages {
@@ -123,8 +124,8 @@ impl Live {
             },
             tls: None,
             max_age: None,
+            long: runtime.handle().clone(),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let phases = Phases::starting();
         let client = runtime.block_on(async {
             let life = phases.watch();

@@ -140,6 +140,17 @@ impl Weir {
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }
 
+    /// How long the thread of this name has been on a processor.
+    pub fn thread_time(&self, name: &str) -> Duration {
+        let threads =
+            std::fs::read_dir(format!("/proc/{}/task", self.process.child.id())).expect("a process that runs");
+        let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).expect("a file of a thread");
+        let mut paths = threads.map(|thread| thread.expect("a thread").path());
+        let thread = paths.find(|thread| read(thread, "comm").trim() == name).expect("a thread of this name");
+        let nanos = read(&thread, "schedstat").split(' ').next().and_then(|nanos| nanos.parse().ok());
+        Duration::from_nanos(nanos.expect("a number of nanoseconds"))
+    }
+
     /// The files that the process has open, sockets among them.
     pub fn open_files(&self) -> usize {
         let path = format!("/proc/{}/fd", self.process.child.id());

@@ -11,7 +11,7 @@ use super::doors_http::rules;
 use crate::support::frames::{Raw, SHOULD_RATE_LIMIT, request};
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
-use crate::support::rls;
+use crate::support::rls::{self, Client};
 use crate::support::served::metric;
 use crate::support::wait::{PATIENCE, until};
 
@@ -50,6 +50,25 @@ fn short_connections_do_not_lock_new_callers_out() {
     let answered = honest.iter_mut().filter_map(|caller| caller.send(&sent).is_ok().then(|| caller.answered(1)));
     assert_eq!(answered.filter(|is_answered| *is_answered).count(), HONEST);
     assert_eq!(metric(weir.http, "weir_grpc_closed_total{reason=\"unused\"}"), Some(0));
+}
+
+/// A thread that matched values of 60 KB all the time had to wait for its processor, and each of its callers with it, for up
+/// to 4 ms.
+#[test]
+fn long_values_are_matched_on_a_thread_of_their_own() {
+    const WILDCARDS: usize = 32;
+    let wildcards = (0..WILDCARDS).map(|number| format!("  - {{key: word, value: '*a{number}*a*b*'}}\n"));
+    let policy = format!("domain: shop\ndescriptors:\n{}", wildcards.collect::<String>());
+    let (weir, _policies) = start(&policy, &["runtime.cores=1"]);
+    let long = (0..WILDCARDS).map(|number| format!("a{number} ")).collect::<String>().repeat(400);
+    let mut message = rls::request("shop", &[("word", &*long)]);
+    message.descriptors = vec![message.descriptors[0].clone(); 10];
+    let mut client = Client::connect(weir.grpc);
+    for _ in 0..4 {
+        client.ask(message.clone()).expect("an answer");
+    }
+    let [long, core] = ["long", "grpc-0"].map(|thread| weir.thread_time(thread));
+    assert!(long > core, "{long:?} on the thread for long messages, {core:?} on that of the caller");
 }
 
 /// Callers that sent `/metrics` again and again, without waiting for the answers, made a probe wait until each of them had
