@@ -2,7 +2,7 @@
 //! for each use of TLS.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
@@ -18,6 +18,9 @@ use super::AppError;
 
 /// How often weir reads the files.
 const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// How often weir looks which certificates begin to expire soon.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The TLS of the gRPC listener, and how often its files were replaced and refused.
 pub(super) struct Certificates {
@@ -43,8 +46,16 @@ pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppE
     Ok(Some(Arc::new(tls)))
 }
 
-/// Adds the expiry of the certificates of one use to the metrics.
-pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) {
+/// Adds the expiry of the certificates of one use to the metrics, and logs when one begins to expire soon.
+pub(super) fn show(used_for: &'static str, validity: &Arc<Validity>, metrics: &Metrics) {
+    let (used, mut looked_at) = (Arc::downgrade(validity), SystemTime::now());
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(validity) = used.upgrade() else { return };
+            validity.look(used_for, &mut looked_at);
+        }
+    });
     for &holder in Holder::VARIANTS {
         let labels = [holder.into(), used_for];
         let name = "weir_certificate_not_after_timestamp_seconds";

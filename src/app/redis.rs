@@ -77,7 +77,12 @@ pub(super) fn options(
     options
 }
 
-fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Metrics) -> Result<Deployment, AppError> {
+fn deployment(
+    server: &RedisServer,
+    tls: &RedisTls,
+    used_for: &'static str,
+    metrics: &Metrics,
+) -> Result<Deployment, AppError> {
     let username = server.username.as_ref().map(Secret::expose);
     let password = server.password.as_ref().map(Secret::expose);
     let mut endpoint = Endpoint::parse(server.url.expose())?.with_tls(tls_files(tls)).with_login(username, password);

@@ -1,4 +1,5 @@
 //! Logs the start and the end of each outage: the time in which `on_error` applies because a store gives no answer.
+//! Late answers alone are an outage only if they are one of ten calls ([`LATE_PERCENT_MIN`]).
 //!
 //! Decisions only add to atomics. A task reads them every [`TICK`] and logs, so no decision waits for a lock or for the
 //! log.
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use weir_engine::OnError;
 
+use super::complaint::Complaint;
+
 /// How often to call [`Trouble::tick`].
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// An outage ends when no call has failed for this time. Without it, a store that fails half of its calls would start
@@ -20,6 +23,17 @@ const QUIET: Duration = Duration::from_secs(1);
 /// An outage also ends when no call has failed for this time and no store has answered: there were no requests. The
 /// next failure starts a new outage.
 const UNASKED: Duration = Duration::from_secs(10);
+
+/// The kind of failure of a call whose answer is late.
+const LATE: &str = "deadline";
+/// If late answers are all that fails, an outage begins when they are this share of all calls since the first, ...
+const LATE_PERCENT_MIN: u64 = 10;
+/// ... at least so many, ...
+const LATE_MIN: u64 = 2;
+/// ... at the earliest after this time. The share is measured anew after [`UNASKED`].
+const MEASURED: Duration = Duration::from_secs(1);
+/// The shortest time between two lines about late answers that are no outage.
+const LATE_EVERY: Duration = Duration::from_secs(60);
 
 /// How many descriptors each action decided, in the order of [`OnError::ALL`].
 type Counts = [u64; OnError::ALL.len()];
@@ -30,8 +44,12 @@ pub(super) struct Trouble {
     is_on: AtomicBool,
     /// Whether a store has answered since the last failure. False outside of an outage.
     answered: AtomicBool,
+    /// How many calls a store has answered while `is_on`.
+    answers: AtomicU64,
+    /// Whether anything but a late answer has failed since the first failure.
+    has_broken: AtomicBool,
     counts: [AtomicU64; OnError::ALL.len()],
-    /// The failure that started the outage.
+    /// The failure that started the outage: the first one that is not a late answer, or else the first one.
     first: ArcSwapOption<Failure>,
     ended: Arc<AtomicU64>,
 }
@@ -44,10 +62,18 @@ struct Failure {
 }
 
 /// The state of the task between two ticks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outages {
     counted: Counts,
     current: Option<Outage>,
+    /// Late answers that are no outage.
+    late: Complaint,
+}
+
+impl Default for Outages {
+    fn default() -> Self {
+        Self { counted: Counts::default(), current: None, late: Complaint::new(LATE_EVERY) }
+    }
 }
 
 #[derive(Debug)]
@@ -56,12 +82,34 @@ struct Outage {
     last: Instant,
     /// The counts when it started.
     before: Counts,
+    /// Whether its start is logged. Late answers that are rare never start one.
+    is_logged: bool,
+    measured: Measured,
+}
+
+/// The counts at the time from which the share of late answers is measured.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    since: Instant,
+    failures: u64,
+    answers: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    Begins { action: OnError, kind: &'static str },
-    Ends { after: Duration, counts: Counts, answered: bool },
+    Begins {
+        action: OnError,
+        kind: &'static str,
+    },
+    Ends {
+        after: Duration,
+        counts: Counts,
+        answered: bool,
+    },
+    /// Late answers that were no outage.
+    Late {
+        counts: Counts,
+    },
 }
 
 impl Trouble {
@@ -72,14 +120,19 @@ impl Trouble {
         self.counts[action as usize].fetch_add(1, SeqCst);
         // Cleared here and not in `look`, which could also clear an answer that came after this failure.
         self.answered.store(false, Relaxed);
-        if !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst) {
+        let is_first = !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst);
+        let breaks = kind != LATE && !self.has_broken.load(Relaxed) && !self.has_broken.swap(true, Relaxed);
+        if is_first || breaks {
             self.first.store(Some(Arc::new(Failure { action, kind, at: now() })));
         }
     }
 
     pub(super) fn answered(&self) {
-        if self.is_on.load(Relaxed) && !self.answered.load(Relaxed) {
-            self.answered.store(true, Relaxed);
+        if self.is_on.load(Relaxed) {
+            self.answers.fetch_add(1, Relaxed);
+            if !self.answered.load(Relaxed) {
+                self.answered.store(true, Relaxed);
+            }
         }
     }
 
@@ -108,6 +161,11 @@ impl Trouble {
                     "outage ended without an answer: no request uses the store"
                 );
             }
+            Some(Line::Late { counts }) => {
+                if let Some(count) = outages.late.failed(counts.iter().sum()) {
+                    tracing::warn!(kind = LATE, count, "a few answers of a store were late: on_error applied");
+                }
+            }
         }
     }
 
@@ -118,17 +176,22 @@ impl Trouble {
             if !has_failed {
                 return None;
             }
-            // The next tick logs it if the failure is not stored yet.
+            // The next tick begins it if the failure is not stored yet.
             let failure = **self.first.load().as_ref()?;
             let before = outages.counted;
             outages.counted = counts;
-            outages.current = Some(Outage { began: failure.at, last: failure.at.max(now), before });
-            return Some(Line::Begins { action: failure.action, kind: failure.kind });
+            let measured = Measured { since: now, failures: before.iter().sum(), answers: self.answers.load(Relaxed) };
+            let last = failure.at.max(now);
+            let outage = outages.current.insert(Outage { began: failure.at, last, before, is_logged: false, measured });
+            return self.begins(outage, &counts, now);
         };
         if has_failed {
             outage.last = now;
             outages.counted = counts;
-            return None;
+        }
+        let begins = self.begins(outage, &counts, now);
+        if has_failed || begins.is_some() {
+            return begins;
         }
         let quiet = now.saturating_duration_since(outage.last);
         let answered = self.answered.load(Relaxed);
@@ -136,6 +199,7 @@ impl Trouble {
             return None;
         }
         self.first.store(None);
+        self.has_broken.store(false, Relaxed);
         self.is_on.store(false, SeqCst);
         if self.counts() != counts {
             // A failure came in between: the outage continues.
@@ -147,10 +211,32 @@ impl Trouble {
         for (count, before) in of_outage.iter_mut().zip(outage.before) {
             *count -= before;
         }
+        let is_logged = outage.is_logged;
         outages.current = None;
         self.answered.store(false, Relaxed);
+        if !is_logged {
+            return Some(Line::Late { counts: of_outage });
+        }
         self.ended.fetch_add(1, Relaxed);
         Some(Line::Ends { after, counts: of_outage, answered })
+    }
+
+    /// The line at the start of an outage, when it is known that it is one.
+    fn begins(&self, outage: &mut Outage, counts: &Counts, now: Instant) -> Option<Line> {
+        if outage.is_logged {
+            return None;
+        }
+        let (failed, answered) = (counts.iter().sum::<u64>(), self.answers.load(Relaxed));
+        let (failures, answers) = (failed - outage.measured.failures, answered - outage.measured.answers);
+        let elapsed = now.saturating_duration_since(outage.measured.since);
+        let are_many = failures >= LATE_MIN && failures * 100 >= (failures + answers) * LATE_PERCENT_MIN;
+        outage.is_logged = self.has_broken.load(Relaxed) || elapsed >= MEASURED && are_many;
+        if elapsed >= UNASKED {
+            outage.measured = Measured { since: now, failures: failed, answers: answered };
+        }
+        let first = self.first.load();
+        let failure = first.as_ref().filter(|_| outage.is_logged)?;
+        Some(Line::Begins { action: failure.action, kind: failure.kind })
     }
 
     fn counts(&self) -> Counts {
@@ -177,13 +263,13 @@ mod tests {
     fn an_outage_ends_when_stores_answer_and_nothing_failed_for_a_while() {
         let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
         assert_eq!(ticks(&trouble, &mut outages, &mut now, QUIET), []);
-        trouble.fell_back(OnError::Local, "deadline", || now);
+        trouble.fell_back(OnError::Local, "no_connection", || now);
         trouble.fell_back(OnError::Allow, "queue_full", || now);
-        let begins = Line::Begins { action: OnError::Local, kind: "deadline" };
+        let begins = Line::Begins { action: OnError::Local, kind: "no_connection" };
         assert_eq!(ticks(&trouble, &mut outages, &mut now, QUIET / 2), [begins]);
         // An answer before the last failure does not end the outage.
         trouble.answered();
-        trouble.fell_back(OnError::Local, "deadline", || now);
+        trouble.fell_back(OnError::Local, "no_connection", || now);
         assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * QUIET), []);
         trouble.answered();
         let lines = ticks(&trouble, &mut outages, &mut now, QUIET);
@@ -207,11 +293,11 @@ mod tests {
         // A short outage, and then another one.
         for actions in [&[OnError::Error][..], &[OnError::Error, OnError::Allow]] {
             for action in actions {
-                trouble.fell_back(*action, "deadline", || now);
+                trouble.fell_back(*action, "no_connection", || now);
             }
             assert_eq!(
                 ticks(&trouble, &mut outages, &mut now, TICK),
-                [Line::Begins { action: OnError::Error, kind: "deadline" }]
+                [Line::Begins { action: OnError::Error, kind: "no_connection" }]
             );
             trouble.answered();
             let lines = ticks(&trouble, &mut outages, &mut now, 2 * QUIET);
@@ -229,7 +315,7 @@ mod tests {
         let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
         for ended in 0..2 {
             assert_eq!(trouble.ended().load(Relaxed), ended);
-            trouble.fell_back(OnError::Local, "deadline", || now);
+            trouble.fell_back(OnError::Local, "no_connection", || now);
             trouble.answered();
             let lines = ticks(&trouble, &mut outages, &mut now, 2 * UNASKED);
             assert!(
@@ -237,6 +323,50 @@ mod tests {
                 "{lines:?}"
             );
         }
+    }
+
+    /// On a busy machine single late answers made 173 lines in 24 minutes, each of which said that a store does not answer.
+    #[test]
+    fn late_answers_are_an_outage_only_if_they_are_many() {
+        /// The lines of three seconds with 100 calls a second, of which so many are late.
+        fn lines(late: usize) -> Vec<Line> {
+            let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+            let mut lines = Vec::new();
+            for call in 0..300 {
+                match (call * late % 100) < late {
+                    true => trouble.fell_back(OnError::Local, LATE, || now),
+                    false => trouble.answered(),
+                }
+                if call % 10 == 9 {
+                    lines.extend(ticks(&trouble, &mut outages, &mut now, TICK));
+                }
+            }
+            trouble.answered();
+            lines.extend(ticks(&trouble, &mut outages, &mut now, 2 * UNASKED));
+            lines
+        }
+        let begins = Line::Begins { action: OnError::Local, kind: LATE };
+        for late in [1, 8] {
+            let lines = lines(late);
+            assert!(lines.iter().all(|line| matches!(line, Line::Late { .. })), "{late} of 100: {lines:?}");
+            assert!(!lines.is_empty());
+        }
+        for late in [15, 100] {
+            let lines = lines(late);
+            assert_eq!(lines[0], begins, "{late} of 100: {lines:?}");
+            assert!(matches!(lines[1..], [Line::Ends { answered: true, .. }]), "{late} of 100: {lines:?}");
+        }
+    }
+
+    /// A call that finds no store needs no share: it is an outage at once, also after a late answer.
+    #[test]
+    fn other_failures_begin_an_outage_at_once() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        trouble.fell_back(OnError::Local, LATE, || now);
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, TICK), []);
+        trouble.fell_back(OnError::Deny, "broken", || now);
+        let begins = Line::Begins { action: OnError::Deny, kind: "broken" };
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, TICK), [begins]);
     }
 
     #[test]
@@ -251,6 +381,7 @@ mod tests {
                 ended += 1;
                 counted += counts.iter().sum::<u64>();
             }
+            Some(Line::Late { counts }) => counted += counts.iter().sum::<u64>(),
             None => {}
         };
         std::thread::scope(|scope| {

@@ -19,8 +19,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_cert::certificate::{CertificateInner, Raw};
 use x509_cert::der::Decode as _;
 
-/// A certificate that expires within this time is logged when weir starts to use it.
-pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
+/// A certificate that expires within this time is logged when weir starts to use it, and when this time begins.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
 /// If a server's certificate expires within this time, its connections are replaced every [`RENEWED_EVERY`], to get the
 /// server's new certificate.
 const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
@@ -63,6 +63,23 @@ impl Validity {
             Holder::Authority => self.authority.load(Relaxed),
             Holder::Peer => self.peers.lock().values().map(|peer| peer.not_after).min().unwrap_or(0),
         }
+    }
+
+    /// Warns of each certificate that has begun to expire soon since the last look.
+    pub fn look(&self, used_for: &str, looked_at: &mut SystemTime) {
+        let now = SystemTime::now();
+        for holder in self.begin_to_expire(std::mem::replace(looked_at, now), now) {
+            let (certificate, not_after): (&str, _) = (holder.into(), date(self.not_after(holder)));
+            tracing::warn!(used_for, certificate, not_after, "the certificate expires soon");
+        }
+    }
+
+    fn begin_to_expire(&self, after: SystemTime, until: SystemTime) -> impl Iterator<Item = Holder> {
+        let soon = move |holder: &Holder| {
+            let soon = (UNIX_EPOCH + Duration::from_secs(self.not_after(*holder))).checked_sub(EXPIRES_SOON);
+            soon.is_some_and(|soon| after < soon && soon <= until)
+        };
+        Holder::VARIANTS.iter().copied().filter(soon)
     }
 
     /// Stores a chain that weir starts to use. Warns if it is not valid now, or expires soon.
@@ -137,13 +154,14 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+fn date(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| seconds.to_string(), |time| time.to_string())
+}
+
 fn warn(path: &Path, not_before: Option<u64>, not_after: Option<u64>) {
     let (Some(not_before), Some(not_after)) = (not_before, not_after) else { return };
     let (now, file) = (now(), path.display());
-    let date = |seconds: u64| {
-        let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-        time.map_or_else(|| seconds.to_string(), |time| time.to_string())
-    };
     if not_after < now {
         tracing::warn!(%file, not_after = date(not_after), "the certificate has expired");
     } else if not_before > now {
@@ -270,6 +288,20 @@ mod tests {
         assert_eq!(ends(&validity), [first, last, 0]);
         validity.put_own(Path::new("chain"), &[CertificateDer::from(vec![0; 9])]);
         assert_eq!(validity.not_after(Holder::Own), 0, "the certificate cannot be parsed");
+    }
+
+    /// A certificate was in the log only when weir began to use it, which can be a year before.
+    #[test]
+    fn a_certificate_that_begins_to_expire_soon_is_seen_once() {
+        let validity = Validity::default();
+        let (certificate, not_after) = until(2031);
+        validity.put_own(Path::new("chain"), &[certificate]);
+        let soon = UNIX_EPOCH + Duration::from_secs(not_after) - EXPIRES_SOON;
+        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let begin = |after, until| validity.begin_to_expire(after, until).collect::<Vec<_>>();
+        assert_eq!(begin(soon - minute, soon - second), []);
+        assert_eq!(begin(soon - second, soon), [Holder::Own]);
+        assert_eq!(begin(soon, soon + minute), []);
     }
 
     #[test]

@@ -800,6 +800,11 @@ def check_alerts():
         check(name in quiet, f"{name}: no test in tests/deploy/alerts.test.yaml expects that it does not fire")
         for metric in set(re.findall(r"\bweir_\w+", rule["expr"] + rule["annotations"]["description"])):
             check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/metrics.md has no metric {metric}")
+    names = {rule["alert"] for rule in rules}
+    for inhibit in yaml.safe_load(read("deploy/prometheus/inhibit_rules.yaml"))["inhibit_rules"]:
+        for matcher in inhibit["source_matchers"] + inhibit["target_matchers"]:
+            named = set(re.findall(r"Weir\w+", matcher))
+            check(named and named <= names, f"deploy/prometheus/inhibit_rules.yaml: {matcher} names no alert, or one that does not exist")
 
 
 def check_dashboard():
