@@ -402,6 +402,7 @@ fn details(limit: &Limit) -> Vec<String> {
             KeyValue::Flag(true) if key == "shadow" => "on trial: never denies, and is not shown to callers".to_owned(),
             KeyValue::Flag(true) => key.to_owned(),
             KeyValue::Length(Some(us)) => format!("{key} {}", length(us)),
+            KeyValue::Number(Some(number)) => format!("{} {number}", key.replace('_', " ")),
             KeyValue::Instant(Some(at)) if at > 0 => format!("{key} {}", instant_text(at)),
             KeyValue::Percents(shares) if !shares.is_empty() => {
                 let shares: Vec<String> = shares.iter().map(|share| share.to_string()).collect();

@@ -28,6 +28,8 @@ pub struct Limit {
     /// The limit's charges are estimates, which callers settle by their receipts; only some algorithms support holds
     /// [hd-1]. Permits are always held [cc-5].
     pub hold: bool,
+    /// Of a hold: a settle leaves this many of the held hits charged. 0: all unused hits go back. [hd-10]
+    pub at_least: Hits,
     /// The shares whose crossing is reported; always empty except for a `fixed_window`. [al-1]
     pub alert_at: Shares,
     /// For how long a process may admit requests from hits that it charged ahead. None: no leases. [ls-1]
@@ -48,13 +50,14 @@ pub enum KeyValue<'l> {
     Flag(bool),
     Length(Option<u64>),
     Instant(Option<Micros>),
+    Number(Option<u32>),
     Percents(&'l Shares),
 }
 
 impl Limit {
     /// The keys of a policy that neither numbers nor parameters of the algorithm show, with their values.
-    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 8] {
-        use KeyValue::{Flag, Instant, Length, Percents};
+    pub fn keys(&self) -> [(&'static str, KeyValue<'_>); 9] {
+        use KeyValue::{Flag, Instant, Length, Number, Percents};
         // Each field is named, so that the compiler reports a new one.
         let Self {
             requests: _,
@@ -64,6 +67,7 @@ impl Limit {
             drain,
             shadow,
             hold,
+            at_least,
             alert_at,
             lease,
             post_paid,
@@ -81,6 +85,7 @@ impl Limit {
             ("drain", Flag(*drain)),
             ("post_paid", Flag(*post_paid)),
             ("hold", Flag(*hold)),
+            ("at_least", Number(Some(*at_least).filter(|hits| *hits > 0))),
             ("alert_at", Percents(alert_at)),
             ("lease", Length(lease.map(Lease::us))),
         ]
@@ -100,6 +105,7 @@ impl Limit {
             drain: false,
             shadow: false,
             hold: algorithm.counts_permits(),
+            at_least: 0,
             alert_at: Shares::default(),
             lease: None,
             post_paid: false,

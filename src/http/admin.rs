@@ -312,6 +312,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         match value {
             KeyValue::Flag(is_on) => shown[name] = json!(is_on),
             KeyValue::Length(us) | KeyValue::Instant(us) => shown[format!("{name}_us")] = json!(us),
+            KeyValue::Number(number) => shown[name] = json!(number),
             KeyValue::Percents(shares) => shown[name] = json!(shares.iter().collect::<Vec<_>>()),
         }
     }

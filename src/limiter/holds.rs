@@ -261,7 +261,9 @@ impl Stores {
             // Another limit can have the key of a hold now.
             let in_force = |(hold, former): &NamedHold<'_, 'a>| former.map_or(hold.key, |former| former.in_force);
             let holds = holds.iter().copied().filter(|named| in_force(named) == number);
-            let excess = self.plan_settle_of_key(&charge, used, holds, by, &mut settling, &mut plan.undos);
+            // weir's own release gives everything back. [hd-9]
+            let at_least = if by == SettledBy::Decision { charge.limit.at_least } else { 0 };
+            let excess = self.plan_settle_of_key(&charge, (used, at_least), holds, by, &mut settling, &mut plan.undos);
             if excess > 0 {
                 plan.charges[first].operation = Operation::Report(excess);
             }
@@ -269,23 +271,30 @@ impl Stores {
         settling
     }
 
-    /// Plans the settle of the holds on the key of this charge, of which `left` hits were used. Returns the excess. Without a
-    /// hold there is none.
+    /// Plans the settle of the holds on the key of this charge, of which `used` hits were used, and `at_least` hits stay charged
+    /// if so many were held. Returns the excess. Without a hold there is none. [hd-10]
     fn plan_settle_of_key<'h, 's, 'a: 'h>(
         &'s self,
         charge: &Charge<'a>,
-        mut left: Hits,
+        (used, at_least): (Hits, Hits),
         holds: impl Iterator<Item = NamedHold<'h, 'a>>,
         by: SettledBy,
         settling: &mut Settling<'s, 'a>,
         undos: &mut Vec<Undo<'a>>,
     ) -> Hits {
-        let mut last = None;
+        let mut found: SmallVec<[_; 1]> = SmallVec::new();
         for (hold, former) in holds {
             let (key, limit) = former.map_or((charge.key, charge.limit), |former| (&former.key, &former.limit));
             let now = self.store_of(limit, charge.origin.is_single);
-            let Some(store) = self.holding(hold.store, now) else { continue };
-            settling.lost -= 1;
+            if let Some(store) = self.holding(hold.store, now) {
+                found.push((hold, former, key, limit, store, now));
+            }
+        }
+        settling.lost -= found.len() as u64;
+        let held = found.iter().fold(0, |sum: Hits, (hold, ..)| sum.saturating_add(hold.receipt.hits));
+        let mut left = used.max(at_least.min(held));
+        let mut last = None;
+        for (hold, former, key, limit, store, now) in found {
             let kept = left.min(hold.receipt.hits);
             left -= kept;
             let held = Undo { key, limit, receipt: hold.receipt, bounds: None };

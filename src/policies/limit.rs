@@ -14,7 +14,7 @@ use super::fields::{Fields, Read};
 use super::rate::{self, Period};
 use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
-use super::tables::{ANCHOR, REFILL, limit, replaced};
+use super::tables::{ANCHOR, REFILL, hold, limit, replaced};
 use super::warning::Code;
 use super::{NAME_BYTES_MAX, Position, instead};
 
@@ -158,7 +158,9 @@ impl FileReader<'_> {
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
-        limit.hold |= hold?;
+        if let Some(at_least) = hold? {
+            (limit.hold, limit.at_least) = (true, at_least);
+        }
         let plans = plans?;
         self.plans.push(plans);
         if limit.hold {
@@ -167,6 +169,36 @@ impl FileReader<'_> {
         limit.lease = lease?;
         self.check_lease(fields, &limit)?;
         Ok(limit)
+    }
+
+    /// Whether a limit is a hold: then the hits that a settle leaves charged, 0 without a minimum. [hd-10]
+    pub(super) fn hold(&mut self, fields: &Fields, key: &'static str) -> Read<u32> {
+        let Some((at, id)) = fields.get(key).filter(|_| self.given(fields, key).is_some()) else { return Ok(None) };
+        let node = self.document.node(id);
+        if !matches!(node.value, Value::Mapping(_)) {
+            return match self.flag_given(fields, key) {
+                Some(is_hold) => Ok(is_hold.then_some(0)),
+                None => {
+                    let message = format!(
+                        "hold must be true, false or a mapping such as {{at_least: 100}}, not {}",
+                        node.describe()
+                    );
+                    Err(self.report(self.value_position(at, id), message))
+                }
+            };
+        }
+        let of_hold = self.fields(id, &hold::KIND)?;
+        match self.read(&of_hold, hold::AT_LEAST)? {
+            Some(0) => {
+                let message = "at_least: 0 keeps nothing of a hold, write hold: true";
+                Err(self.report_value(&of_hold, hold::AT_LEAST, message.to_owned()))
+            }
+            None if of_hold.lacks(hold::AT_LEAST) => {
+                Err(self.report(at, "hold without at_least: give it a number of hits, or write hold: true"))
+            }
+            None => Err(Reported),
+            at_least => Ok(at_least),
+        }
     }
 
     /// Refuses keys that contradict a hold, and stores its place: quotas and `charging` are checked later. [hd-1]
@@ -178,6 +210,12 @@ impl FileReader<'_> {
             {
                 result = Err(self.report(at, format!("{} with hold: true: {}", other.name(), excluded.reason)));
             }
+        }
+        let requests = limit.requests();
+        if limit.at_least > requests && requests > 0 {
+            let message =
+                format!("at_least {} of a limit of {requests}: a settle would give nothing back", limit.at_least);
+            result = Err(self.report_value(fields, limit::HOLD, message));
         }
         let hold = limit::HOLD.name;
         let (key, word) = if limit.algorithm().counts_permits() {

@@ -15,7 +15,8 @@ use super::form::{FLAG, Form, NUMBER, ON_ERROR, form, list, mapping, method, nod
 use super::keys::{Kind, Needs};
 use super::rate::Period;
 use super::schema::fragments::{
-    allowed_warnings, bounded_list, bounded_text, instant, length, list as list_of, rate, reference, text, unit, words,
+    allowed_warnings, bounded_list, bounded_text, flag, instant, length, list as list_of, number, rate, reference,
+    text, unit, words,
 };
 use super::state::PlanAt;
 use super::{
@@ -24,7 +25,7 @@ use super::{
 };
 
 /// Every kind of mapping, from the outermost to the innermost.
-pub const KINDS: [&Kind; 5] = [&file::KIND, &descriptor::KIND, &limit::KIND, &replaced::KIND, &rows::KIND];
+pub const KINDS: [&Kind; 6] = [&file::KIND, &descriptor::KIND, &limit::KIND, &replaced::KIND, &rows::KIND, &hold::KIND];
 /// The keys for values. A descriptor has at most one of them.
 pub(super) const FORMS: [&str; 4] =
     [descriptor::VALUE.name, descriptor::VALUES.name, descriptor::CIDR.name, descriptor::REGEX.name];
@@ -189,8 +190,8 @@ mapping! {
         POST_PAID: bool = "post_paid", FLAG, "`false`", "{rate: 200_000/min, post_paid: true}", Needs::Reports,
             "a log would grow without a bound, and a permit is consumed before the request runs, all other algorithms \
              support it";
-        /// true or false; hits are an estimate, which the caller settles by its receipt
-        HOLD: bool = "hold", FLAG, "`false`", "{rate: 200_000/min, hold: true}", Needs::Holds,
+        /// true, false, or [a mapping](#keep-a-part-of-each-hold); hits are an estimate, which the caller settles by its receipt
+        HOLD: Option<u32> = "hold", form(flag_or_hold, method!(hold)), "`false`", "{rate: 200_000/min, hold: true}", Needs::Holds,
             "only counting windows can give back part of a charge, use sliding_window, sliding_window_counter or fixed_window \
              (concurrency always holds permits)";
         /// list of percents from 1 to 100, rising, at most 8; see [Alerts](#alerts)
@@ -216,6 +217,19 @@ mapping! {
         /// list of names; see [Replaces](#replaces)
         REPLACES: Option<Vec<NodeId>> = "replaces", list(|| bounded_list(&reference("replaced"), 0, REPLACES_MAX)), "none",
             "{rate: 99/s, replaces: [{name: basic}]}";
+    }
+}
+
+fn flag_or_hold() -> serde_json::Value {
+    let mut schema = flag();
+    schema["anyOf"].as_array_mut().expect("its choices").push(reference("hold"));
+    schema
+}
+
+mapping! {
+    pub(crate) mod hold = "a hold" {
+        /// whole number from 1 to the hits of the limit; a settle leaves so many of the held hits charged
+        AT_LEAST: Option<u32> = "at_least", form(|| number(1, u32::MAX.into()), method!(number)), "required", "{at_least: 100}";
     }
 }
 

@@ -51,11 +51,12 @@ const FORMS: [Form; 15] = [
 const PERMITS: &str = "algorithm: concurrency, window: 1h";
 
 /// Flags that can be together, of which a limit has those that its algorithm takes.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "",
     "drain: true",
     "post_paid: true",
     "hold: true",
+    "hold: {at_least: 1}",
     "shadow: true",
     "post_paid: true, drain: true",
     "hold: true, shadow: true",
@@ -87,9 +88,11 @@ impl Spec {
             let _ = write!(yaml, ", window: {}s", self.window * UNIT_S);
         }
         let is_refused = |flag: &str| match flag {
-            "hold: true" => !["fixed_window", "first_hit", "calendar", "sliding_window,", "counter"]
-                .iter()
-                .any(|of| keys.contains(of)),
+            "hold: true" | "hold: {at_least: 1}" => {
+                !["fixed_window", "first_hit", "calendar", "sliding_window,", "counter"]
+                    .iter()
+                    .any(|of| keys.contains(of))
+            }
             "post_paid: true" | "drain: true" => keys == PERMITS || flag.starts_with('p') && keys.contains("log"),
             _ => false,
         };

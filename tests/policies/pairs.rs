@@ -90,6 +90,55 @@ fn the_loader_and_the_policy_set_refuse_the_same_pairs() {
     }
 }
 
+/// A limit of these keys, or the problems with it.
+fn holding(keys: &str) -> Result<Limit, String> {
+    let yaml = format!("domain: shop\ndescriptors:\n- {{key: user, rate_limit: {{{keys}}}}}\n");
+    let loaded = parse(&[("shop.yaml", &yaml)]).map_err(|problems| problems.to_string())?;
+    Ok(loaded.policies.rules()[0].limits[0].clone())
+}
+
+/// [hd-10]
+#[test]
+fn a_minimum_of_a_hold_is_a_whole_number_up_to_the_limit() {
+    for (keys, at_least) in [
+        ("rate: 100/h, hold: {at_least: 1}", 1),
+        ("rate: 100/h, hold: {at_least: 100}", 100),
+        ("rate: 10_000/h, hold: {at_least: 1_000}", 1_000),
+        ("rate: 4294967295/h, hold: {at_least: 4294967295}", u32::MAX),
+        ("rate: 0/h, hold: {at_least: 100}", 100),
+        ("rate: 100/month, calendar: true, hold: {at_least: 5}, shadow: true, until: 2042-01-01", 5),
+        ("rate: 100/h, algorithm: sliding_window, hold: {at_least: 5}", 5),
+        ("rate: 100/h, algorithm: sliding_window_counter, hold: {at_least: 5}", 5),
+        ("rate: 100/h, hold: true", 0),
+    ] {
+        let limit = holding(keys).unwrap_or_else(|problems| panic!("{keys}: {problems}"));
+        assert_eq!((limit.hold, limit.at_least), (true, at_least), "{keys}");
+    }
+    for (keys, message) in [
+        ("rate: 9/h, hold: {at_least: 0}", "at_least: 0 keeps nothing of a hold, write hold: true"),
+        ("rate: 9/h, hold: {at_least: 10}", "at_least 10 of a limit of 9: a settle would give nothing back"),
+        ("rate: 9/h, hold: {at_least: 4294967296}", "at_least must be a whole number from 0 to 4294967295, not"),
+        ("rate: 9/h, hold: {at_least: -1}", "at_least must be a whole number"),
+        ("rate: 9/h, hold: {at_least: 1.5}", "at_least must be a whole number"),
+        ("rate: 9/h, hold: {at_least: ten}", "at_least must be a whole number"),
+        ("rate: 9/h, hold: {}", "hold without at_least: give it a number of hits, or write hold: true"),
+        ("rate: 9/h, hold: {at_least: }", "at_least must be a whole number"),
+        ("rate: 9/h, hold: {at_last: 5}", "unknown key \"at_last\" in a hold, did you mean \"at_least\"?"),
+        ("rate: 9/h, hold: 5", "hold must be true, false or a mapping such as {at_least: 100}, not"),
+        ("rate: 9/h, hold: [5]", "hold must be true, false or a mapping such as {at_least: 100}, not a list"),
+        ("rate: 9/h, at_least: 5", "at_least belongs in a hold, not in a rate limit"),
+        ("rate: 9/h, hold: {at_least: 5}, drain: true", "drain with hold: true"),
+        ("rate: 9/h, hold: {at_least: 5}, post_paid: true", "post_paid with hold: true"),
+        ("rate: 1000/h, hold: {at_least: 5}, lease: 100ms", "its receipt must name the charge"),
+        ("rate: 9/h, algorithm: gcra, hold: {at_least: 5}", "hold on gcra: "),
+        ("requests_per_unit: 9, window: 1h, algorithm: concurrency, hold: {at_least: 1}", "hold on concurrency: "),
+    ] {
+        let problems = holding(keys).expect_err(keys);
+        assert!(problems.contains(message), "{keys}: {problems}");
+        assert_eq!(problems.lines().filter(|line| line.contains("shop.yaml:")).count(), 1, "{keys}: {problems}");
+    }
+}
+
 /// The first file of a domain can set `charging` for a lease in a later file.
 #[test]
 fn a_lease_is_refused_if_the_first_file_of_its_domain_is_independent() {

@@ -93,6 +93,120 @@ fn an_estimate_takes_at_most_the_limit_and_a_limit_of_0_stays_never() {
     });
 }
 
+/// [hd-10]
+#[test]
+fn a_settle_leaves_the_minimum_charged() {
+    on_both(|worlds| {
+        for limit in WINDOWS {
+            let text = policy(limit).replace("rate: 10", "rate: 100").replace("hold: true", "hold: {at_least: 10}");
+            let world = worlds.with(&text, Mode::Atomic);
+            let mut remaining = 100;
+            // What is held, used and charged.
+            for (held, used, charged) in [
+                (30, 0, 10),
+                (30, 9, 10),
+                (30, 10, 10),
+                (30, 11, 11),
+                (4, 0, 4),
+                (4, 3, 4),
+                (4, 7, 7),
+                (10, 1, 10),
+                (11, 1, 10),
+            ] {
+                let holds = open(&world, held).expect("it fits");
+                remaining -= charged;
+                assert_eq!(settle(&world, &holds, used), remaining, "{limit}: {held} held, {used} used");
+            }
+            // Not one settle is lost, late or counted as repeated.
+            assert_eq!(world.holds.all(), ([9, 9, 0, 0, 0, 0], [153, 80, 3]), "{limit}");
+            assert_eq!(settle(&world, &[], 50), remaining, "{limit}: without a receipt there is no minimum");
+        }
+    });
+}
+
+/// [hd-10]
+#[test]
+fn a_minimum_is_charged_once_for_each_key_and_to_no_post_paid_limit() {
+    let text = "domain: shop
+descriptors:
+- key: user
+  rate_limits:
+  - {rate: 100/hour, hold: {at_least: 10}}
+  - {rate: 1000/day, hold: true, name: day}
+  - {rate: 1000/week, post_paid: true}
+  - {rate: 500/week, hold: {at_least: 20}, shadow: true, name: trial}
+- {key: tenant, rate_limit: {rate: 100/hour, hold: {at_least: 30}}}
+";
+    on_both(|worlds| {
+        let world = worlds.with(text, Mode::Atomic);
+        let states = || world.states().iter().map(|state| state.remaining).collect::<Vec<_>>();
+        let tenant = || world.ask_for(&[("tenant", "acme", Operation::Peek)], None).statuses[0].remaining;
+        let eight = Operation::Consume(8);
+        let asked = [("user", "ann", eight), ("user", "ann", eight), ("tenant", "acme", Operation::Consume(50))];
+        let holds = world.ask_for(&asked, None).holds;
+        // Envoy sends a descriptor with 0 beside the one with the count.
+        let asked = [
+            ("user", "ann", Operation::Peek),
+            ("user", "ann", Operation::Consume(3)),
+            ("tenant", "acme", Operation::Consume(3)),
+        ];
+        world.ask_for(&asked, Some(Settle { descriptors: 0b111, holds }));
+        assert_eq!((states(), tenant()), (vec![90, 997, 997, 484], 70));
+        assert_eq!(world.holds.get().0[3], 0, "nothing is lost");
+        let refunded = world.ask_for(&[("tenant", "acme", Operation::Refund(30))], None);
+        assert_eq!(refunded.statuses[0].remaining, 100, "a refund has no minimum");
+    });
+}
+
+/// The receipt has no minimum: the policy at the settle has it. [hd-10]
+#[test]
+fn the_minimum_is_that_of_the_policy_at_the_settle() {
+    let (with, without) = (policy("rate: 100/hour").replace("true", "{at_least: 10}"), policy("rate: 100/hour"));
+    let plain = without.replace(", hold: true", "");
+    on_both(|worlds| {
+        for (before, after, remaining) in
+            [(&with, &without, 99), (&without, &with, 90), (&with, &plain, 70), (&with, &with, 90)]
+        {
+            let world = worlds.with(before, Mode::Atomic);
+            let holds = open(&world, 30).expect("it fits");
+            world.swap(after);
+            world.ask_for(&ann(1), Some(first(&holds)));
+            assert_eq!(left(&world), remaining, "{before}\n{after}");
+        }
+        // Under an override too, also after its end.
+        let world = worlds.with(&with, Mode::Atomic);
+        world.set_override(&[numbers(None, 50, 2)]);
+        let [one, other] = [20, 20].map(|hits| open(&world, hits).expect("it fits"));
+        assert_eq!(settle(&world, &one, 0), 20);
+        world.delete_override();
+        settle(&world, &other, 0);
+        world.set_override(&[numbers(None, 50, 2)]);
+        assert_eq!(left(&world), 30);
+        // Outside of the term of the limit.
+        let world = worlds.with(&with, Mode::Atomic);
+        let holds = open(&world, 30).expect("it fits");
+        world.swap(&with.replace("hold:", "until: '2030-01-01T00:00:00Z', hold:"));
+        world.ask_for(&ann(1), Some(first(&holds)));
+        world.swap(&with);
+        assert_eq!(left(&world), 90);
+        // A minimum above the limit of an override: nothing comes back.
+        world.set_override(&[numbers(None, 5, 3)]);
+        let holds = open(&world, 20).expect("it fits");
+        assert_eq!(settle(&world, &holds, 0), 0);
+    });
+}
+
+/// weir gives back all of a hold whose caller has gone. [hd-9] [hd-10]
+#[test]
+fn a_release_by_weir_has_no_minimum() {
+    on_both(|worlds| {
+        let world = worlds.with(&policy("rate: 100/hour").replace("true", "{at_least: 10}"), Mode::Atomic);
+        let holds = open(&world, 30).expect("it fits");
+        world.release(&ann(30), holds);
+        assert_eq!((left(&world), world.holds.get()), (100, ([1, 1, 0, 0], [30, 30, 0])));
+    });
+}
+
 /// Numbers of an override, in hits per hours.
 fn numbers(name: Option<&str>, requests: u32, hours: u64) -> Numbers {
     let window = Window::from_micros(hours * HOUR_US).expect("at most 366 days");

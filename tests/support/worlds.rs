@@ -15,7 +15,9 @@ use weir_engine::overrides::{Numbers, Override};
 use weir_engine::{Domain, Entry, Micros, Mode, Operation, PolicySet, Row, RowContent};
 use weir_limiter::overrides::{OverrideTable, SetOverride};
 use weir_limiter::rows::RowTable;
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, Settle, ShownState};
+use weir_limiter::{
+    Answer, DescriptorRequest, HeldCharge, Limiter, Modes, Options, Policies, Query, Settle, ShownState,
+};
 use weir_store::memory::Memory;
 use weir_store::redis::{Endpoint, Redis, pipeline};
 use weir_store::{Clock as _, Store};
@@ -216,13 +218,14 @@ impl World<'_> {
     /// A request of descriptors of one entry, some of which may settle holds.
     pub fn ask_for(&self, asked: &[(&str, &str, Operation)], settle: Option<Settle>) -> Answer {
         let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
-        let descriptors = entries
-            .iter()
-            .zip(asked)
-            .map(|(entries, &(.., operation))| DescriptorRequest { entries, operation, limit: None })
-            .collect();
-        let query = Query { domain: "shop", descriptors, settle: settle.map(Box::new) };
+        let query = query(&entries, asked, settle);
         self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
+    }
+
+    /// Releases the holds of such a request, whose caller has gone.
+    pub fn release(&self, asked: &[(&str, &str, Operation)], holds: Vec<HeldCharge>) {
+        let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
+        self.runtime.block_on(self.limiter.release(query(&entries, asked, None), holds));
     }
 
     /// Her states.
@@ -230,6 +233,16 @@ impl World<'_> {
         let entry = [Entry { key: "user", value: "ann" }];
         self.runtime.block_on(self.limiter.show_states("shop", &entry)).expect("the store answers")
     }
+}
+
+fn query<'q>(entries: &'q [[Entry<'q>; 1]], asked: &[(&str, &str, Operation)], settle: Option<Settle>) -> Query<'q> {
+    let of = |(entries, &(.., operation)): (&'q [Entry<'q>; 1], &(&str, &str, Operation))| DescriptorRequest {
+        entries,
+        operation,
+        limit: None,
+    };
+    let descriptors = entries.iter().zip(asked).map(of).collect();
+    Query { domain: "shop", descriptors, settle: settle.map(Box::new) }
 }
 
 /// Runs a property on random histories, in memory and then on Redis, there with a part of the cases.

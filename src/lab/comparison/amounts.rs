@@ -150,6 +150,8 @@ struct Amount<'p> {
     calendar: Option<(CalendarUnit, &'p str)>,
     is_reported: bool,
     is_held: bool,
+    /// The hits that a settle leaves charged.
+    at_least: u32,
 }
 
 impl<'p> Amount<'p> {
@@ -165,6 +167,7 @@ impl<'p> Amount<'p> {
             calendar: None,
             is_reported,
             is_held,
+            at_least: limit.at_least,
         };
         match limit.algorithm() {
             Algorithm::FixedWindow { anchor: Anchor::Clock } => own(Form::Clock, hits),
@@ -198,7 +201,8 @@ impl<'p> Amount<'p> {
         let (row, column) = (narrow.form as usize, self.form as usize);
         let condition = match (self.is_reported || narrow.is_reported, self.is_held || narrow.is_held) {
             (false, false) => COVERS[row][column],
-            _ if row != column => Covers::No,
+            // A settle that leaves more charged denies later requests, which then charge nothing.
+            _ if row != column || self.at_least != narrow.at_least => Covers::No,
             (true, _) => COVERS_REPORTS[row],
             (false, true) => COVERS_HOLDS[row],
         };

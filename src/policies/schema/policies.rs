@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fragments::{rate, reference};
 use super::{document, given, mapping};
-use crate::tables::{FORMS, descriptor, file, limit, replaced, rows};
+use crate::tables::{FORMS, descriptor, file, hold, limit, replaced, rows};
 
 pub(super) fn schema() -> Value {
     let mut definitions = Map::new();
@@ -12,6 +12,7 @@ pub(super) fn schema() -> Value {
     definitions.insert("rows".to_owned(), mapping(&rows::KIND));
     definitions.insert("limit".to_owned(), json!({ "anyOf": [rate(), reference("limit_in_full")] }));
     definitions.insert("limit_in_full".to_owned(), limit_schema());
+    definitions.insert("hold".to_owned(), mapping(&hold::KIND));
     definitions.insert("replaced".to_owned(), mapping(&replaced::KIND));
     document("A policy file of weir", &mapping(&file::KIND), definitions)
 }

@@ -78,6 +78,9 @@ fn the_example_of_each_key_loads() {
                 "a policy file" => (*example).to_owned(),
                 "a descriptor" => format!("domain: d\ndescriptors: [{example}]\n"),
                 "a rate limit" => format!("domain: d\ndescriptors: [{{key: k{rows}, rate_limit: {example}}}]\n"),
+                "a hold" => {
+                    format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 200/s, hold: {example}}}}}]\n")
+                }
                 "rows" => format!("domain: d\ndescriptors: [{{key: k, rows: {example}, rate_limit: 1/s}}]\n"),
                 _ => {
                     format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{example}]}}}}]\n")

@@ -99,6 +99,25 @@ fn without_a_store_a_hold_is_the_local_ones_or_there_is_none() {
     assert!(bench.ask(&asked(1)).unwrap().denied, "one of the four stayed");
 }
 
+/// [hd-10]
+#[test]
+fn a_minimum_is_charged_in_each_slot_and_in_the_memory_of_a_process() {
+    let minimum = HOLDS.replace("hold: true", "hold: {at_least: 3}");
+    let bench = Bench::with(&minimum, Mode::Atomic, OnError::Local, 1);
+    let (user, tenant) = (bench.value_in("user", 0), bench.value_in("tenant", 1));
+    let asked = |hits| [("user", &*user, hits), ("tenant", &*tenant, hits)];
+    let holds = bench.ask(&asked(Operation::Consume(4))).unwrap().holds;
+    settle(&bench.limiter, &asked(Operation::Peek), &holds).unwrap();
+    assert_eq!((bench.left("user", &user), bench.left("tenant", &tenant)), (7, 7));
+    let asked = |hits| [("user", "ann", Operation::Consume(hits))];
+    bench.store.fails(Call::Decide, &bench.key("user", "ann"), Fault::NotSent);
+    let holds = bench.ask(&asked(8)).unwrap().holds;
+    assert!(matches!(holds[0].store, HeldIn::Process(_)), "{holds:?}");
+    settle(&bench.limiter, &asked(1), &holds).unwrap();
+    assert!(bench.ask(&asked(8)).unwrap().denied, "three of the eight stayed");
+    assert!(!bench.ask(&asked(7)).unwrap().denied);
+}
+
 #[test]
 fn the_second_store_has_holds_of_its_own() {
     let (first, second) = (Slotted::new(1), Slotted::new(2));
