@@ -1,5 +1,6 @@
 //! A real Envoy in front of weir: what Envoy's clients see when a limit is used up.
 
+mod free_tokens;
 mod holds;
 mod permits;
 mod rolling_restart;

@@ -83,7 +83,17 @@ impl Envoy {
 
     /// Starts the gateway of deploy/holds, with an estimate of so many tokens, in front of these replicas and this model.
     pub fn start_with_holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> Envoy {
-        Envoy::with(&holds(weirs, model, estimate), weirs[0])
+        Envoy::start_with_holds_of(weirs, model, estimate, |gateway| gateway)
+    }
+
+    /// The same with a changed configuration.
+    pub fn start_with_holds_of(
+        weirs: &[SocketAddr],
+        model: SocketAddr,
+        estimate: u64,
+        change: impl Fn(String) -> String,
+    ) -> Envoy {
+        Envoy::with(&change(holds(weirs, model, estimate)), weirs[0])
     }
 
     /// The same with a second filter on the route, of the domain `team`.
@@ -96,13 +106,17 @@ impl Envoy {
             format!("{from}{part}")
         };
         let on_route =
-            part("                            envoy.filters.http.ratelimit:\n", "                http_filters:\n");
+            part("                            envoy.filters.http.ratelimit:\n", "                # Marks the answers");
         let filter =
-            part("                  - name: envoy.filters.http.ratelimit\n", "                  # Reads the count");
+            part("                  - name: envoy.filters.http.ratelimit\n", "                  # Chooses the tokens");
         let second = |text: &str| {
             let named = text.replace("envoy.filters.http.ratelimit:\n", "team:\n");
             let named = named.replace("- name: envoy.filters.http.ratelimit\n", "- name: team\n");
-            named.replace("weir.ai", "weir.team").replace("domain: ai", "domain: team").replace("settle", "settle_team")
+            named
+                .replace("weir.ai", "weir.team")
+                .replace("domain: ai", "domain: team")
+                .replace("&user", "&user_team")
+                .replace("*user", "*user_team")
         };
         let both = with_one.replacen(&on_route, &format!("{on_route}{}", second(&on_route)), 1);
         Envoy::with(&both.replacen(&filter, &format!("{filter}{}", second(&filter)), 1), weir)
@@ -228,7 +242,7 @@ fn holds(weirs: &[SocketAddr], model: SocketAddr, estimate: u64) -> String {
         .replace("port_value: 10002", &format!("port_value: {}", model.port()))
         .replace("port_value: 9901", "port_value: 0")
         .replace("port_value: 10000", "port_value: 0")
-        .replace("{number: 2000}", &format!("{{number: {estimate}}}"))
+        .replace("LEAST, MOST = 100, 2000", &format!("LEAST, MOST = {}, {estimate}", estimate.min(100)))
         // A busy machine: the time that Envoy waits for an answer.
         .replace("timeout: 0.02s", "timeout: 2s");
     format!("{head}    - name: weir\n{of_weir}          - lb_endpoints: {}\n", Value::from(endpoints))

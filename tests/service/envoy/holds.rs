@@ -22,20 +22,20 @@ use crate::support::tools::repository;
 use crate::support::wait::{PATIENCE, pace, until};
 use crate::support::{http, python};
 
-const EXAMPLE: &str = include_str!("../../../examples/holds/ai.yaml");
+pub(super) const EXAMPLE: &str = include_str!("../../../examples/holds/ai.yaml");
 /// What the example holds for each request, and what its user has in a minute and in a month.
 const ESTIMATE: u64 = 2_000;
 const PER_MINUTE: u64 = 10_000;
-const PER_MONTH: u64 = 2_000_000;
+pub(super) const PER_MONTH: u64 = 2_000_000;
 
 /// The model of the example, at a free port.
-struct Model {
+pub(super) struct Model {
     child: Child,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 impl Model {
-    fn start() -> Model {
+    pub(super) fn start() -> Model {
         let mut command = Command::new(python::venv().join("bin/python"));
         command.arg("-B").arg(repository().join("deploy/holds/model.py")).arg("0");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the model starts");
@@ -45,10 +45,18 @@ impl Model {
         Model { child, address: SocketAddr::from(([127, 0, 0, 1], port)) }
     }
 
-    fn running(&self) -> u64 {
+    fn count(&self) -> Value {
         let answer = http::get(self.address, "/count").expect("an answer");
-        let count: Value = serde_json::from_str(&answer.body).expect("JSON");
-        count["running"].as_u64().expect("a number")
+        serde_json::from_str(&answer.body).expect("JSON")
+    }
+
+    fn running(&self) -> u64 {
+        self.count()["running"].as_u64().expect("a number")
+    }
+
+    /// How many requests with this x-case have reached it.
+    pub(super) fn asked(&self, case: &str) -> u64 {
+        self.count()["asked"][case].as_u64().unwrap_or(0)
     }
 }
 
@@ -66,7 +74,7 @@ fn ask(envoy: &Envoy, user: &str, tokens: u64, more: &[(&str, &str)]) -> Option<
 }
 
 /// What a user has left of the two limits of the example.
-fn left(weir: &Weir, user: &str) -> [u64; 2] {
+pub(super) fn left(weir: &Weir, user: &str) -> [u64; 2] {
     left_of(weir, "ai", user)
 }
 
@@ -83,7 +91,7 @@ fn wait_for_left(weir: &Weir, user: &str, minute: u64, month: u64) {
     });
 }
 
-fn on_redis(policies: &PolicyDirectory, redis: &RedisServer, more: &[&str]) -> Weir {
+pub(super) fn on_redis(policies: &PolicyDirectory, redis: &RedisServer, more: &[&str]) -> Weir {
     let url = redis.url();
     // Busy machines: the time that Envoy waits for an answer.
     let store = ["--store", "redis", "--redis-url", &url, "--set", "redis.timeout=1900ms"];
@@ -113,16 +121,20 @@ fn a_stream_settles_in_whichever_way_it_ends() {
     });
     wait_for_left(&weir, "ann", PER_MINUTE - 5_237, PER_MONTH - 5_237);
 
-    // The model dies without a count, and the client leaves in mid-stream: all is given back.
+    // The model dies without a count, and the client leaves in mid-stream: the estimate stays.
     assert_eq!(ask(&envoy, "bob", 100, &[("x-end", "broken")]), None);
-    wait_for_left(&weir, "bob", PER_MINUTE, PER_MONTH);
+    wait_for_left(&weir, "bob", PER_MINUTE - ESTIMATE, PER_MONTH - ESTIMATE);
     let mut client = http::connect(envoy.ingress).expect("a connection");
     let head = http::head("POST", "/", &[("x-user", "bob"), ("x-seconds", "60")], 0);
     client.write_all(head.as_bytes()).expect("a request");
     client.read_exact(&mut [0; 16]).expect("the begin of an answer");
-    assert_eq!(left(&weir, "bob"), [PER_MINUTE - ESTIMATE, PER_MONTH]);
+    assert_eq!(left(&weir, "bob"), [PER_MINUTE - 2 * ESTIMATE, PER_MONTH - ESTIMATE]);
     drop(client);
-    wait_for_left(&weir, "bob", PER_MINUTE, PER_MONTH);
+    wait_for_left(&weir, "bob", PER_MINUTE - 2 * ESTIMATE, PER_MONTH - 2 * ESTIMATE);
+
+    // The model answers with an error: all is given back.
+    assert_eq!(ask(&envoy, "zoe", 100, &[("x-status", "503")]), Some(503));
+    wait_for_left(&weir, "zoe", PER_MINUTE, PER_MONTH);
 
     // Denied requests have no receipt, and change nothing.
     assert_eq!(ask(&envoy, "eve", 9_000, &[]), Some(200));
@@ -140,7 +152,7 @@ fn a_stream_settles_in_whichever_way_it_ends() {
         ["opened", "settled", "lost"]
             .map(|of| metric(weir.http, &format!("weir_holds_total{{domain=\"ai\",result=\"{of}\"}}")))
     };
-    until("every hold to be settled", PATIENCE, || (results() == [Some(6), Some(6), Some(0)]).then_some(()));
+    until("every hold to be settled", PATIENCE, || (results() == [Some(7), Some(7), Some(0)]).then_some(()));
     assert_eq!(left(&weir, "eve"), [1_000, PER_MONTH - 9_000]);
     assert_eq!(ask(&envoy, "ann", 1, &[]), Some(200));
     wait_for_left(&weir, "ann", PER_MINUTE - 5_238, PER_MONTH - 5_238);
