@@ -21,7 +21,7 @@ pub(super) fn instance(settings: &Settings) -> Instance {
         Some(name.trim().to_owned()).filter(|name| !name.is_empty())
     };
     let given = settings.tracing.service_instance_id.clone();
-    Instance { name: given.or_else(host), version: VERSION }
+    Instance { name: given.or_else(host), version: VERSION.to_owned() }
 }
 
 pub(super) struct Banner {

@@ -18,10 +18,10 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use weir_api::ErrorAnswer;
 use weir_engine::words::printable;
 use weir_settings::Setting;
 use weir_text::percent_encoded;
@@ -116,11 +116,6 @@ pub enum Expected {
     Ok,
     /// 200 and 503: with 503, `/readyz` gives the reason why weir is not ready.
     OkOrUnready,
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    error: String,
 }
 
 impl Default for AdminServer {
@@ -419,7 +414,7 @@ impl Lines {
 }
 
 fn reason(body: &[u8]) -> String {
-    match serde_json::from_slice::<ErrorBody>(body) {
+    match serde_json::from_slice::<ErrorAnswer>(body) {
         Ok(body) => shown(&body.error),
         Err(_) => shown(String::from_utf8_lossy(body).trim()),
     }

@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use weir_api::overrides::ShownOverride;
 use weir_engine::descriptor::{as_entries, spell_entries};
 use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
@@ -15,7 +16,7 @@ use weir_text::nearest;
 
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
-use super::overridden::{self, ShownOverride};
+use super::overridden;
 use super::rows::{self, RowOfServer};
 use super::served::{self, Served};
 
@@ -76,8 +77,11 @@ fn write(
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let of_domain: Vec<(&ShownOverride, Override)> =
-        overrides.iter().filter(|one| one.domain == domain).filter_map(|one| Some((one, one.set()?))).collect();
+    let of_domain: Vec<(&ShownOverride, Override)> = overrides
+        .iter()
+        .filter(|one| one.domain == domain)
+        .filter_map(|one| Some((one, overridden::as_set(one)?)))
+        .collect();
     let (shown, set): (Vec<&ShownOverride>, Vec<Override>) = of_domain.into_iter().unzip();
     let fitted = &Overrides::of(&loaded.policies, &set);
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);

@@ -5,19 +5,19 @@
 use std::io::{self, Write};
 
 use hyper::StatusCode;
-use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_api::numbers::json_numbers;
+use weir_api::overrides::{NewOverride, OverrideChange, OverrideList};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::overrides::Numbers;
 use weir_engine::words::printable;
 use weir_text::instant_text;
-use weir_text::json::json_numbers;
 
 use super::admin::{Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ListArguments, OverrideAction, ServerArguments, SetArguments};
 use super::explain;
-use super::overridden::{BOUNDS, List, PATH, ShownOverride};
-use super::shown::Kept;
+use super::overridden::{BOUNDS, PATH, line};
+use super::shown::kept_text;
 
 /// The maximum age of a list without a note.
 const READ_MS_MAX: u64 = 5_000;
@@ -31,16 +31,6 @@ pub enum Failed {
     Usage(String),
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-}
-
-#[derive(Deserialize)]
-struct Changed {
-    #[serde(flatten)]
-    kept: Kept,
-    /// Other descriptors that share it, as a descriptor with patterns.
-    shared_with: Option<String>,
-    #[serde(flatten)]
-    shown: ShownOverride,
 }
 
 /// Runs an action.
@@ -61,15 +51,15 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         return Err(Failed::Usage("--burst with several --limit: set one limit at a time".to_owned()));
     }
     let limits: Vec<Numbers> = limits.iter().map(|limit| Numbers { burst: *burst, ..limit.clone() }).collect();
-    let body = json!({
-        "domain": domain,
-        "descriptor": spell_pairs(&descriptor.entries),
-        "limits": json_numbers(&limits),
-        "until": until.map(instant_text),
-        "for_us": lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
-        "reason": reason,
+    let body = json!(NewOverride {
+        domain: domain.clone(),
+        descriptor: spell_pairs(&descriptor.entries),
+        limits: json_numbers(&limits),
+        until: until.map(instant_text),
+        for_us: lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
+        reason: reason.clone(),
     });
-    let changed: Changed = match change(server, Method::PUT, PATH, body.to_string()) {
+    let changed = match change(server, Method::PUT, PATH, body.to_string()) {
         Ok(changed) => changed,
         Err(error) => {
             if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
@@ -80,8 +70,8 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
             return Err(error.into());
         }
     };
-    let kept = changed.kept.text("on all servers that share it within a second");
-    writeln!(out, "set   {}\n{kept}", changed.shown.line())?;
+    let kept = kept_text(&changed.kept, "on all servers that share it within a second");
+    writeln!(out, "set   {}\n{kept}", line(&changed.changed))?;
     if let Some(others) = &changed.shared_with {
         writeln!(out, "also {}: share_threshold gives all of these one state", printable(others))?;
     }
@@ -92,15 +82,15 @@ fn delete(arguments: &DescriptorArguments, out: &mut dyn Write) -> Result<(), Fa
     let DescriptorArguments { domain, descriptor, server } = arguments;
     let descriptor = encoded(&spell_pairs(&descriptor.entries));
     let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
-    let changed: Changed = change(server, Method::DELETE, &path, String::new())?;
-    writeln!(out, "deleted   {}", changed.shown.line())?;
+    let changed = change(server, Method::DELETE, &path, String::new())?;
+    writeln!(out, "deleted   {}", line(&changed.changed))?;
     if let Some(others) = &changed.shared_with {
         writeln!(out, "also for  {}", printable(others))?;
     }
     Ok(())
 }
 
-fn change(server: &ServerArguments, method: Method, path: &str, body: String) -> Result<Changed, Unanswered> {
+fn change(server: &ServerArguments, method: Method, path: &str, body: String) -> Result<OverrideChange, Unanswered> {
     server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
 }
 
@@ -112,9 +102,9 @@ fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -
         writeln!(out, "{answer:#}")?;
         return Ok(());
     }
-    let List { read_ms_ago, overrides } = server.request(None, asked, BOUNDS)?;
+    let OverrideList { read_ms_ago, overrides, .. } = server.request(None, asked, BOUNDS)?;
     for one in &overrides {
-        writeln!(out, "{}   {}", one.line(), printable(&one.reason))?;
+        writeln!(out, "{}   {}", line(one), printable(&one.reason))?;
         if let Some(unused) = &one.unused {
             writeln!(out, "  not used: {}", printable(unused))?;
         }

@@ -12,24 +12,26 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::signal::unix::SignalKind;
+use weir_api::rows::{
+    AnsweredRow, EndedRows, JsonRow, RowChange, RowOverride, RowPage, RowRemoval, RowResult, RowResults, ShownRow,
+    WrongField,
+};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::rows::{Row, RowContent, RowField};
 use weir_engine::words::{counted, printable};
 use weir_engine::{Limit, Rule};
 use weir_policies::row_file::{self, ROW_HEAD, SeenDescriptors, VERSION_COLUMN};
 use weir_store::{Clock as _, SystemClock};
-use weir_text::json::{JsonNumbers, JsonRow};
 
 pub use self::import::ImportError;
 use self::import::{Import, LineEnd, Pass, RowToSend, import};
 use super::admin::{AdminServer, Bounds, Method, NoAnswer, Unanswered, encoded};
 use super::args::overrides::{DescriptorArguments, ServerArguments};
 use super::args::rows::{AllArguments, ExportArguments, ImportArguments, RowAction, SetRowArguments};
-use super::shown::{self, Kept, ShownNumbers};
+use super::shown::{self, kept_text};
 use super::signals::Signals;
 
 const PATH: &str = "/rows";
@@ -63,99 +65,6 @@ pub enum Failed {
     Endless(AdminServer, u32),
 }
 
-/// A row in an answer.
-#[derive(Deserialize)]
-pub(super) struct ShownRow {
-    domain: Box<str>,
-    descriptor: String,
-    plan: Option<Box<str>>,
-    #[serde(default)]
-    limits: Vec<ShownNumbers>,
-    until: Option<String>,
-    #[serde(default)]
-    note: Box<str>,
-    /// None from a server that does not list it.
-    version: Option<u64>,
-    /// Why the row has no effect.
-    unused: Option<String>,
-    /// The override in force that comes before the row. None also from a server that does not list it.
-    #[serde(rename = "override")]
-    overridden: Option<ShownRowOverride>,
-}
-
-/// The override of a row's descriptor in an answer.
-#[derive(Deserialize)]
-struct ShownRowOverride {
-    limits: Vec<Box<str>>,
-    until: String,
-}
-
-#[derive(Deserialize)]
-struct Changed {
-    #[serde(flatten)]
-    kept: Kept,
-    result: String,
-    before: Option<ShownRow>,
-    #[serde(flatten)]
-    row: ShownRow,
-}
-
-#[derive(Deserialize)]
-struct Removed {
-    left: Option<ShownRow>,
-    #[serde(flatten)]
-    row: ShownRow,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    rows: Vec<ShownRow>,
-    foreign: Vec<String>,
-    next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Pruned {
-    removed: usize,
-    next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Results {
-    results: Vec<ShownResult>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ShownResult {
-    Word(String),
-    Refused { refused: String, field: Option<ShownField>, is_store: bool },
-}
-
-/// The wrong field of a row.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ShownField {
-    Domain,
-    Descriptor,
-    Entry(usize),
-    Content,
-    /// That of the row which is there.
-    Version,
-}
-
-impl ShownField {
-    fn of_row(self) -> Option<RowField> {
-        Some(match self {
-            Self::Domain => RowField::Domain,
-            Self::Descriptor => RowField::Descriptor,
-            Self::Entry(position) => RowField::Entry(position),
-            Self::Content => RowField::Content,
-            Self::Version => return None,
-        })
-    }
-}
-
 /// Runs an action.
 ///
 /// # Errors
@@ -165,22 +74,23 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
     match action {
         RowAction::Import(arguments) => import_file(arguments, out, notes),
         RowAction::Get(DescriptorArguments { domain, descriptor, server }) => {
-            let row: ShownRow = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
-            Ok(writeln!(out, "{}", row.lines())?)
+            let row = ask(server, Method::GET, &one(domain, &descriptor.entries), String::new())?;
+            Ok(writeln!(out, "{}", lines(&row))?)
         }
         RowAction::Set(arguments) => set(arguments, out),
         RowAction::Remove(DescriptorArguments { domain, descriptor, server }) => {
-            let removed: Removed = ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
-            writeln!(out, "removed   {}", removed.row.line())?;
-            match removed.left {
-                Some(of_file) => writeln!(out, "now       {}, from a file{}", of_file.line(), of_file.no_effect())?,
+            let RowRemoval { removed, left } =
+                ask(server, Method::DELETE, &one(domain, &descriptor.entries), String::new())?;
+            writeln!(out, "removed   {}", line(&removed))?;
+            match left {
+                Some(of_file) => writeln!(out, "now       {}, from a file{}", line(&of_file.row), no_effect(&of_file))?,
                 None => writeln!(out, "now       no row: the default plan applies")?,
             }
             Ok(())
         }
         RowAction::List(arguments) => each_page(arguments, |page| {
             for row in &page.rows {
-                writeln!(out, "{}", row.lines())?;
+                writeln!(out, "{}", lines(row))?;
             }
             for key in &page.foreign {
                 writeln!(
@@ -200,19 +110,19 @@ pub fn run(action: &RowAction, out: &mut dyn Write, notes: &mut dyn Write) -> Re
             // A row can be in two pages.
             let mut seen = SeenDescriptors::default();
             each_page(all, |page| {
-                for shown in &page.rows {
+                for ShownRow { row: shown, .. } in &page.rows {
                     let version = shown.version.map(|version| version.to_string()).unwrap_or_default();
                     if *versions && version.is_empty() {
                         writeln!(
                             notes,
                             "weir: the server lists no version of {}: a line without it replaces any row",
-                            shown.line()
+                            line(shown)
                         )?;
                     }
-                    match shown.row() {
-                        Some(row) if seen.insert(&row, 0).is_err() => {}
-                        Some(row) => writeln!(out, "{}", with_version(&row_file::row_line(&row), &version))?,
-                        None => writeln!(notes, "weir: skipped a row of a newer weir: {}", shown.line())?,
+                    match shown.clone().row() {
+                        Ok(row) if seen.insert(&row, 0).is_err() => {}
+                        Ok(row) => writeln!(out, "{}", with_version(&row_file::row_line(&row), &version))?,
+                        Err(_) => writeln!(notes, "weir: skipped a row of a newer weir: {}", line(shown))?,
                     }
                 }
                 Ok(())
@@ -259,12 +169,12 @@ fn ask<T: DeserializeOwned + Send + 'static>(
     server.server.request(server.token_file.as_deref(), (method, path, body), BOUNDS)
 }
 
-fn each_page(arguments: &AllArguments, mut show: impl FnMut(&Page) -> Result<(), io::Error>) -> Result<(), Failed> {
+fn each_page(arguments: &AllArguments, mut show: impl FnMut(&RowPage) -> Result<(), io::Error>) -> Result<(), Failed> {
     let AllArguments { domain, server } = arguments;
     let mut cursor = PageCursor::default();
     loop {
         let path = page_path(domain.as_deref(), cursor.after.as_deref(), "");
-        let page: Page = ask(server, Method::GET, &path, String::new())?;
+        let page = ask(server, Method::GET, &path, String::new())?;
         show(&page)?;
         if !cursor.moves_to(page.next, &server.server)? {
             return Ok(());
@@ -304,9 +214,9 @@ fn prune(arguments: &AllArguments, out: &mut dyn Write) -> Result<(), Failed> {
     let (mut cursor, mut removed) = (PageCursor::default(), 0);
     loop {
         let path = page_path(domain.as_deref(), cursor.after.as_deref(), "ended=true");
-        let pruned: Pruned = ask(server, Method::DELETE, &path, String::new())?;
-        removed += pruned.removed;
-        if !cursor.moves_to(pruned.next, &server.server)? {
+        let ended: EndedRows = ask(server, Method::DELETE, &path, String::new())?;
+        removed += ended.removed;
+        if !cursor.moves_to(ended.next, &server.server)? {
             return Ok(writeln!(out, "removed {}", counted(removed, "row"))?);
         }
     }
@@ -320,12 +230,12 @@ fn set(arguments: &SetRowArguments, out: &mut dyn Write) -> Result<(), Failed> {
     };
     let entries = descriptor.entries.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
     let row = Row { domain: domain.as_str().into(), entries, content, until: *until, note: note.as_str().into() };
-    let changed: Changed = ask(server, Method::PUT, PATH, json_text(&row))?;
-    writeln!(out, "{}   {}", printable(&changed.result), changed.row.lines())?;
-    if let Some(before) = changed.before.filter(|_| changed.result != "same") {
-        writeln!(out, "before    {}", before.line())?;
+    let change: RowChange = ask(server, Method::PUT, PATH, json!(<JsonRow>::from(&row)).to_string())?;
+    writeln!(out, "{}   {}", printable(&change.result), lines(&change.changed))?;
+    if let Some(before) = change.before.filter(|_| change.result != "same") {
+        writeln!(out, "before    {}", line(&before))?;
     }
-    Ok(writeln!(out, "{}", changed.kept.text("at the next decision of every server that shares it"))?)
+    Ok(writeln!(out, "{}", kept_text(&change.kept, "at the next decision of every server that shares it"))?)
 }
 
 /// The row of a descriptor on a server, for `weir explain`.
@@ -350,7 +260,7 @@ impl RowOfServer {
     pub(super) fn line(&self) -> String {
         match self {
             Self::Absent => "none, so the default plan applies".to_owned(),
-            Self::Row(row) => row.line(),
+            Self::Row(row) => line(&row.row),
             Self::Unknown(error) => format!("unknown: {error}"),
         }
     }
@@ -366,58 +276,46 @@ impl RowOfServer {
     /// The limits of a rule under a row. None without a row that has an effect.
     pub(super) fn limits(&self, rule: &Rule) -> Option<Vec<Option<Limit>>> {
         match self {
-            Self::Row(row) if row.unused.is_none() => row.row()?.content.limits(rule).ok().map(Cow::into_owned),
+            Self::Row(row) if row.unused.is_none() => {
+                row.row.clone().row().ok()?.content.limits(rule).ok().map(Cow::into_owned)
+            }
             Self::Row(_) | Self::Absent | Self::Unknown(_) => None,
         }
     }
 }
 
-fn json_text(row: &Row) -> String {
-    json!(JsonRow::from(row)).to_string()
+/// One line for people.
+fn line(row: &AnsweredRow) -> String {
+    let JsonRow { domain, descriptor, plan, limits, until, note, .. } = row;
+    let content = match plan {
+        Some(plan) => format!("plan {}", printable(plan)),
+        None => shown::text(limits),
+    };
+    let mut line = format!("{} {}   {content}", printable(domain), printable(descriptor));
+    if let Some(until) = until {
+        line.push_str(&format!("   until {}", printable(until)));
+    }
+    if !note.is_empty() {
+        line.push_str(&format!("   {}", printable(note)));
+    }
+    line
 }
 
-impl ShownRow {
-    /// Returns the row. `None` if this program cannot represent the server's answer.
-    fn row(&self) -> Option<Row> {
-        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
-        let limits = limits.iter().map(JsonNumbers::from).collect();
-        let (domain, descriptor, plan) = (domain.clone(), descriptor.clone(), plan.clone());
-        JsonRow { domain, descriptor, plan, limits, until: until.clone(), note: note.clone(), version: None }.row().ok()
+/// More lines, if the row has no effect, or an override comes before it.
+fn no_effect(row: &ShownRow) -> String {
+    let mut lines = String::new();
+    if let Some(unused) = &row.unused {
+        lines.push_str(&format!("\n  not used: {}", printable(unused)));
     }
+    if let Some(RowOverride { limits, until }) = &row.overridden {
+        let limits: Vec<String> = limits.iter().map(|name| printable(name)).collect();
+        lines.push_str(&format!("\n  override of {}   until {}", limits.join(", "), printable(until)));
+    }
+    lines
+}
 
-    /// One line for people.
-    fn line(&self) -> String {
-        let Self { domain, descriptor, plan, limits, until, note, .. } = self;
-        let content = match plan {
-            Some(plan) => format!("plan {}", printable(plan)),
-            None => shown::text(limits),
-        };
-        let mut line = format!("{} {}   {content}", printable(domain), printable(descriptor));
-        if let Some(until) = until {
-            line.push_str(&format!("   until {}", printable(until)));
-        }
-        if !note.is_empty() {
-            line.push_str(&format!("   {}", printable(note)));
-        }
-        line
-    }
-
-    /// More lines, if the row has no effect, or an override comes before it.
-    fn no_effect(&self) -> String {
-        let mut lines = String::new();
-        if let Some(unused) = &self.unused {
-            lines.push_str(&format!("\n  not used: {}", printable(unused)));
-        }
-        if let Some(ShownRowOverride { limits, until }) = &self.overridden {
-            let limits: Vec<String> = limits.iter().map(|name| printable(name)).collect();
-            lines.push_str(&format!("\n  override of {}   until {}", limits.join(", "), printable(until)));
-        }
-        lines
-    }
-
-    fn lines(&self) -> String {
-        self.line() + &self.no_effect()
-    }
+fn lines(row: &ShownRow) -> String {
+    line(&row.row) + &no_effect(row)
 }
 
 /// Sends a batch of rows to a running server.
@@ -425,21 +323,29 @@ fn by_server(server: &ServerArguments, pass: Pass, rows: &[RowToSend]) -> Result
     let path = if pass == Pass::Check { format!("{PATH}?check=true") } else { PATH.to_owned() };
     let (mut ends, mut body) = (Vec::with_capacity(rows.len()), String::new());
     for (at, RowToSend { row, over }) in rows.iter().enumerate() {
-        body.push_str(&json!(JsonRow { version: *over, ..JsonRow::from(row) }).to_string());
+        body.push_str(&json!(JsonRow { version: *over, ..<JsonRow>::from(row) }).to_string());
         body.push('\n');
         if body.len() >= BODY_BYTES || at + 1 == rows.len() {
-            let answer: Results = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
+            let answer: RowResults = ask(server, Method::POST, &path, std::mem::take(&mut body))?;
             ends.extend(answer.results.into_iter().map(|result| match result {
-                ShownResult::Word(word) if word == "written" => LineEnd::Written,
-                ShownResult::Word(_) => LineEnd::Same,
-                ShownResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
-                ShownResult::Refused { refused, field, .. } => {
-                    LineEnd::Refused(field.and_then(ShownField::of_row), refused)
-                }
+                RowResult::Word(word) if word == "written" => LineEnd::Written,
+                RowResult::Word(_) => LineEnd::Same,
+                RowResult::Refused { refused, is_store: true, .. } => LineEnd::Unconfirmed(refused),
+                RowResult::Refused { refused, field, .. } => LineEnd::Refused(field.and_then(field_of_row), refused),
             }));
         }
     }
     Ok(ends)
+}
+
+fn field_of_row(wrong: WrongField) -> Option<RowField> {
+    Some(match wrong {
+        WrongField::Domain => RowField::Domain,
+        WrongField::Descriptor => RowField::Descriptor,
+        WrongField::Entry(position) => RowField::Entry(position),
+        WrongField::Content => RowField::Content,
+        WrongField::Version => return None,
+    })
 }
 
 #[cfg(test)]

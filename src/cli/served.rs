@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use serde::Deserialize;
+use weir_api::PolicySource;
 use weir_engine::words::printable;
 use weir_policies::{Loaded, Problems, Sources, load_sources};
 
@@ -32,20 +32,13 @@ pub enum NoPolicies {
     Start(io::Error),
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    on_error: String,
-    problems: Vec<String>,
-    policies: Sources,
-}
-
 /// Asks a server for its policies.
 ///
 /// # Errors
 /// If it returns no policies that this program can read.
 pub fn policies(server: &AdminServer) -> Result<Served, NoPolicies> {
     let answer = block_on(server.json(SOURCE, Expected::Ok, BOUNDS)).map_err(NoPolicies::Start)?;
-    let Answer { on_error, problems, mut policies } = answer?;
+    let PolicySource::<Sources> { on_error, problems, mut policies } = answer?;
     // Names of files will be printed.
     policies.rename(printable);
     let loaded = load_sources(policies).map_err(|problems| NoPolicies::Refused(server.clone(), problems))?;

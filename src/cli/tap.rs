@@ -1,7 +1,6 @@
 //! `weir tap`: shows or records the requests that a running server decides.
 
 mod file;
-mod record;
 mod show;
 
 use std::io::{self, IsTerminal as _, Write};
@@ -10,12 +9,12 @@ use std::time::Duration;
 
 use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, sleep_until, timeout};
+use weir_api::tap::{Note, Record, TapLine, VERSION};
 use weir_engine::descriptor::{TypedDescriptor, spell_pairs};
 use weir_engine::words::{counted, printable};
 use weir_text::number;
 
 use self::file::{Exists, RecordFile};
-use self::record::{TapLine, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer, block_on, encoded};
 use super::signals::Signals;
@@ -144,7 +143,7 @@ async fn tap(arguments: &TapArguments) -> Result<(), TapError> {
         lines = arguments.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
-    let reason = match TapLine::read(&first) {
+    let reason = match read(&first) {
         Some(TapLine::Header(header)) if header.version == VERSION => None,
         Some(TapLine::Header(header)) => Some(format!("its records have version {}", header.version)),
         _ => Some("its first line is not a header of records".to_owned()),
@@ -179,7 +178,7 @@ async fn follow(
             },
         };
         let Some(line) = line else { return Err(TapError::CutOff(arguments.server.clone())) };
-        match TapLine::read(&line) {
+        match read(&line) {
             Some(TapLine::Record(record)) => {
                 seen.requests += 1;
                 seen.lost += record.lost;
@@ -188,13 +187,14 @@ async fn follow(
                     return Ok(());
                 }
             }
-            Some(TapLine::Note(note)) if note.note == "no_domain" => {
+            Some(TapLine::Note(Note::NoDomain { nearest })) => {
                 // Ignores an error, as for the summary.
-                let _ = writeln!(io::stderr(), "weir: {}", no_domain(arguments, note.nearest.as_deref()));
+                let _ = writeln!(io::stderr(), "weir: {}", no_domain(arguments, nearest.as_deref()));
             }
-            Some(TapLine::Note(note)) => {
-                seen.lost += note.lost;
-                match note.reason.as_deref() {
+            Some(TapLine::Note(Note::Unknown)) => {}
+            Some(TapLine::Note(Note::Open(end) | Note::End(end))) => {
+                seen.lost += end.lost;
+                match end.reason.as_deref() {
                     Some("time") => {
                         seen.is_server_done = true;
                         return Ok(());
@@ -210,6 +210,11 @@ async fn follow(
             }
         }
     }
+}
+
+/// Reads a line. None if it is not a line of a tap.
+fn read(line: &str) -> Option<TapLine<'static>> {
+    serde_json::from_str(line).ok()
 }
 
 /// When this process ends a tap of this length. The server ends a tap of whole seconds itself, with a note of the lost
@@ -264,7 +269,7 @@ impl Sink {
         Ok(Self::Text(table))
     }
 
-    fn put(&mut self, line: &str, record: &record::Record) -> Result<(), TapError> {
+    fn put(&mut self, line: &str, record: &Record<'_>) -> Result<(), TapError> {
         match self {
             Self::Text(table) => io::stdout().write_all(table.rows(record).as_bytes())?,
             Self::Json => writeln!(io::stdout(), "{line}")?,

@@ -22,7 +22,6 @@ use weir_engine::plans::PlanLimits;
 use weir_engine::policy::Domain;
 use weir_engine::{KeyValue, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use weir_lifecycle::{on_own_thread, on_runtime};
-use weir_limiter::ResetStates;
 use weir_store::StoreError;
 use weir_telemetry::logging::AUDIT;
 
@@ -30,7 +29,7 @@ use super::streamed::{PIECE_BYTES, pieces};
 use super::token::{By, PeerAddress};
 use super::{
     ServiceState, Site, bad_query, bad_request, json_error, limited, metrics, not_found, origin, overrides, page,
-    readyz, rows, source, states, tap, token, wrong_method,
+    readyz, rows, shown, source, states, tap, token, wrong_method,
 };
 
 /// Every path, for the response to an unknown one.
@@ -234,7 +233,7 @@ impl Listing {
             let rule = &policies.rules()[index];
             let mut shown = rule_as_json(rule, domain, self.on_error, &places[index]);
             if let Some(overrides) = self.overrides.of_rule(rule.id, policies) {
-                shown["overrides"] = overrides;
+                shown["overrides"] = json!(overrides);
             }
             to.extend(shown.to_string().as_bytes());
             self.rule += 1;
@@ -377,12 +376,12 @@ async fn reset(
     if let Err(StoreError::Unknown(_)) = &reset {
         tracing::info!(target: AUDIT, by, domain, descriptor, "state may have been reset by the admin listener");
     }
-    let ResetStates { keys, unlimited, stored } = reset.map_err(unavailable)?;
-    if keys.is_empty() {
+    let reset = reset.map_err(unavailable)?;
+    if reset.keys.is_empty() {
         return Err(no_limit());
     }
-    tracing::info!(target: AUDIT, by, domain, descriptor, stored, "state reset by the admin listener");
-    Ok(Json(json!({ "keys": keys, "unlimited": unlimited, "stored": stored })).into_response())
+    tracing::info!(target: AUDIT, by, domain, descriptor, stored = reset.stored, "state reset by the admin listener");
+    Ok(shown(&reset).into_response())
 }
 
 fn unavailable(error: impl std::fmt::Display) -> Response {

@@ -37,10 +37,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
+use weir_api::ready::{Ready, ReadyOverrides, ReadyPolicies, ReadyRows};
+pub use weir_api::top::Instance;
+use weir_api::{ErrorAnswer, Kept, top};
 use weir_engine::{OnError, PolicySet};
 use weir_lifecycle::{Life, Phase, on_runtime};
 use weir_limiter::Limiter;
@@ -147,14 +151,6 @@ impl Shared {
             named_values: NamedValues::default(),
         }
     }
-}
-
-/// The name of this replica, if it has one, and its version.
-#[derive(Clone, Debug)]
-pub struct Instance {
-    /// `tracing.service_instance_id`, or the host name: in Kubernetes the name of the pod.
-    pub name: Option<String>,
-    pub version: &'static str,
 }
 
 /// The conditions of health, besides the phase.
@@ -413,20 +409,20 @@ impl Site {
     }
 
     /// The state of the store.
-    fn store_as_json(&self) -> Value {
-        json!({
-            "name": self.limiter.store().name(),
-            "answered": self.report.store_answered.load(Relaxed),
-            "circuit": self.report.circuit.get().map_or("closed", |circuit| circuit()),
-        })
+    fn store_shown(&self) -> top::Store {
+        top::Store {
+            name: self.limiter.store().name().to_owned(),
+            answered: self.report.store_answered.load(Relaxed),
+            circuit: self.report.circuit.get().map_or("closed", |circuit| circuit()).to_owned(),
+            queue: None,
+        }
     }
 
-    /// How many overrides there are, whether the store was read for them, and the current problem.
-    fn overrides_as_json(&self) -> Value {
+    fn overrides_shown(&self) -> ReadyOverrides {
         let overrides = &self.admin.overrides;
         let (in_force, unused) = overrides.counts();
-        let is_read = overrides.known().read.is_some();
-        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
+        let read = overrides.known().read.is_some();
+        ReadyOverrides { in_force, unused, read, problem: overrides.problem() }
     }
 
     fn store_queue(&self) -> u64 {
@@ -473,7 +469,8 @@ fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format:
 
 /// Readiness for anyone, without texts that quote a file or another program.
 async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
-    let (status, mut detail) = readiness(&site);
+    let (status, detail) = readiness(&site);
+    let mut detail = json!(detail);
     let mut remove = |parent: &str, key: &str| {
         if let Some(Value::Object(members)) = detail.pointer_mut(parent) {
             members.remove(key);
@@ -489,34 +486,32 @@ async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
 /// Readiness with all texts, for operators.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let (status, detail) = readiness(&site);
-    (status, Json(detail)).into_response()
+    (status, shown(&detail)).into_response()
 }
 
 /// A store that is down is reported. It makes weir unready only if the settings say so, because otherwise all replicas
 /// would become unready at once.
-fn readiness(site: &Site) -> (StatusCode, Value) {
+fn readiness(site: &Site) -> (StatusCode, Ready) {
     let phase = site.life.phase();
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
     let row_problems = site.report.row_problems.lock().clone();
-    let mut detail = json!({
-        "ready": ready,
-        "phase": phase_name(phase),
-        "store": site.store_as_json(),
-        "policies": {
-            "domains": shown.policies.domains().len(),
-            "rules": shown.policies.rules().len(),
-            "problem_count": shown.problems.count,
-            "problem_kinds": shown.problems.kinds,
-            "problems": shown.problems.lines(),
+    let detail = Ready {
+        ready,
+        phase: phase_name(phase).to_owned(),
+        store: site.store_shown(),
+        policies: ReadyPolicies {
+            domains: shown.policies.domains().len(),
+            rules: shown.policies.rules().len(),
+            problem_count: shown.problems.count,
+            problem_kinds: shown.problems.kinds.iter().map(ToString::to_string).collect(),
+            problems: shown.problems.lines(),
+            server: site.report.source.get().map(|source| source()),
         },
-        "overrides": site.overrides_as_json(),
-        "rows": { "problem_count": row_problems.len(), "problems": row_problems },
-    });
-    if let Some(source) = site.report.source.get() {
-        detail["policies"]["server"] = source();
-    }
+        overrides: site.overrides_shown(),
+        rows: ReadyRows { problem_count: row_problems.len(), problems: row_problems },
+    };
     (status, detail)
 }
 
@@ -554,8 +549,7 @@ fn bad_query(rejection: &QueryRejection) -> Response {
 
 /// An error in the format of the admin paths.
 fn json_error(status: StatusCode, error: impl std::fmt::Display) -> Response {
-    let body: Value = json!({ "error": error.to_string() });
-    (status, Json(body)).into_response()
+    (status, Json(ErrorAnswer { error: error.to_string() })).into_response()
 }
 
 /// Reads the body of a change, of at most `bytes_max` bytes.
@@ -566,8 +560,12 @@ async fn read(site: &Site, body: Body, bytes_max: usize) -> Result<Complete<'_>,
     site.shared.bodies.read(body, bytes_max).await.map_err(|error| json_error(error.status(), error))
 }
 
-/// Adds where a change is kept.
-fn add_store(shown: &mut Value, store: &dyn Store) {
-    shown["store"] = json!(store.name());
-    shown["is_shared"] = json!(!store.is_immediate());
+/// Where a change is kept.
+fn kept(store: &dyn Store) -> Kept {
+    Kept { store: store.name().to_owned(), is_shared: !store.is_immediate() }
+}
+
+/// An answer, with its fields in alphabetical order.
+fn shown(answer: &impl Serialize) -> Json<Value> {
+    Json(json!(answer))
 }

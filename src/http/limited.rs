@@ -6,19 +6,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use weir_api::top::{KeyDenials, LimitDenials, Limited, Store, Top};
 use weir_lifecycle::on_own_thread;
 use weir_settings::ShownValues;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, ShownDescriptor};
-use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
+use weir_telemetry::metrics::{BUSIEST_MAX, LOOK_AGE, Metrics, busiest_of};
 
-use super::{Site, bad_query, bad_request, json_error};
+use super::{Site, bad_query, bad_request, json_error, shown};
 
 const LIMITS_MAX: usize = 64;
 /// The most keys of each limit in an answer of `/top`. `/limited` has all keys.
@@ -101,22 +100,20 @@ pub(super) async fn top(
     let metrics = site.metrics.clone();
     let busiest = on_own_thread(move || metrics.busiest()).await;
     let values = site.metrics.limited().values();
-    let mut answer = head(&report, values);
-    let (shown, left_out) = most.of(&report.limits, values);
-    answer["limits"] = shown.into();
-    answer["limits_left_out"] = json!(left_out);
-    answer["instance"] = json!({ "name": site.admin.instance.name, "version": site.admin.instance.version });
-    answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
-    let leases = site.limiter.lease_totals();
-    answer["leases"] = json!({ "keys": leases.keys, "charged": leases.charged, "used": leases.used });
-    answer["store"] = site.store_as_json();
-    answer["store"]["queue"] = json!(site.store_queue());
-    Ok(fresh(&answer))
+    let (limits, limits_left_out) = most.of(&report.limits, values);
+    Ok(fresh(&Top {
+        limited: of_report(&report, limits, values),
+        limits_left_out,
+        instance: site.admin.instance.clone(),
+        busiest: busiest_of(&busiest, most.limits.min(BUSIEST_MAX)),
+        leases: site.limiter.lease_totals(),
+        store: Store { queue: Some(site.store_queue()), ..site.store_shown() },
+    }))
 }
 
 impl TopQuery {
     /// The selected limits and keys within the bounds, and the number of omitted limits.
-    fn of(&self, limits: &[LimitReport], values: ShownValues) -> (Vec<Value>, usize) {
+    fn of(&self, limits: &[LimitReport], values: ShownValues) -> (Vec<LimitDenials>, usize) {
         let (mut shown, mut left_out) = (Vec::new(), 0);
         for limit in limits {
             let names = [&*limit.domain, &*limit.rule, &*limit.limit];
@@ -128,7 +125,7 @@ impl TopQuery {
                 continue;
             }
             if shown.len() < self.limits {
-                shown.push(limit_as_json(limit, keys.into_iter(), values));
+                shown.push(shown_limit(limit, keys.into_iter(), values));
             } else {
                 left_out += 1;
             }
@@ -147,14 +144,12 @@ pub(super) async fn limited(
     let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
-    let shown: Vec<Value> =
-        report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, limit.keys.iter(), values)).collect();
+    let shown: Vec<_> =
+        report.limits.iter().filter(is_asked).map(|limit| shown_limit(limit, limit.keys.iter(), values)).collect();
     if shown.is_empty() && site.report.has_rule(Some(&of.domain), &of.rule).is_err() {
         return Err(json_error(StatusCode::NOT_FOUND, NO_RULE));
     }
-    let mut answer = head(&report, values);
-    answer["limits"] = shown.into();
-    Ok(fresh(&answer))
+    Ok(fresh(&of_report(&report, shown, values)))
 }
 
 /// # Errors
@@ -164,59 +159,46 @@ fn in_bounds(name: &str, value: usize, max: usize) -> Result<(), String> {
 }
 
 /// An answer that caches must not store.
-pub(super) fn fresh(answer: &Value) -> Response {
-    ([(header::CACHE_CONTROL, "no-store")], Json(answer)).into_response()
+pub(super) fn fresh(answer: &impl Serialize) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], shown(answer)).into_response()
 }
 
-fn head(report: &Report, values: ShownValues) -> Value {
-    json!({
-        "now_ms": report.now_ms,
-        "minutes": report.minutes,
-        "step_ms": STEP_MS,
-        "values": values.name(),
-        "denials_left_out": report.left_out,
-    })
+fn of_report(report: &Report, limits: Vec<LimitDenials>, values: ShownValues) -> Limited {
+    Limited {
+        now_ms: report.now_ms,
+        minutes: report.minutes as u64,
+        step_ms: STEP_MS,
+        values: values.name().to_owned(),
+        denials_left_out: report.left_out,
+        limits,
+    }
 }
 
-fn limit_as_json<'r>(limit: &LimitReport, keys: impl Iterator<Item = &'r KeyReport>, values: ShownValues) -> Value {
-    let keys = keys.map(|key| key_as_json(key, values));
-    json!({
-        "domain": limit.domain,
-        "rule": limit.rule,
-        "limit": limit.limit,
-        "role": limit.role.name(),
-        "denials": limit.denials,
-        "history": limit.history,
-        "keys": keys.collect::<Vec<_>>(),
-    })
+fn shown_limit<'r>(
+    limit: &LimitReport,
+    keys: impl Iterator<Item = &'r KeyReport>,
+    values: ShownValues,
+) -> LimitDenials {
+    LimitDenials {
+        domain: limit.domain.clone(),
+        rule: limit.rule.clone(),
+        limit: limit.limit.clone(),
+        role: limit.role.name().to_owned(),
+        denials: limit.denials,
+        history: limit.history.clone(),
+        keys: keys.map(|key| shown_key(key, values)).collect(),
+    }
 }
 
-fn key_as_json(key: &KeyReport, values: ShownValues) -> Value {
+fn shown_key(key: &KeyReport, values: ShownValues) -> KeyDenials {
     let descriptor = ShownDescriptor::of(&key.key, values);
-    json!({
-        "descriptor": descriptor.text(),
-        "cut": descriptor.is_cut,
-        "denials_min": key.at_least,
-        "denials_max": key.at_most,
-        "first_ms": key.first_ms,
-        "last_ms": key.last_ms,
-        "row": key.row.as_ref().map(ToString::to_string),
-    })
-}
-
-fn busiest_as_json(busiest: &Busiest, limits_max: usize) -> Value {
-    let limits = busiest.most(limits_max).into_iter().map(|limit| {
-        json!({
-            "domain": *limit.domain,
-            "rule": limit.rule,
-            "limit": limit.limit,
-            "hits": limit.hits,
-            "over_limit_hits": limit.over,
-        })
-    });
-    json!({
-        "interval_ms": busiest.interval_ms,
-        "requests": { "ok": busiest.ok, "over_limit": busiest.over_limit, "store_failed": busiest.store_failed },
-        "limits": limits.collect::<Vec<_>>(),
-    })
+    KeyDenials {
+        descriptor: descriptor.text(),
+        cut: descriptor.is_cut,
+        denials_min: key.at_least,
+        denials_max: key.at_most,
+        first_ms: key.first_ms,
+        last_ms: key.last_ms,
+        row: key.row.as_ref().map(ToString::to_string),
+    }
 }

@@ -5,44 +5,30 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use weir_api::numbers::{json_numbers, numbers_of};
+use weir_api::overrides::{NewOverride, OverrideChange, OverrideList, ShownOverride};
 use weir_engine::descriptor::{entries_of, spell_pairs};
 use weir_engine::overrides::{Misfit, Override, fit, numbers_text, shared_with};
 use weir_engine::{Micros, PolicySet};
 use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{FoundChange, OverrideTable, Refused, Replacement, SetOverride, version_time};
 use weir_telemetry::logging::AUDIT;
-use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 use weir_text::{instant_text, parse_instant};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::By;
-use super::{Site, add_store, bad_query, bad_request, json_error, read};
+use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
-
-/// The body of a PUT: an override.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object that is an override")]
-struct SetBody {
-    domain: String,
-    /// Entries as `k=v,k=v`.
-    descriptor: String,
-    limits: Vec<JsonNumbers>,
-    /// A date or an instant.
-    until: Option<String>,
-    /// The duration, in place of `until`.
-    for_us: Option<u64>,
-    reason: String,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,13 +42,14 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
     let (known, policies, now) =
         (site.admin.overrides.known(), site.admin.overrides.policies(), site.admin.overrides.now());
     let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
-    let head = json!({
-        "now": instant_text(now),
-        "store": site.admin.overrides.store().name(),
-        "read_ms_ago": read_ms,
-    });
+    let head = OverrideList {
+        now: instant_text(now),
+        read_ms_ago: read_ms,
+        store: site.admin.overrides.store().name().to_owned(),
+        overrides: Vec::new(),
+    };
     // The list is written after the rest.
-    let head = format!("{},\"overrides\":[", head.to_string().trim_end_matches('}'));
+    let head = serde_json::to_string(&head).unwrap_or_default().trim_end_matches("]}").to_owned();
     let (mut next, mut separator, mut has_ended) = (0, "", false);
     let body = pieces(move || {
         let mut piece = if next == 0 && !has_ended { head.clone() } else { String::new() };
@@ -73,7 +60,7 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
                     // An ended override is known until the store is read again.
                     if now < one.set.until {
                         piece.push_str(separator);
-                        piece.push_str(&as_json(one, &policies).to_string());
+                        piece.push_str(&json!(with_effect(one, &policies)).to_string());
                         separator = ",";
                     }
                 }
@@ -97,14 +84,14 @@ pub(super) async fn set(
 ) -> Result<Response, Response> {
     let body = read(&site, body, BODY_BYTES_MAX).await?;
     let new = wanted(&body, &by, site.admin.overrides.now()).map_err(bad_request)?;
-    let kept = site.admin.overrides.set(&new).await;
+    let set = site.admin.overrides.set(&new).await;
     audit_replaced(&site.admin.overrides);
-    if kept.as_ref().is_err_and(Refused::is_unknown) {
+    if set.as_ref().is_err_and(Refused::is_unknown) {
         audit(&by, &new, "override may have been set");
     }
-    let kept = kept.map_err(refusal)?;
-    audit(&by, &kept, "override set");
-    Ok(changed(&kept, &site.admin.overrides))
+    let set = set.map_err(refusal)?;
+    audit(&by, &set, "override set");
+    Ok(changed(&set, &site.admin.overrides))
 }
 
 pub(super) async fn delete(
@@ -185,41 +172,44 @@ impl OfRules {
         .await
     }
 
-    /// The overrides of one rule as JSON. None if it has none.
-    pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Value> {
+    /// The overrides of one rule. None if it has none.
+    pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Vec<ShownOverride>> {
         let places = self.places.get(&rule)?;
-        Some(places.iter().map(|at| as_json(&self.known[*at], policies)).collect())
+        Some(places.iter().map(|at| with_effect(&self.known[*at], policies)).collect())
     }
 }
 
 /// An override with its effect under these policies.
-fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
+fn with_effect(one: &SetOverride, policies: &PolicySet) -> ShownOverride {
     let SetOverride { set, set_at, by, reason } = one;
     let fitted = fit(policies, set);
-    json!({
-        "domain": set.domain,
-        "descriptor": spell_pairs(&set.entries),
-        "rule": fitted.as_ref().ok().map(|(rule, ..)| &rule.path),
-        "unused": fitted.as_ref().err().map(Misfit::to_string),
-        "limits": json_numbers(&set.numbers),
-        "until": instant_text(set.until),
-        "until_us": set.until,
-        "set": instant_text(*set_at),
-        "by": by,
-        "reason": reason,
-    })
+    ShownOverride {
+        domain: set.domain.to_string(),
+        descriptor: spell_pairs(&set.entries),
+        rule: fitted.as_ref().ok().map(|(rule, ..)| rule.path.to_string()),
+        unused: fitted.as_ref().err().map(Misfit::to_string),
+        limits: json_numbers(&set.numbers),
+        until: instant_text(set.until),
+        until_us: set.until,
+        set: instant_text(*set_at),
+        by: by.to_string(),
+        reason: reason.to_string(),
+    }
 }
 
 /// The answer to a change that the store has confirmed.
 fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
-    let mut shown = as_json(one, &overrides.policies());
-    add_store(&mut shown, overrides.store());
-    shown["shared_with"] = json!(shared_with(&overrides.policies(), &one.set));
-    Json(shown).into_response()
+    let policies = overrides.policies();
+    shown(&OverrideChange {
+        kept: kept(overrides.store()),
+        shared_with: shared_with(&policies, &one.set),
+        changed: with_effect(one, &policies),
+    })
+    .into_response()
 }
 
 pub(super) fn wanted(body: &[u8], by: &str, now: Micros) -> Result<SetOverride, String> {
-    let SetBody { domain, descriptor, limits, until, for_us, reason } =
+    let NewOverride { domain, descriptor, limits, until, for_us, reason } =
         serde_json::from_slice(body).map_err(|error| format!("body: {error}"))?;
     if limits.is_empty() {
         return Err("limits: at least one".to_owned());

@@ -4,27 +4,27 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use weir_api::rows::{
+    AnsweredRow, EndedRows, JsonRow, RowChange, RowOverride, RowPage, RowRemoval, RowResult, RowResults, ShownRow,
+    WrongField,
+};
 use weir_engine::descriptor::{as_entries, entries_of, spell_pairs};
 use weir_engine::overrides::Misfit;
 use weir_engine::rows::{Row, RowField, RowMisfit};
-use weir_limiter::rows::{
-    Pruned, Removed, RowMatch, RowOverride, RowRefused, RowTable, WriteResult, Written, row_version,
-};
+use weir_limiter::rows::{Pruned, Removed, RowMatch, RowRefused, RowTable, WriteResult, Written, row_version};
 use weir_telemetry::logging::AUDIT;
 use weir_text::instant_text;
-use weir_text::json::JsonRow;
 
 use super::token::By;
-use super::{Site, add_store, bad_query, bad_request, json_error, read};
+use super::{Site, bad_query, bad_request, json_error, kept, read, shown};
 
 /// The largest body, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 4 * 1_024 * 1_024;
@@ -71,19 +71,16 @@ pub(super) async fn show(
         (Some(domain), Some(descriptor)) => {
             let entries = entries_of(&descriptor).map_err(bad_request)?;
             let (row, misfit) = table.get(&domain, &as_entries(&entries)).await.map_err(refusal)?;
-            return Ok(tagged(&row, with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))));
+            return Ok(tagged(&row, &with_effect(table, &row, misfit.map(|misfit| misfit.to_string()))));
         }
         (None, Some(_)) => return Err(bad_request("descriptor without domain")),
         (domain, None) => domain,
     };
     let page = table.page(domain.as_deref(), after.as_deref()).await.map_err(refusal)?;
-    let rows: Vec<Value> = page
-        .rows
-        .iter()
-        .map(|(row, misfit)| with_effect(table, row, misfit.as_ref().map(RowMisfit::to_string)))
-        .collect();
-    let store = table.store().name();
-    Ok(Json(json!({ "store": store, "rows": rows, "foreign": page.foreign, "next": page.next })).into_response())
+    let row =
+        |(row, misfit): &(Row, Option<RowMisfit>)| with_effect(table, row, misfit.as_ref().map(RowMisfit::to_string));
+    let (store, rows) = (table.store().name().to_owned(), page.rows.iter().map(row).collect());
+    Ok(shown(&RowPage { store, rows, foreign: page.foreign, next: page.next }).into_response())
 }
 
 /// Sets one row.
@@ -103,11 +100,13 @@ pub(super) async fn set(
     };
     audit(&by, &row, &written);
     let written = written.map_err(refusal)?;
-    let mut shown = checked(table, &row);
-    add_store(&mut shown, table.store());
-    shown["result"] = json!(word(&written));
-    shown["before"] = json!(written.before.as_ref().map(as_json));
-    Ok(tagged(&row, shown))
+    let change = RowChange {
+        kept: kept(table.store()),
+        result: word(&written).to_owned(),
+        before: written.before.as_ref().map(versioned),
+        changed: checked(table, &row),
+    };
+    Ok(tagged(&row, &change))
 }
 
 /// Sets many rows: one JSON line each, with a result for each. If `If-Match` forbids some of them, the status is 412.
@@ -128,36 +127,36 @@ pub(super) async fn set_many(
         return Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, format!("body: more than {ROWS_MAX} rows")));
     }
     let table = &site.admin.rows;
-    let mut results: Vec<Value> = Vec::with_capacity(lines.len());
+    let mut results: Vec<RowResult> = Vec::with_capacity(lines.len());
     let (mut places, mut rows) = (Vec::new(), Vec::new());
     for line in lines {
         results.push(match row_of(line) {
             Ok((row, only)) => {
                 places.push(results.len());
                 rows.push((row, only.or_else(|| of_header.clone())));
-                Value::Null
+                RowResult::Word(String::new())
             }
-            Err(reason) => json!({ "refused": reason, "field": null, "is_store": false }),
+            Err(refused) => RowResult::Refused { refused, field: None, is_store: false },
         });
     }
     let mut is_unmatched = false;
     let mut refused = |refused: RowRefused| {
         is_unmatched |= matches!(refused, RowRefused::Unmatched(_));
-        refused_json(&refused)
+        refused_result(&refused)
     };
     if is_check {
         for (place, checked) in places.into_iter().zip(table.check_matching(rows).await) {
-            results[place] = checked.map_or_else(&mut refused, |()| json!("ok"));
+            results[place] = checked.map_or_else(&mut refused, |()| RowResult::Word("ok".to_owned()));
         }
     } else {
         let written = table.write_matching(&by, rows.clone()).await;
         for ((place, (row, _)), written) in places.into_iter().zip(&rows).zip(written) {
             audit(&by, row, &written);
-            results[place] = written.map_or_else(&mut refused, |written| json!(word(&written)));
+            results[place] = written.map_or_else(&mut refused, |written| RowResult::Word(word(&written).to_owned()));
         }
     }
     let status = if is_unmatched && of_header.is_some() { StatusCode::PRECONDITION_FAILED } else { StatusCode::OK };
-    Ok((status, Json(json!({ "store": table.store().name(), "results": results }))).into_response())
+    Ok((status, shown(&RowResults { store: table.store().name().to_owned(), results })).into_response())
 }
 
 /// Removes one row, or the ended rows of a page.
@@ -183,11 +182,8 @@ pub(super) async fn remove(
             }
             let Removed { row, left } = removed.map_err(refusal)?;
             audit_removed(&by, &row, left.as_ref());
-            let mut shown = as_json(&row);
-            if let Some(left) = &left {
-                shown["left"] = checked(table, left);
-            }
-            Ok(Json(shown).into_response())
+            let left = left.map(|left| checked(table, &left));
+            Ok(shown(&RowRemoval { removed: versioned(&row), left }).into_response())
         }
         (_, None, true) if only.is_some() => Err(bad_request("If-Match is for one row")),
         (domain, None, true) => {
@@ -200,7 +196,7 @@ pub(super) async fn remove(
             match failed {
                 // The answer has what was removed. The caller asks for this page again.
                 Some((_, refused)) if removed.is_empty() => Err(refusal(refused)),
-                _ => Ok(Json(json!({ "removed": removed.len(), "next": next })).into_response()),
+                _ => Ok(shown(&EndedRows { removed: removed.len(), next }).into_response()),
             }
         }
         _ => Err(bad_request("give domain and descriptor, or ended=true")),
@@ -258,39 +254,37 @@ const fn word(written: &Written) -> &'static str {
     }
 }
 
-fn refused_json(refused: &RowRefused) -> Value {
+fn refused_result(refused: &RowRefused) -> RowResult {
     let of_row = refused.field().map(|field| match field {
-        RowField::Domain => json!("domain"),
-        RowField::Descriptor => json!("descriptor"),
-        RowField::Entry(position) => json!({ "entry": position }),
-        RowField::Content => json!("content"),
+        RowField::Domain => WrongField::Domain,
+        RowField::Descriptor => WrongField::Descriptor,
+        RowField::Entry(position) => WrongField::Entry(position),
+        RowField::Content => WrongField::Content,
     });
-    let field = if matches!(refused, RowRefused::Unmatched(_)) { Some(json!("version")) } else { of_row };
+    let field = if matches!(refused, RowRefused::Unmatched(_)) { Some(WrongField::Version) } else { of_row };
     let is_store = matches!(refused, RowRefused::Store(_) | RowRefused::Unread(_));
-    json!({ "refused": refused.to_string(), "field": field, "is_store": is_store })
+    RowResult::Refused { refused: refused.to_string(), field, is_store }
 }
 
-pub(super) fn as_json(row: &Row) -> Value {
-    json!(JsonRow { version: row_version(row), ..JsonRow::from(row) })
+/// A row with its version.
+pub(super) fn versioned(row: &Row) -> AnsweredRow {
+    AnsweredRow { version: row_version(row), ..AnsweredRow::from(row) }
 }
 
 /// A row of the table, and why it has no effect.
-fn checked(table: &RowTable, row: &Row) -> Value {
+fn checked(table: &RowTable, row: &Row) -> ShownRow {
     with_effect(table, row, table.check(row).err().map(|refused| refused.to_string()))
 }
 
 /// A row, why it has no effect, and the override that comes before it. A row that has ended by the clock of this process
 /// has no effect. [rw-3] [rw-4]
-fn with_effect(table: &RowTable, row: &Row, misfit: Option<String>) -> Value {
+fn with_effect(table: &RowTable, row: &Row, misfit: Option<String>) -> ShownRow {
     let has_ended = row.until.is_some_and(|until| until <= table.now());
     let overridden = table.overridden(row);
     let hidden = || overridden.as_ref().and_then(|set| set.hides_row).map(str::to_owned);
     let unused = if has_ended { Some("it has ended".to_owned()) } else { misfit.or_else(hidden) };
-    let mut shown = as_json(row);
-    shown["unused"] = json!(unused);
-    let shown_override = |set: &RowOverride| json!({ "limits": set.limits, "until": instant_text(set.until) });
-    shown["override"] = json!(overridden.as_ref().map(shown_override));
-    shown
+    let overridden = overridden.map(|set| RowOverride { limits: set.limits, until: instant_text(set.until) });
+    ShownRow { row: versioned(row), unused, overridden }
 }
 
 /// A row, and the version of the row that it may replace.
@@ -322,10 +316,10 @@ fn if_match(headers: &HeaderMap) -> Result<Option<RowMatch>, &'static str> {
 }
 
 /// An answer about one row, with its version as `ETag`.
-fn tagged(row: &Row, shown: Value) -> Response {
+fn tagged(row: &Row, answer: &impl Serialize) -> Response {
     // Each row of a store has a version.
     let tag = row_version(row).map(|version| [(ETAG, format!("\"{version}\""))]);
-    (tag, Json(shown)).into_response()
+    (tag, shown(answer)).into_response()
 }
 
 fn refusal(refused: RowRefused) -> Response {

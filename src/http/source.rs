@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use flate2::read::GzDecoder;
-use serde_json::json;
+use weir_api::PolicySource;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error};
@@ -24,9 +24,10 @@ pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
         let reason = "the source of the policies in force is not kept: there are none yet, or they are too large";
         return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
     };
-    let head = json!({ "on_error": site.admin.on_error.name(), "problems": problems.lines() }).to_string();
-    // The last brace comes after the files.
-    let head = format!("{},\"policies\":", head.trim_end_matches('}'));
+    let head =
+        PolicySource { on_error: site.admin.on_error.name().to_owned(), problems: problems.lines(), policies: () };
+    // The files are written after the rest.
+    let head = serde_json::to_string(&head).unwrap_or_default().trim_end_matches("null}").to_owned();
     let mut parts = Cursor::new(head).chain(GzDecoder::new(Cursor::new(packed))).chain(&b"}"[..]);
     let body = pieces(move || match next(&mut parts) {
         Ok(piece) => (!piece.is_empty()).then(|| piece.into()),

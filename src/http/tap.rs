@@ -12,8 +12,9 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream::{self, StreamExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
+use weir_api::tap::{End, Note};
 use weir_engine::PolicySet;
 use weir_engine::descriptor::{parse_entries, spell_pairs};
 use weir_lifecycle::{Phase, on_own_thread};
@@ -203,7 +204,7 @@ impl Sending {
                     self.step = Step::Live;
                     let mut piece = record_header(self.sample, self.listener.values());
                     if let Some(nearest) = self.unknown_domain.as_ref().filter(|_| self.has_notes) {
-                        piece.extend(note_line(&json!({ "note": "no_domain", "nearest": nearest })));
+                        piece.extend(note_line(&Note::NoDomain { nearest: nearest.clone() }));
                     }
                     piece
                 }
@@ -215,14 +216,13 @@ impl Sending {
                     let mut piece = self.records().await;
                     if piece.is_empty() {
                         self.step = Step::Ended;
-                        piece = self.note("end", Some(reason));
+                        piece = self.note(Some(reason));
                     }
                     piece
                 }
                 Step::Ended => return None,
             };
-            let piece =
-                if piece.is_empty() && self.sent.elapsed() >= SILENCE_MAX { self.note("open", None) } else { piece };
+            let piece = if piece.is_empty() && self.sent.elapsed() >= SILENCE_MAX { self.note(None) } else { piece };
             if !piece.is_empty() {
                 self.sent = Instant::now();
                 return Some((piece.into(), self));
@@ -248,17 +248,18 @@ impl Sending {
     }
 
     /// A note. Without notes, an empty line, which readers of JSON lines skip.
-    fn note(&self, note: &str, reason: Option<&str>) -> Vec<u8> {
+    fn note(&self, reason: Option<&str>) -> Vec<u8> {
         if !self.has_notes {
             return if reason.is_none() { b"\n".to_vec() } else { Vec::new() };
         }
         let lost = if reason.is_some() { self.listener.take_lost() } else { 0 };
-        note_line(&json!({ "note": note, "reason": reason, "lost": lost }))
+        let end = End { reason: reason.map(str::to_owned), lost };
+        note_line(&if reason.is_none() { Note::Open(end) } else { Note::End(end) })
     }
 }
 
-fn note_line(note: &Value) -> Vec<u8> {
-    format!("{note}\n").into_bytes()
+fn note_line(note: &Note) -> Vec<u8> {
+    format!("{}\n", json!(note)).into_bytes()
 }
 
 /// The values in the policies in force. Taps share them.

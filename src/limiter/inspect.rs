@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use weir_api::ResetStates;
 use weir_engine::{Entry, Hits, Micros, State, key};
 use weir_store::{Store, StoreError};
 
@@ -29,16 +30,6 @@ pub struct ShownState {
     pub state: Option<State>,
     /// Whether the descriptor's row makes the limit unlimited at present. The numbers are then those of another plan.
     pub is_unlimited: bool,
-}
-
-/// What was reset.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResetStates {
-    pub keys: Vec<String>,
-    /// The keys of limits that the descriptor's row makes unlimited at present.
-    pub unlimited: Vec<String>,
-    /// How many of the keys the store had.
-    pub stored: u64,
 }
 
 impl Limiter {

@@ -20,6 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use tokio::sync::watch;
+pub use weir_api::top::Leases as LeaseTotals;
 use weir_engine::lease::HOT_ASKS;
 use weir_engine::{
     Charge, Decision, Hits, Lease, Limit, Micros, Observed, Operation, Outcome, Receipt, Role, Verdict, hits_ahead,
@@ -164,17 +165,6 @@ fn leasable(charge: &Charge<'_>) -> Option<(Hits, Lease)> {
         Operation::Consume(hits) if charge.role == Role::Enforced => Some((hits, charge.limit.lease?)),
         _ => None,
     }
-}
-
-/// The current leases of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaseTotals {
-    /// The keys with a lease.
-    pub keys: u64,
-    /// The hits that were charged ahead.
-    pub charged: u64,
-    /// How many of these hits requests have used.
-    pub used: u64,
 }
 
 impl Default for Leases {

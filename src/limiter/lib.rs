@@ -53,7 +53,7 @@ use weir_store::{Clock, Store, StoreError, SystemClock};
 use self::count::Counts;
 use self::deny_cache::DenyCache;
 pub use self::holds::{HOLDS_MAX, HeldCharge, HeldIn, OverriddenLimit, Settle};
-pub use self::inspect::{ResetStates, ShownState};
+pub use self::inspect::ShownState;
 use self::leases::{LeaseTotals, Leases};
 pub use self::long::LONG_VALUES_BYTES_MAX;
 pub use self::messages::{Answer, DescriptorRequest, Detail, FitsAfter, LimitInfo, ListedLimit, Query, Status};

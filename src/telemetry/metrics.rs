@@ -29,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
+use weir_api::top::Busiest;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{
     self, Charged, DecisionResult, LeaseHits, LeaseResult, Observer, RowEvent, Tally, TraceIds,
@@ -38,7 +39,7 @@ use weir_engine::{Hits, OnError, PolicySet, key};
 use weir_settings::ShownValues;
 
 use self::alerts::alerts_of_limits;
-pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
+pub use self::busiest::{BUSIEST_MAX, LOOK_AGE, busiest_of};
 use self::domains::{Domains, metrics_of_domains};
 use self::families::{Source, Visitor};
 pub(super) use self::latency::TimesSeen;

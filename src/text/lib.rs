@@ -1,5 +1,5 @@
-//! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false, JSON of
-//! rows, bounded numbers; the probable correction of a misspelled word; limits in words; bytes as digits and percent codes.
+//! Strict parsers of texts that operators write: YAML, lengths of time, instants, time zones, true and false,
+//! bounded numbers; the probable correction of a misspelled word; limits in words; bytes as digits and percent codes.
 
 mod amount;
 mod boolean;
@@ -7,7 +7,6 @@ mod bytes;
 mod duration;
 mod go_duration;
 mod instant;
-pub mod json;
 mod nearest;
 mod number;
 mod quoted;

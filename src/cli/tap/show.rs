@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
+use weir_api::tap::{Descriptor, Record};
 use weir_engine::descriptor::spell_pairs;
 use weir_engine::words::{counted, printable};
-
-use super::record::{Descriptor, Record};
 
 /// The largest width of a column, in characters.
 const WIDTH_MAX: usize = 40;
@@ -39,7 +38,7 @@ impl Table {
     }
 
     /// The rows of one request. Only the first one has a time.
-    pub(super) fn rows(&mut self, record: &Record) -> String {
+    pub(super) fn rows(&mut self, record: &Record<'_>) -> String {
         let mut rows = String::new();
         if record.lost > 0 {
             let (dim, plain) = self.paint(DIM);
@@ -100,7 +99,7 @@ fn time_of_day(time: &str) -> String {
 }
 
 /// The hits of a descriptor and what they do; empty for one plain hit.
-fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
+fn asked(descriptor: &Descriptor<'_>, hits_of_request: u32) -> String {
     let hits = descriptor.hits.unwrap_or(hits_of_request);
     match (descriptor.settle, descriptor.held, descriptor.given_back) {
         (true, _, None) => return format!("  (settles with {hits})"),
@@ -118,14 +117,16 @@ fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::TapLine;
+    use weir_api::tap::TapLine;
+
+    use super::super::read;
     use super::*;
 
     fn shown(lines: &[&str], is_coloured: bool) -> String {
         let mut table = Table::new(is_coloured);
         let mut text = table.heading();
         for line in lines {
-            let Some(TapLine::Record(record)) = TapLine::read(line) else { panic!("no record: {line}") };
+            let Some(TapLine::Record(record)) = read(line) else { panic!("no record: {line}") };
             text.push_str(&table.rows(&record));
         }
         text

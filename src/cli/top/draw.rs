@@ -58,7 +58,7 @@ fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
         judged(store.circuit.clone(), store.circuit == "closed"),
         Span::raw(format!(
             "  queue {}  policies {} in {}, ",
-            store.queue,
+            store.queue.unwrap_or_default(),
             counted(rules, "rule"),
             counted(domains, "domain")
         )),

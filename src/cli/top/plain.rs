@@ -45,7 +45,7 @@ fn lines(report: &Report) -> String {
     let answers = if store.answered { "answers" } else { "silent" };
     text.push_str(&format!(
         "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\t{overrides}\t{keys}\t{charged}\t{used}\n",
-        store.name, store.circuit, store.queue
+        store.name, store.circuit, store.queue.unwrap_or_default()
     ));
     for limit in &report.limits {
         let name = &limit.name;

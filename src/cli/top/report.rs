@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use weir_api::ready::Ready;
+use weir_api::top::{BusyLimit, LimitDenials, Requests, Top};
+pub(super) use weir_api::top::{Leases, Store};
 use weir_engine::Role;
 use weir_engine::words::printable;
 
@@ -28,8 +30,8 @@ pub(super) struct Report {
     pub(super) is_ready: bool,
     pub(super) store: Store,
     /// Domains, rules and problems of the policies.
-    pub(super) policies: [u64; 3],
-    pub(super) overrides: u64,
+    pub(super) policies: [usize; 3],
+    pub(super) overrides: usize,
     pub(super) leases: Leases,
     /// The interval of the rates; 0 if there was no earlier report.
     pub(super) interval_ms: u64,
@@ -39,23 +41,6 @@ pub(super) struct Report {
     pub(super) keys: Vec<ShownKey>,
     /// The interval of denials, in minutes.
     pub(super) minutes: u64,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Store {
-    pub(super) name: String,
-    pub(super) answered: bool,
-    pub(super) circuit: String,
-    pub(super) queue: u64,
-}
-
-/// The leases of the server now. Older servers do not send them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Leases {
-    pub(super) keys: u64,
-    /// The hits that were charged ahead, and how many of them requests have used.
-    pub(super) charged: u64,
-    pub(super) used: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,84 +78,6 @@ pub(super) struct Name {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate(pub(super) Option<u64>);
 
-/// `/top`.
-#[derive(Deserialize)]
-struct Top {
-    now_ms: u64,
-    minutes: u64,
-    limits: Vec<Limited>,
-    busiest: Busiest,
-    store: Store,
-    #[serde(default)]
-    leases: Leases,
-}
-
-#[derive(Deserialize)]
-struct Limited {
-    domain: String,
-    rule: String,
-    limit: String,
-    role: String,
-    denials: u64,
-    keys: Vec<Key>,
-}
-
-#[derive(Deserialize)]
-struct Key {
-    descriptor: String,
-    denials_min: u64,
-    denials_max: u64,
-    last_ms: u64,
-    /// Older servers do not send it.
-    #[serde(default)]
-    row: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Busiest {
-    interval_ms: u64,
-    requests: Requests,
-    limits: Vec<Busy>,
-}
-
-#[derive(Deserialize)]
-struct Requests {
-    ok: u64,
-    over_limit: u64,
-    store_failed: u64,
-}
-
-#[derive(Deserialize)]
-struct Busy {
-    domain: String,
-    rule: String,
-    limit: String,
-    hits: u64,
-    over_limit_hits: u64,
-}
-
-/// `/readyz`.
-#[derive(Deserialize)]
-struct Ready {
-    ready: bool,
-    phase: String,
-    policies: Policies,
-    #[serde(default)]
-    overrides: Overrides,
-}
-
-#[derive(Default, Deserialize)]
-struct Overrides {
-    in_force: u64,
-}
-
-#[derive(Deserialize)]
-struct Policies {
-    domains: u64,
-    rules: u64,
-    problems: Vec<String>,
-}
-
 /// Asks for a report. The server filters too, because it has more keys than it sends.
 /// Fails if there is no usable answer.
 pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
@@ -186,13 +93,13 @@ impl Report {
         let rate = |count| Rate::of(count, interval_ms);
         // By full names, because displayed names may be cut.
         let mut limits: BTreeMap<[String; 3], ShownLimit> = BTreeMap::new();
-        for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
+        for BusyLimit { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
             let shown = ShownLimit { name, hits: rate(hits), denied: rate(over_limit_hits), ..ShownLimit::default() };
             limits.insert([domain, rule, limit], shown);
         }
         let mut keys = Vec::new();
-        for limited in top.limits {
+        for limited in top.limited.limits {
             let name = Name::new(&limited.domain, &limited.rule, &limited.limit);
             let is_shadow = limited.role == Role::Shadow.name();
             for key in limited.keys {
@@ -201,13 +108,13 @@ impl Report {
                     descriptor: cell(&key.descriptor),
                     row: cell(key.row.as_deref().unwrap_or_default()),
                     denials: [key.denials_min, key.denials_max],
-                    last_ms: top.now_ms.saturating_sub(key.last_ms),
+                    last_ms: top.limited.now_ms.saturating_sub(key.last_ms),
                     is_shadow,
                 });
             }
             // The rate of an idle limit is 0.
             let idle = || ShownLimit { name, hits: rate(0), denied: rate(0), ..ShownLimit::default() };
-            let Limited { domain, rule, limit, denials, .. } = limited;
+            let LimitDenials { domain, rule, limit, denials, .. } = limited;
             let shown = limits.entry([domain, rule, limit]).or_insert_with(idle);
             (shown.denials, shown.is_shadow) = (denials, is_shadow);
         }
@@ -215,18 +122,18 @@ impl Report {
         let Requests { ok, over_limit, store_failed } = top.busiest.requests;
         let Store { name, answered, circuit, queue } = top.store;
         Self {
-            now_ms: top.now_ms,
+            now_ms: top.limited.now_ms,
             state: if ready.ready { "ready".to_owned() } else { cell(&ready.phase) },
             is_ready: ready.ready,
             store: Store { name: cell(&name), answered, circuit: cell(&circuit), queue },
-            policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len() as u64],
+            policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len()],
             overrides: ready.overrides.in_force,
             leases: top.leases,
             interval_ms,
             requests: [ok, over_limit, store_failed].map(rate),
             limits: limits.into_values().collect(),
             keys,
-            minutes: top.minutes,
+            minutes: top.limited.minutes,
         }
     }
 
@@ -319,13 +226,15 @@ pub(super) mod tests {
                     busy("blog", value, "f60s", 9, 1),
                 ],
             },
+            "instance": { "name": null, "version": "0.1.0" },
             "store": { "name": "redis", "answered": true, "circuit": "closed", "queue": 3 },
             "leases": { "keys": 1, "charged": 700, "used": 580 },
         });
         let ready = json!({
-            "ready": true, "phase": "serving", "store": {},
-            "policies": { "domains": 2, "rules": 4, "problems": [] },
-            "overrides": { "in_force": 2, "unused": 1, "read": true },
+            "ready": true, "phase": "serving", "store": { "name": "redis", "answered": true, "circuit": "closed" },
+            "policies": { "domains": 2, "rules": 4, "problem_count": 0, "problem_kinds": [], "problems": [] },
+            "overrides": { "in_force": 2, "unused": 1, "read": true, "problem": null },
+            "rows": { "problem_count": 0, "problems": [] },
         });
         Report::new(serde_json::from_value(top).unwrap(), &serde_json::from_value(ready).unwrap())
     }

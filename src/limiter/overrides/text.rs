@@ -3,12 +3,12 @@
 //! Any program with access to the store can write the text. So a line that is not exactly as weir writes it is skipped.
 
 use serde::{Deserialize, Serialize};
+use weir_api::numbers::{JsonNumbers, json_numbers, numbers_of};
 use weir_engine::Micros;
 use weir_engine::descriptor::ENTRIES_MAX;
 use weir_engine::overrides::{OVERRIDES_MAX, Override};
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::time::MICROS_MAX;
-use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 
 use super::{BY_BYTES_MAX, REASON_BYTES_MAX, SetOverride};
 

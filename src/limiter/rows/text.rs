@@ -3,13 +3,13 @@
 
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
+use weir_api::numbers::{JsonNumbers, json_numbers, numbers_of};
 use weir_engine::Micros;
 use weir_engine::descriptor::ENTRIES_MAX;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::rows::{NOTE_BYTES_MAX, Row, RowContent, key_of, version};
 use weir_engine::time::MICROS_MAX;
 use weir_store::{ROW_TEXT_BYTES_MAX, StoredRow};
-use weir_text::json::{JsonNumbers, json_numbers, numbers_of};
 
 /// The most bytes of the name of a plan.
 const PLAN_BYTES_MAX: usize = 256;

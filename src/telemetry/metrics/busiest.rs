@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use weir_api::top::{Busiest, BusyLimit, Requests};
 
 use super::domains::Domains;
 use super::labels::Labels;
@@ -22,35 +23,10 @@ const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 /// The most limits of one result.
 pub const BUSIEST_MAX: usize = 64;
 
-/// The events between two reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Busiest {
-    /// The time between them, in milliseconds; 0 if there was no earlier read.
-    pub interval_ms: u64,
-    pub ok: u64,
-    pub over_limit: u64,
-    /// Requests that failed because a store failed.
-    pub store_failed: u64,
-    /// The limits with most hits, and the limits with most hits above the limit: at most [`BUSIEST_MAX`] of each, in
-    /// the order of their hits.
-    pub limits: Vec<BusyLimit>,
-}
-
-impl Busiest {
-    /// The busiest `max` limits.
-    pub fn most(&self, max: usize) -> Vec<&BusyLimit> {
-        most(self.limits.iter().collect(), max, |limit| limit.over)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BusyLimit {
-    pub domain: Arc<str>,
-    pub rule: Box<str>,
-    /// The name of the limit, or its id.
-    pub limit: Box<str>,
-    pub hits: u64,
-    pub over: u64,
+/// The busiest `max` limits of a read, which has at most [`BUSIEST_MAX`] limits by hits and as many by hits above the limit.
+pub fn busiest_of(read: &Busiest, max: usize) -> Busiest {
+    let limits = most(read.limits.iter().collect(), max, |limit| limit.over_limit_hits);
+    Busiest { limits: limits.into_iter().cloned().collect(), ..*read }
 }
 
 /// The last read.
@@ -87,8 +63,8 @@ impl Looks {
         let before = last.as_ref().filter(|look| now.saturating_duration_since(look.at) <= LOOK_AGE_MAX);
         if let Some(before) = before {
             found.interval_ms = u64::try_from(now.saturating_duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
-            let requests = [0, 1, 2].map(|at: usize| requests[at].saturating_sub(before.requests[at]));
-            [found.ok, found.over_limit, found.store_failed] = requests;
+            let [ok, over_limit, store_failed] = [0, 1, 2].map(|at| requests[at].saturating_sub(before.requests[at]));
+            found.requests = Requests { ok, over_limit, store_failed };
             if before.entries.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &entries)) {
                 found.limits = busiest(&entries, &before.counts, &counts);
             }
@@ -110,7 +86,8 @@ fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<Busy
     asked.sort_unstable_by_key(|&(hits, over, at)| (Reverse((hits, over)), at));
     let limits = most(asked, BUSIEST_MAX, |&(_, over, _)| over).into_iter().map(|(hits, over, at)| {
         let Labels { domain, rule, limit } = &*entries[at].0;
-        BusyLimit { domain: domain.clone(), rule: rule.clone(), limit: limit.clone(), hits, over }
+        let [domain, rule, limit] = [&**domain, rule, limit].map(str::to_owned);
+        BusyLimit { domain, rule, limit, hits, over_limit_hits: over }
     });
     limits.collect()
 }

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
+use weir_api::tap::{Descriptor as DescriptorLine, Header, Limit, Record as Line, VERSION};
+use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest};
 use weir_engine::{Hits, Micros, Operation, Unit, Window};
 
 use super::filter::word;
 use super::values::{Named, TapValues};
 
-const VERSION: u32 = 1;
 /// The approximate bytes of a record without its texts.
 const RECORD_BYTES: usize = 128;
 /// The approximate bytes of an entry without its texts.
@@ -70,14 +70,14 @@ impl Record {
         let hits = self.descriptors.iter().find_map(|descriptor| hits_of(&descriptor.is)).unwrap_or(1);
         let line = Line {
             time: shown_time(self.time),
-            domain: &self.domain,
+            domain: (&*self.domain).into(),
             hits,
             descriptors: self
                 .descriptors
                 .iter()
                 .map(|descriptor| self.line_of(descriptor, hits, values, named))
                 .collect(),
-            verdict: self.verdict,
+            verdict: self.verdict.into(),
             lost: self.lost,
         };
         write_line(to, &line);
@@ -91,19 +91,20 @@ impl Record {
         named: Option<&Named>,
     ) -> DescriptorLine<'a> {
         let Descriptor { entries, rule, row, is } = descriptor;
-        let entries = entries.iter().map(|(key, value)| (&**key, values.show(named, &self.domain, key, value)));
+        let entries =
+            entries.iter().map(|(key, value)| ((&**key).into(), values.show(named, &self.domain, key, value)));
         DescriptorLine {
             entries: entries.collect(),
             hits: hits_of(is).filter(|own| *own != hits),
-            limit: is.limit.and_then(|(requests, window)| Limit::of(requests, window)),
+            limit: is.limit.and_then(limit),
             refund: matches!(is.operation, Operation::Refund(_)),
             look: is.operation == Operation::Peek && !is.settles,
             settle: is.settles,
             held: is.held,
             given_back: is.given_back,
-            rule: rule.as_deref(),
-            row: row.as_deref(),
-            verdict: is.verdict.map(DescriptorVerdict::name),
+            rule: rule.as_deref().map(Cow::from),
+            row: row.as_deref().map(Cow::from),
+            verdict: is.verdict.map(|verdict| verdict.name().into()),
             remaining: is.remaining,
         }
     }
@@ -112,7 +113,8 @@ impl Record {
 #[must_use]
 pub fn header(sample: u32, values: &TapValues) -> Vec<u8> {
     let mut line = Vec::new();
-    let header = Header { weir_record: VERSION, started: shown_time(now()), sample, values: values.name() };
+    let (started, values) = (Some(shown_time(now())), Some(values.name().into()));
+    let header = Header { version: VERSION, started, sample: Some(sample), values };
     write_line(&mut line, &header);
     line
 }
@@ -143,73 +145,8 @@ fn shown_time(at: Micros) -> String {
     format!("{:.6}", at.unwrap_or_default())
 }
 
-#[derive(Serialize)]
-struct Header {
-    weir_record: u32,
-    started: String,
-    sample: u32,
-    values: &'static str,
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    time: String,
-    domain: &'a str,
-    hits: Hits,
-    descriptors: Vec<DescriptorLine<'a>>,
-    verdict: &'static str,
-    #[serde(skip_serializing_if = "is_zero")]
-    lost: u64,
-}
-
-#[derive(Serialize)]
-struct DescriptorLine<'a> {
-    entries: Vec<(&'a str, Cow<'a, str>)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hits: Option<Hits>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<Limit>,
-    #[serde(skip_serializing_if = "is_false")]
-    refund: bool,
-    #[serde(skip_serializing_if = "is_false")]
-    look: bool,
-    #[serde(skip_serializing_if = "is_false")]
-    settle: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<Hits>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    given_back: Option<Hits>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    row: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verdict: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remaining: Option<Hits>,
-}
-
-#[derive(Serialize)]
-struct Limit {
-    requests: u32,
-    unit: &'static str,
-    /// How many units the window has. Absent: one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unit_multiplier: Option<u32>,
-}
-
-impl Limit {
-    /// Every window of a request is of whole units.
-    fn of(requests: u32, window: Window) -> Option<Self> {
-        let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
-        Some(Self { requests, unit: unit.name(), unit_multiplier: (count > 1).then_some(count) })
-    }
-}
-
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-const fn is_false(flag: &bool) -> bool {
-    !*flag
+/// The limit of a request. Its window is of whole units.
+fn limit((requests, window): (u32, Window)) -> Option<Limit<'static>> {
+    let (count, unit) = window.in_units(&Unit::OF_REQUESTS)?;
+    Some(Limit { requests, unit: unit.name().into(), unit_multiplier: (count > 1).then_some(count) })
 }

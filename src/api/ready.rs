@@ -1,0 +1,45 @@
+//! `/readyz`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::top::Store;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ready {
+    pub ready: bool,
+    pub phase: String,
+    pub store: Store,
+    pub policies: ReadyPolicies,
+    pub overrides: ReadyOverrides,
+    pub rows: ReadyRows,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReadyPolicies {
+    pub domains: usize,
+    pub rules: usize,
+    /// The number of problems because of which changed policies are not in force.
+    pub problem_count: usize,
+    pub problem_kinds: Vec<String>,
+    pub problems: Vec<String>,
+    /// The state of the control plane, if policies come from one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<Value>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReadyOverrides {
+    pub in_force: usize,
+    pub unused: usize,
+    /// Whether the store was read for them.
+    pub read: bool,
+    pub problem: Option<String>,
+}
+
+/// Why rows are not in force.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReadyRows {
+    pub problem_count: usize,
+    pub problems: Vec<String>,
+}
