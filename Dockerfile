@@ -6,7 +6,9 @@
 # It builds for the platform that it runs on. scripts/image builds it without a registry: it compiles on the machine and puts
 # the result in the place of the stage `compiled`.
 
-FROM rust:1.95.0-slim-bookworm AS compiled
+# A release pins it: --build-arg RUST_IMAGE=rust:1.95.0-slim-bookworm@sha256:...
+ARG RUST_IMAGE=rust:1.95.0-slim-bookworm
+FROM ${RUST_IMAGE} AS compiled
 # The C compiler for the allocator (mimalloc) and the cryptography (ring), and Python for scripts/licenses. No protoc: proto/generated has the
 # code.
 RUN apt-get update \
@@ -25,10 +27,15 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 
 FROM scratch
 ARG WEIR_COMMIT=
+ARG WEIR_VERSION=0.1.0
+# The address of the repository.
+ARG WEIR_SOURCE=
 LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.description="A rate limit service for Envoy and for the owners of services" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.revision="$WEIR_COMMIT"
+      org.opencontainers.image.source="$WEIR_SOURCE" \
+      org.opencontainers.image.version="$WEIR_VERSION" \
+      org.opencontainers.image.revision="$WEIR_COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # /bin has weir and the programs of envoyproxy/ratelimit's image, where its deployments look for them (docs/migrating.md).
 # Time zones and Mozilla's certificates are in the binary.
 COPY --from=compiled /image/ /

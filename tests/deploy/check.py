@@ -950,6 +950,9 @@ def check_versions():
     chart = yaml.safe_load(read("deploy/helm/weir/Chart.yaml"))["appVersion"]
     check(chart == version, f"Chart.yaml: appVersion is {chart}, and Cargo.toml has {version}")
     check(f"\n## [{version}]" in read("CHANGELOG.md"), f"CHANGELOG.md has no section [{version}]")
+    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", read("Dockerfile")))
+    check(labels == {"title", "description", "source", "version", "revision", "licenses"}, f"Dockerfile: the labels are {sorted(labels)}")
+    check(f"\nARG WEIR_VERSION={version}\n" in read("Dockerfile"), f"Dockerfile: WEIR_VERSION is not {version}")
     listed = subprocess.run(["git", "ls-files", "deploy", "docs", "README.md"], cwd=ROOT, check=True, capture_output=True, text=True)
     named = 0
     for path in listed.stdout.split():
@@ -978,6 +981,9 @@ def check_release():
     check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
     jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
     check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
+    publish = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"]["publish"]
+    check(publish["if"] == "startsWith(github.ref, 'refs/tags/v')" and publish["needs"] == "release", f"the workflow publishes without a tag or without tests: {publish}")
+    check(any("release-work/*/publish" in step.get("run", "") for step in publish["steps"]), "the workflow does not run the commands of scripts/release that publish")
 
 
 def check_licences():

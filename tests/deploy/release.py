@@ -39,7 +39,7 @@ done
 """,
     "helm": f"""#!/bin/sh
 [ -e "$BROKEN_HELM" ] && exit 1
-echo chart >"$4/weir-{VERSION}.tgz"
+grep '^  repository: ' "$2/values.yaml" >"$4/weir-{VERSION}.tgz"
 """,
     "musl-gcc": "#!/bin/sh\n",
     "rustup": "#!/bin/sh\n",
@@ -60,7 +60,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         clone, tools = Path(folder) / "clone", Path(folder) / "tools"
         broken = Path(folder) / "helm-is-broken"
-        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "BROKEN_HELM": str(broken), "HELM": "helm"}
+        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "BROKEN_HELM": str(broken), "HELM": "helm", "WEIR_REGISTRY": "ghcr.io/Owner/Repo"}
 
         def run(*command):
             return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=120)
@@ -107,7 +107,15 @@ def main():
         notes = (out / "NOTES.md").read_text()
         assert notes.strip() and "## [" not in notes, notes
         commands = done.stdout.split("These commands publish it")[1]
-        assert "weir@sha256:0123" in commands and "cosign sign-blob" in commands and f"git tag --sign v{VERSION}" in commands, commands
+        assert "ghcr.io/owner/repo/weir@sha256:0123" in commands and "cosign sign-blob" in commands and f"git tag --sign v{VERSION}" in commands, commands
+        [publish] = tree.glob("*/publish")
+        assert publish.read_text() in commands and publish.read_text().startswith("cd target/release-"), publish.read_text()
+        chart = (out / f"weir-{VERSION}.tgz").read_text()
+        assert chart == "  repository: ghcr.io/owner/repo/weir\n", f"the chart of a release names its image: {chart}"
+        environment["WEIR_REGISTRY"] = "other.example"
+        done = run("scripts/release")
+        assert done.returncode == 0 and "image is kept" not in done.stdout and "sbom is kept" in done.stdout, done
+        assert (out / f"weir-{VERSION}.tgz").read_text() == "  repository: other.example/weir\n"
         assert not [path for path in (clone / "target").iterdir() if path.name.endswith((".new", ".old"))]
 
         assert run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "--allow-empty", "-m", "next").returncode == 0
