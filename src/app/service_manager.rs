@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 use weir_engine::words::counted;
@@ -101,7 +101,8 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
     loop {
         looks.tick().await;
         // Asks each of them, even if another one has not answered.
-        let stuck = pulses.iter().map(Pulse::check).filter(|beats| !beats).count();
+        let now = Instant::now();
+        let stuck = pulses.iter().filter_map(|pulse| pulse.check(now)).count();
         if stuck == 0 {
             manager.send(&[Notice::Watchdog]).await;
         } else if all_ran {

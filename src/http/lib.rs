@@ -171,6 +171,7 @@ pub struct ServiceState {
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
+    stuck_for: OnceLock<Box<dyn Fn() -> Option<Duration> + Send + Sync>>,
     policies: Mutex<ShownPolicies>,
     /// Why the files of rows beside the policies, or rows in the second Redis, are not in force.
     row_problems: Mutex<Vec<String>>,
@@ -268,6 +269,13 @@ impl ServiceState {
     pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.source.set(Box::new(source));
+    }
+
+    /// Sets the function that returns for how long a core has not run its tasks; None if all run. Call it once. Without it
+    /// all run.
+    pub fn stuck_for_is(&self, stuck_for: impl Fn() -> Option<Duration> + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.stuck_for.set(Box::new(stuck_for));
     }
 
     /// Sets the policies in force. `places` has the place of each rule, by its id. `source` is their source as JSON in

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -28,6 +28,9 @@ use super::{Site, metrics, not_found, on_handlers, origin, public_readyz, wrong_
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
+/// The time without an answer after which a core counts as stuck. A probe that fails three times, every 10 s, then ends weir
+/// about as fast as the watchdog of deploy/systemd.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
@@ -35,11 +38,25 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(site.clone(), on_handlers))
         .route("/healthcheck", get(healthcheck))
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(public_readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())
+}
+
+/// Whether the process lives. Only a restart helps against a core that does not run its tasks.
+async fn healthz(State(site): State<Arc<Site>>) -> Response {
+    liveness(site.report.stuck_for.get().and_then(|stuck_for| stuck_for()))
+}
+
+fn liveness(stuck_for: Option<Duration>) -> Response {
+    match stuck_for.filter(|time| *time >= STUCK_AFTER) {
+        None => "ok\n".into_response(),
+        Some(time) => {
+            refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("a core has not run its tasks for {} s", time.as_secs()))
+        }
+    }
 }
 
 /// envoyproxy/ratelimit's own health endpoint.
@@ -237,4 +254,17 @@ fn wants_problem(headers: &HeaderMap) -> bool {
 
 fn refusal(status: StatusCode, reason: &str) -> Response {
     (status, format!("{reason}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stuck_core_ends_liveness_and_a_slow_one_does_not() {
+        let status = |stuck_for| liveness(stuck_for).status();
+        assert_eq!(status(None), StatusCode::OK);
+        assert_eq!(status(Some(Duration::from_millis(9_999))), StatusCode::OK);
+        assert_eq!(status(Some(Duration::from_secs(10))), StatusCode::SERVICE_UNAVAILABLE);
+    }
 }

@@ -5,15 +5,19 @@
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Checks whether one runtime runs its tasks.
 #[derive(Debug)]
 pub struct Pulse {
-    /// The number of the last question. The first is 1.
+    /// The number of the last question of all pulses of this runtime. The first is 1.
     asked: watch::Sender<u64>,
     answered: Arc<AtomicU64>,
+    /// The number of this pulse's last question, and when it was asked. None before the first.
+    last: Mutex<Option<(u64, Instant)>>,
 }
 
 /// Answers for one runtime, in one of its tasks. A dropped heart counts as answering: its runtime has ended, and the
@@ -27,17 +31,30 @@ pub struct Heart {
 pub fn pulse() -> (Pulse, Heart) {
     let answered = Arc::new(AtomicU64::new(0));
     let (asked, questions) = watch::channel(0);
-    (Pulse { asked, answered: answered.clone() }, Heart { asked: questions, answered })
+    let pulse = Pulse { asked, answered: answered.clone(), last: Mutex::default() };
+    (pulse, Heart { asked: questions, answered })
 }
 
 impl Pulse {
-    /// Whether the last question has an answer. If so, asks the next one. The first call returns true.
-    pub fn check(&self) -> bool {
-        let beats = self.answered.load(Relaxed) >= *self.asked.borrow();
-        if beats {
-            self.asked.send_modify(|number| *number += 1);
+    /// How long the last question has had no answer. None if it has one, or if this is the first call: then asks the next one.
+    pub fn check(&self, now: Instant) -> Option<Duration> {
+        let mut last = self.last.lock();
+        if let Some((number, asked)) = *last
+            && self.answered.load(Relaxed) < number
+        {
+            return Some(now.saturating_duration_since(asked));
         }
-        beats
+        self.asked.send_modify(|number| {
+            *number += 1;
+            *last = Some((*number, now));
+        });
+        None
+    }
+
+    /// A pulse of the same runtime, with its own questions. One that checks seldom does not disturb one that checks often.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { asked: self.asked.clone(), answered: self.answered.clone(), last: Mutex::default() }
     }
 }
 
@@ -64,20 +81,42 @@ mod tests {
     #[tokio::test]
     async fn a_question_stays_open_until_it_is_answered() {
         let (pulse, mut heart) = pulse();
-        assert!(pulse.check(), "nothing was asked before");
-        assert!(!pulse.check());
-        assert!(!pulse.check());
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(pulse.check(start), None, "nothing was asked before");
+        assert_eq!(pulse.check(start), Some(Duration::ZERO));
+        assert_eq!(pulse.check(after(3)), Some(Duration::from_secs(3)));
         heart.beat().await;
-        assert!(pulse.check());
-        assert!(!pulse.check(), "the next question is open");
+        assert_eq!(pulse.check(after(60)), None);
+        assert_eq!(pulse.check(after(61)), Some(Duration::from_secs(1)), "the next question is open");
+    }
+
+    /// Probes of Kubernetes and the watchdog of systemd ask at times of their own.
+    #[tokio::test]
+    async fn pulses_of_one_runtime_do_not_disturb_each_other() {
+        let (often, mut heart) = pulse();
+        let seldom = often.another();
+        let now = Instant::now();
+        assert_eq!((often.check(now), seldom.check(now)), (None, None));
+        heart.beat().await;
+        for _ in 0..3 {
+            assert_eq!(often.check(now), None);
+            heart.beat().await;
+        }
+        assert_eq!(often.check(now), None);
+        assert_eq!(seldom.check(now), None, "the open question is of the other one");
+        assert_eq!((often.check(now), seldom.check(now)), (Some(Duration::ZERO), Some(Duration::ZERO)));
+        heart.beat().await;
+        assert_eq!((often.check(now), seldom.check(now)), (None, None));
     }
 
     #[tokio::test]
     async fn a_runtime_that_has_ended_does_not_count_as_stuck() {
         let (pulse, heart) = pulse();
-        assert!(pulse.check());
+        let now = Instant::now();
+        assert_eq!(pulse.check(now), None);
         drop(heart);
-        assert!(pulse.check());
-        assert!(pulse.check());
+        assert_eq!(pulse.check(now), None);
+        assert_eq!(pulse.check(now), None);
     }
 }
