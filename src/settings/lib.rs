@@ -51,7 +51,8 @@ pub use tap::Tap;
 pub use traces::{Otlp, PropagatorFormats, Sampler, Tracing};
 use value::FromText;
 pub use value::{
-    CLIENT_NAMES_MAX, HIDDEN, HOSTS_MAX, Headers, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret, VALUE_BYTES_MAX,
+    CLIENT_NAMES_MAX, HIDDEN, HOSTS_MAX, Headers, LOG_LEVELS, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret,
+    VALUE_BYTES_MAX,
 };
 use weir_engine::arith::Fraction;
 use weir_engine::words::printable;

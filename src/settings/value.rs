@@ -27,6 +27,8 @@ pub const CLIENT_NAMES_MAX: usize = 64;
 pub const HIDDEN: &str = "***";
 
 pub const PAIRS_MAX: usize = 32;
+/// The levels of the log, in any case of letters.
+pub const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// How much of an invalid value an error prints, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -472,12 +474,11 @@ pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
 /// Refuses words that are not a level, such as `inof`: `EnvFilter` would interpret them as targets, and nothing would
 /// be logged. Also refuses targets that no crate can have, such as `info weir` in `info weir=debug`.
 pub(super) fn log_level(text: &str) -> Result<(), String> {
-    const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
     if text.is_empty() {
-        return Err(format!("empty: write {}", LEVELS.join(", ")));
+        return Err(format!("empty: write {}", LOG_LEVELS.join(", ")));
     }
     for directive in text.split(',') {
-        let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));
+        let level = LOG_LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));
         let target = directive.split(['[', '=']).next().unwrap_or(directive);
         let target_ok = target.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
         let legal = level || (target_ok && directive.contains('=') && EnvFilter::builder().parse(directive).is_ok());
@@ -485,7 +486,7 @@ pub(super) fn log_level(text: &str) -> Result<(), String> {
             return Err(format!(
                 "{:?} is neither a level ({}) nor target=level",
                 shorten(directive),
-                LEVELS.join(", ")
+                LOG_LEVELS.join(", ")
             ));
         }
     }

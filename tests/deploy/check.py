@@ -9,12 +9,14 @@ Run by scripts/check-deploy. Each problem is a line; the exit status is 1 if the
 
 import base64
 import copy
+import functools
 import importlib.machinery
 import importlib.util
 import json
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,10 +62,10 @@ def documents(text):
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def helm(*values, expect_failure=False, hooks=False):
+def helm(*values, expect_failure=False, hooks=False, chart=CHART):
     """The objects of a release, with hooks its hooks too, or with expect_failure the message of the chart's refusal. Values are files or dicts."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [HELM, "template", "weir", str(CHART), "--namespace", "edge", "--kube-version", "1.32.0"]
+        arguments = [HELM, "template", "weir", str(chart), "--namespace", "edge", "--kube-version", "1.32.0"]
         if not hooks:
             arguments.append("--no-hooks")
         for number, value in enumerate(values):
@@ -259,6 +261,7 @@ def scalars(value):
 # What the comments of values.yaml promise beyond "this value stands there": values, and what must hold of the output.
 # Each entry is (values, what, expected); `what` takes the objects.
 POLICIES = {"policies": {"existingConfigMap": "mine"}}
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
 
 
 def setting(name):
@@ -283,6 +286,10 @@ def kinds(objects):
 
 def volume(name):
     return lambda objects: next((v for v in pod(objects).get("volumes", []) if v["name"] == name), None)
+
+
+def variables(**values):
+    return [{"name": name, **({"valueFrom": value} if isinstance(value, dict) else {"value": value})} for name, value in values.items()]
 
 
 PROMISES = [
@@ -335,7 +342,10 @@ PROMISES = [
     ({"store": ""}, setting("WEIR__STORE"), None),
     ({"store": ""}, setting("WEIR__REDIS__URL"), None),
     ({"store": "", "redis": {"auth": {"existingSecret": "s"}}}, volume("redis-auth"), None),
-    ({"memory": {"maxKeys": None}}, setting("WEIR__MEMORY__MAX_KEYS"), None),
+    ({}, setting("WEIR__MEMORY__MAX_KEYS"), None),
+    ({"memory": {"maxKeys": 1048576}}, setting("WEIR__MEMORY__MAX_KEYS"), "1048576"),
+    ({"memory": {"maxKeys": 2097152}, "resources": {"limits": {"memory": "1Gi"}}}, setting("WEIR__MEMORY__MAX_KEYS"), "2097152"),
+    ({"memory": {"maxKeys": 2097152}, "resources": {"limits": {"memory": None}}}, setting("WEIR__MEMORY__MAX_KEYS"), "2097152"),
     ({"redis": {"auth": {"existingSecret": "s"}}}, setting("WEIR__REDIS__PASSWORD_FILE"), "/etc/weir/redis-auth/password"),
     ({"redis": {"url": "rediss://r", "tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CA_FILE"), "/etc/weir/redis-tls/ca.crt"),
     ({"redis": {"url": "rediss://r", "tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CERT_FILE"), None),
@@ -349,10 +359,16 @@ PROMISES = [
     ({"config": {"grpc": {"held_bytes": 67108864}, "shadow_mode": True}}, of("ConfigMap", "data"), {"weir.yaml": "grpc:\n  held_bytes: 67108864\nshadow_mode: on\n"}),
     ({"config": {"shadow_mode": False}}, of("ConfigMap", "data"), {"weir.yaml": "shadow_mode: off\n"}),
     ({"cores": 0}, setting("WEIR__RUNTIME__CORES"), "0"),
+    # Values that weir takes, in each way to give them. Kubernetes fills some in later.
+    ({"log": {"level": "WARN,weir_app::policies=debug,h2=3", "format": "json_at"}}, setting("WEIR__LOG__LEVEL"), "WARN,weir_app::policies=debug,h2=3"),
+    ({"extraArgs": ["--set=redis.timeout=1m30s", "--set", "near_limit_ratio=0.75", "--charging=independent", "--admin", "[::1]:6070", "--config", "--odd"]}, lambda o: len(weir(o)["args"]), 9),
+    ({"env": variables(WEIR__REDIS__TIMEOUT="$(TIMEOUT)", WEIR__REDIS__POOL_SIZE="64", WEIR__SHADOW_MODE="Yes")}, lambda o: env(o).get("WEIR__SHADOW_MODE"), "Yes"),
+    ({"env": variables(WEIR__REDIS__TIMEOUT=SECRET)}, lambda o: "WEIR__REDIS__TIMEOUT" in env(o), True),
+    ({"mode": "ratelimit", "extraArgs": ["--ignored"]}, container("args"), ["ratelimit", "--ignored"]),
     ({"shutdown": {"pauseSeconds": 60, "graceSeconds": 120}}, spec("terminationGracePeriodSeconds"), 195),
     # Settings that exist, however the file writes them, and a group without a setting.
     ({"config": {"redis": None, "tracing": {}, "shadow_mode": True}}, lambda o: "shadow_mode: on" in one(o, "ConfigMap")["data"]["weir.yaml"], True),
-    ({"config": {"redis.timeout": "15ms", "statsd": {"mogrifiers": [{"pattern": "a", "name": "b", "tags": {"c": "d"}}]}}}, volume("config"), {"name": "config", "configMap": {"name": "weir-config"}}),
+    ({"config": {"redis.timeout": "15ms", "statsd": {"mogrifiers": '[{"pattern": "a", "name": "b", "tags": {"c": "d"}}]'}}}, volume("config"), {"name": "config", "configMap": {"name": "weir-config"}}),
     ({"listenAddress": "::", "ports": {"grpc": 1}}, setting("WEIR__LISTEN__GRPC"), "[::]:1"),
     # TLS of callers.
     ({"tls": {"enabled": True, "existingSecret": "s"}}, setting("WEIR__LISTEN__TLS__KEY_FILE"), "/etc/weir/tls/tls.key"),
@@ -385,6 +401,10 @@ PROMISES = [
     ({"podDisruptionBudget": {"enabled": False}}, lambda o: "PodDisruptionBudget" in kinds(o), False),
     ({"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": 0}}, of("PodDisruptionBudget", "spec.minAvailable"), 0),
     ({"podDisruptionBudget": {"minAvailable": 1}}, lambda o: {k: v for k, v in one(o, "PodDisruptionBudget")["spec"].items() if k != "selector"}, {"minAvailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}),
+    ({"podDisruptionBudget": {"minAvailable": "50%"}}, of("PodDisruptionBudget", "spec.minAvailable"), "50%"),
+    ({"podDisruptionBudget": {"minAvailable": 1}, "replicaCount": 0}, of("PodDisruptionBudget", "spec.minAvailable"), 1),
+    ({"podDisruptionBudget": {"minAvailable": 2}, "replicaCount": 1, "autoscaling": {"enabled": True, "minReplicas": 3}}, of("PodDisruptionBudget", "spec.minAvailable"), 2),
+    ({"replicaCount": 1}, of("PodDisruptionBudget", "spec.maxUnavailable"), 1),
     ({}, of("PodDisruptionBudget", "spec.unhealthyPodEvictionPolicy"), "AlwaysAllow"),
     ({"podDisruptionBudget": {"unhealthyPodEvictionPolicy": ""}}, of("PodDisruptionBudget", "spec.unhealthyPodEvictionPolicy"), None),
     ({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"x": "y"}}}]}, spec("topologySpreadConstraints.0.matchLabelKeys"), None),
@@ -412,13 +432,7 @@ PROMISES = [
 ]
 
 # Where weir connects to, and the ports that the NetworkPolicy opens for it. The policy had 6379 for all of them.
-SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
 RATELIMIT = {"mode": "ratelimit", "store": ""}
-
-
-def variables(**values):
-    return [{"name": name, **({"valueFrom": value} if isinstance(value, dict) else {"value": value})} for name, value in values.items()]
-
 
 EGRESS = [
     ({"redis": {"url": "redis://redis"}}, [6379]),
@@ -475,8 +489,22 @@ def test_pod(path):
     return lambda objects: at(one(objects, "Pod", "weir-test"), f"spec.containers.0.{path}")
 
 
+SHOP = {"policies": {"files": {
+    "shop.yaml": {"domain": "shop", "descriptors": [
+        {"key": "closed", "rate_limit": "0/s"},
+        {"key": "shut", "rate_limit": {"unit": "second", "requests_per_unit": 0}},
+        {"key": "path", "value": "/pay", "rate_limit": "1/s"},
+        {"key": "user", "rate_limit": "05/s"},
+    ]},
+    "text.yaml": "domain: other\ndescriptors: [{key: name, rate_limits: [{rate: 5/s}]}]\n",
+}}}
+TEST_TLS = {"tls": {"enabled": True, "existingSecret": "server", "clientCaKey": "ca.crt"}, "hooks": {"test": {"tls": {"existingSecret": "client"}}}}
+CLIENT = ["--tls-ca-file", "/etc/weir/test-tls/ca.crt", "--tls-cert-file", "/etc/weir/test-tls/tls.crt", "--tls-key-file", "/etc/weir/test-tls/tls.key"]
+
 HOOKS = [
-    ({}, lambda o: at(one(o, "Job"), "metadata.annotations")["helm.sh/hook"], "pre-upgrade"),
+    ({}, lambda o: at(one(o, "Job"), "metadata.annotations")["helm.sh/hook"], "pre-install,pre-upgrade"),
+    # Objects of the release that the check may need are not there before an install.
+    ({"extraObjects": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}]}, lambda o: at(one(o, "Job"), "metadata.annotations")["helm.sh/hook"], "pre-upgrade"),
     ({}, check_job("containers.0.args"), ["check", "--config", "/etc/weir/config/weir.yaml"]),
     ({}, check_job("volumes.0"), {"name": "policies", "configMap": {"name": "mine"}}),
     # The ConfigMaps of the release still have the old policies and settings when the hook runs.
@@ -489,7 +517,7 @@ HOOKS = [
     # `weir check` takes no `--set`: what the arguments set is in its variables, once.
     ({"extraArgs": ["--set", "redis.timeout=9ms", "--store", "memory"]}, check_variables("WEIR__REDIS__TIMEOUT", "WEIR__STORE"), ["9ms", "memory"]),
     ({"env": [{"name": "WEIR__NEAR_LIMIT_RATIO", "value": "0.7"}]}, check_variables("WEIR__NEAR_LIMIT_RATIO", "WEIR__STORE"), ["0.7", "redis"]),
-    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "metadata.annotations"), {"helm.sh/hook": "pre-upgrade", "helm.sh/hook-weight": "-1", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}),
+    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "metadata.annotations"), {"helm.sh/hook": "pre-install,pre-upgrade", "helm.sh/hook-weight": "-1", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}),
     ({"mode": "ratelimit", "env": [{"name": "MERGE_DOMAIN_CONFIG", "value": "true"}]}, check_job("containers.0.args"), ["check", "--compatible", "--merge-domains", "/etc/weir/policies"]),
     ({"mode": "ratelimit"}, check_job("containers.0.args"), ["check", "--compatible", "/etc/weir/policies"]),
     ({"mode": "ratelimit", "policies": {"enabled": False}}, lambda o: "Job" in kinds(o), False),
@@ -497,6 +525,27 @@ HOOKS = [
     ({}, test_pod("args"), ["ask", "weir:8081", "helm-test", "helm=test"]),
     ({"tls": {"enabled": True, "existingSecret": "s"}, "service": {"grpcPort": 443}}, test_pod("args.1"), "https://weir:443"),
     ({"hooks": {"test": {"extraArgs": ["--json"]}}}, test_pod("args.4"), "--json"),
+    # The test asks a domain of the policies, and a limit that has no fixed value and does not deny everything.
+    (SHOP, test_pod("args"), ["ask", "weir:8081", "shop", "user=helm-test"]),
+    ({**SHOP, "hooks": {"test": {"domain": "other"}}}, test_pod("args"), ["ask", "weir:8081", "other", "name=helm-test"]),
+    ({**SHOP, "hooks": {"test": {"descriptor": "path=/a"}}}, test_pod("args"), ["ask", "weir:8081", "shop", "path=/a"]),
+    ({"policies": {"files": {"a.yaml": {"domain": "empty", "descriptors": None}, "b.yaml": "- no policy"}}}, test_pod("args"), ["ask", "weir:8081", "empty", "helm=test"]),
+    (TEST_TLS, test_pod("args.4"), "--tls-ca-file"),
+    (TEST_TLS, test_pod("args"), ["ask", "https://weir:8081", "helm-test", "helm=test", *CLIENT]),
+    (TEST_TLS, lambda o: at(one(o, "Pod", "weir-test"), "spec.volumes.1.secret.secretName"), "client"),
+    ({"hooks": TEST_TLS["hooks"]}, test_pod("args"), ["ask", "weir:8081", "helm-test", "helm=test"]),
+]
+
+# What NOTES.txt says after an install, and where it does not.
+NO_POLICY = "There is no NetworkPolicy"
+NO_DOMAIN = "It asks the domain helm-test"
+NO_CLIENT = "It needs a client's certificate: set hooks.test.tls.existingSecret"
+NOTES = [
+    ({}, {NO_POLICY: True, NO_DOMAIN: True, NO_CLIENT: False}),
+    ({"networkPolicy": {"enabled": True}}, {NO_POLICY: False}),
+    (SHOP, {NO_DOMAIN: False}),
+    ({"tls": {"enabled": True, "existingSecret": "server", "clientCaKey": "ca.crt"}}, {NO_CLIENT: True}),
+    (TEST_TLS, {NO_CLIENT: False}),
 ]
 
 # Ports that the chart cannot know: it names the value to set.
@@ -556,6 +605,38 @@ REFUSED = [
     ({**POLICIES, "extraArgs": ["--set", "redis.timout=1s"]}, "extraArgs: redis.timout: no such setting"),
     ({**POLICIES, "env": variables(WEIR__REDIS__POOLSIZE="2")}, "env: WEIR__REDIS__POOLSIZE: no such setting, the nearest is WEIR__REDIS__POOL_SIZE"),
     ({**POLICIES, "env": variables(WEIR__SHADOW="on"), "mode": "ratelimit"}, "env: WEIR__SHADOW: no such setting"),
+    # These rendered, and callers had plain text.
+    ({**POLICIES, "tls": {"clientCaKey": "ca.crt"}}, "tls.clientCaKey needs tls.enabled"),
+    ({**POLICIES, "tls": {"existingSecret": "s", "clientNames": ["a"]}}, "tls.clientNames needs tls.enabled"),
+    # These rendered, and weir refused the value at its start.
+    ({**POLICIES, "config": {"redis": {"timeout": "15"}}}, "'/config/redis/timeout': '15' does not match"),
+    ({**POLICIES, "config": {"redis.timeout": 15}}, "'/config/redis.timeout': got number, want string"),
+    ({**POLICIES, "config": {"shadow_mode": "maybe"}}, "'/config/shadow_mode': value must be one of"),
+    ({**POLICIES, "config": {"redis": {"pool_size": 65}}}, "'/config/redis/pool_size': maximum: got 65, want 64"),
+    ({**POLICIES, "config": {"statsd": {"mogrifiers": [{"pattern": "a"}]}}}, "'/config/statsd/mogrifiers': got array"),
+    ({**POLICIES, "log": {"level": "verbose"}}, 'values: log.level: wrong value "verbose": '),
+    ({**POLICIES, "log": {"level": "info,weir=debg"}}, 'values: log.level: wrong value "info,weir=debg": '),
+    ({**POLICIES, "log": {"level": False}}, "'/log/level': got boolean, want string"),
+    ({**POLICIES, "cores": 257}, "'/cores': maximum: got 257, want 256"),
+    ({**POLICIES, "denyCache": {"maxAge": "5"}}, "'/denyCache/maxAge': '5' does not match"),
+    ({**POLICIES, "env": variables(WEIR__SHADOW_MODE="maybe")}, 'env: WEIR__SHADOW_MODE: wrong value "maybe": '),
+    ({**POLICIES, "env": variables(WEIR__NEAR_LIMIT_RATIO="1.5"), "mode": "ratelimit"}, 'env: WEIR__NEAR_LIMIT_RATIO: wrong value "1.5": '),
+    ({**POLICIES, "extraArgs": ["--set", "redis.timeout=15"]}, 'extraArgs: redis.timeout: wrong value "15": '),
+    ({**POLICIES, "extraArgs": ["--set=redis.pool_size=0"]}, 'extraArgs: redis.pool_size: wrong value "0": '),
+    ({**POLICIES, "extraArgs": ["--store=disk"]}, 'extraArgs: store: wrong value "disk": '),
+    ({**POLICIES, "extraArgs": ["--log-level", "debug"]}, "extraArgs: --log-level: weir serve has no such flag"),
+    ({**POLICIES, "extraArgs": ["--set", "redis.queue=1", "debug"]}, "extraArgs: debug: weir serve has no such flag"),
+    ({**POLICIES, "extraArgs": ["--set"]}, "extraArgs: --set needs a value"),
+    ({**POLICIES, "extraArgs": ["--set", "redis.timeout"]}, "extraArgs: --set: write NAME=VALUE"),
+    # With these the drain of a node did not end.
+    ({**POLICIES, "replicaCount": 1, "podDisruptionBudget": {"minAvailable": 1}}, "podDisruptionBudget.minAvailable: 1 of 1 replicas lets no pod leave"),
+    ({**POLICIES, "podDisruptionBudget": {"minAvailable": "51%"}}, "podDisruptionBudget.minAvailable: 51% of 2 replicas lets no pod leave"),
+    ({**POLICIES, "podDisruptionBudget": {"maxUnavailable": 0}}, "podDisruptionBudget.maxUnavailable: 0 of 2 replicas lets no pod leave"),
+    ({**POLICIES, "podDisruptionBudget": {"minAvailable": 2}, "replicaCount": 9, "autoscaling": {"enabled": True}}, "podDisruptionBudget.minAvailable: 2 of 2 replicas"),
+    # With these weir kept fewer keys.
+    ({**POLICIES, "memory": {"maxKeys": 1048577}}, "memory.maxKeys: 1048577 keys need a memory limit of 513 MiB, and resources.limits.memory is 512Mi"),
+    ({**POLICIES, "memory": {"maxKeys": 10000}, "resources": {"limits": {"memory": 5000000}}}, "resources.limits.memory is 5000000, in which weir keeps 9765"),
+    ({**POLICIES, "env": variables(WEIR__MEMORY__MAX_KEYS="3000000")}, "memory.maxKeys: 3000000 keys need a memory limit of 1465 MiB"),
     ({**POLICIES, "autoscaling": {"enabled": True, "minReplicas": 11}}, "autoscaling.minReplicas: 11 is above autoscaling.maxReplicas, which is 10"),
     ({**POLICIES, "livenessProbe": {"httpGet": {"path": "/x"}, "exec": {"command": ["x"]}}}, "livenessProbe: set one of exec and httpGet"),
     ({**POLICIES, "startupProbe": {"grpc": {"port": 1}, "tcpSocket": {"port": 1}}}, "startupProbe: set one of grpc and tcpSocket"),
@@ -587,6 +668,7 @@ def check_charts():
     for values, _ in UNKNOWN_PORTS:
         helm({**POLICIES, **values, "networkPolicy": {"enabled": True, "egress": False}})
 
+    check_notes()
     check(len(SAMPLES) > 9, f"the chart is tried with {len(SAMPLES)} sets of values")
     for file in SAMPLES:
         objects = helm(file, hooks=True)
@@ -601,6 +683,19 @@ def check_charts():
             check_security(objects, file.name)
     check_pause()
     check_ai_gateway()
+
+
+def check_notes():
+    """`helm template` does not print NOTES.txt, so a copy of the chart has it as an object."""
+    with tempfile.TemporaryDirectory() as folder:
+        chart = Path(folder) / "weir"
+        shutil.copytree(CHART, chart)
+        notes = (chart / "templates/NOTES.txt").read_text()
+        (chart / "templates/notes.yaml").write_text('{{- define "notes" -}}' + notes + '{{- end -}}\nkind: Notes\nmetadata: {name: notes}\ntext: {{ include "notes" . | toJson }}\n')
+        for values, expected in NOTES:
+            text = one(helm({**POLICIES, **values}, chart=chart), "Notes")["text"]
+            for sentence, there in expected.items():
+                check((sentence in text) == there, f"NOTES.txt with {json.dumps(values)}: {sentence!r} is {'not there' if there else 'there'}")
 
 
 def opened_ports(objects):
@@ -646,6 +741,15 @@ def check_starts():
     for file in SAMPLES:
         with tempfile.TemporaryDirectory() as folder:
             check_start(file, Path(folder))
+    check_flags()
+
+
+def check_flags():
+    """The chart knows the flags of `weir serve`."""
+    done = subprocess.run([os.environ["WEIR"], "serve", "--help"], capture_output=True, text=True, check=True, timeout=START_SECONDS)
+    flags = set(re.findall(r"^ +(--[a-z-]+) <", done.stdout, re.MULTILINE))
+    known = set(re.findall(r"^(--[a-z-]+):", (CHART / "templates/_settings.tpl").read_text(), re.MULTILINE))
+    check(flags == known, f"weir serve has the flags {sorted(flags)}, and the chart knows {sorted(known)}")
 
 
 def check_start(file, folder):
@@ -673,13 +777,8 @@ def check_start(file, folder):
             if "listening" in line and re.search(r'listener"?[:=]"grpc"', line):
                 address = re.search(r'address"?[:=]"([^"]+)"', line).group(1)
         check(address, f"{file.name}: weir does not start: {''.join(log)}")
-        if address and "WEIR__LISTEN__TLS__CERT_FILE" not in environment:
-            arguments = at(one(objects, "Pod"), "spec.containers.0.args")
-            check(arguments[0] == "ask", f"{file.name}: the test does not ask: {arguments}")
-            done = subprocess.run([program, "ask", address, *arguments[2:]], capture_output=True, text=True, timeout=START_SECONDS)
-            # There is no control plane here. Until it has sent policies, weir answers UNAVAILABLE.
-            expected = 2 if file.name in ("xds-values.yaml", "ratelimit-xds-values.yaml") or file.parent.name == "envoy-ai-gateway" else 0
-            check(done.returncode == expected, f"{file.name}: helm test ends with {done.returncode}: {done.stdout}{done.stderr}")
+        if address:
+            check_asks(file, objects, address, folder)
     finally:
         process.kill()
         process.wait()
@@ -687,7 +786,26 @@ def check_start(file, folder):
     if job:
         command, environment = place_container(objects, job["spec"]["template"]["spec"], folder / "check")
         done = subprocess.run([program, *command], env=environment, capture_output=True, text=True, timeout=START_SECONDS)
-        check(done.returncode == 0, f"{file.name}: the check before an upgrade ends with {done.returncode}: {done.stdout}{done.stderr}")
+        check(done.returncode == 0, f"{file.name}: the check before an install or upgrade ends with {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def check_asks(file, objects, address, folder):
+    """`helm test` passes, and with client certificates not without one."""
+    program, test = os.environ["WEIR"], one(objects, "Pod")
+    arguments, environment = place_container(objects, test["spec"], folder / "test")
+    check(arguments[0] == "ask", f"{file.name}: the test does not ask: {arguments}")
+    scheme, _, place = arguments[1].rpartition("://")
+    asked = [program, "ask", f"{scheme}://{address}" if scheme else address, *arguments[2:]]
+    if scheme and "--tls-server-name" not in asked:
+        asked += ["--tls-server-name", place.split(":")[0]]
+    # There is no control plane here. Until it has sent policies, weir answers UNAVAILABLE.
+    expected = 2 if file.name in ("xds-values.yaml", "ratelimit-xds-values.yaml") or file.parent.name == "envoy-ai-gateway" else 0
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    check(done.returncode == expected, f"{file.name}: helm test ends with {done.returncode}: {done.stdout}{done.stderr}")
+    if "--tls-cert-file" in asked:
+        shown = asked.index("--tls-cert-file")
+        done = subprocess.run(asked[:shown] + asked[shown + 4 :], env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+        check(done.returncode == 2, f"{file.name}: helm test without a client's certificate ends with {done.returncode}: {done.stdout}{done.stderr}")
 
 
 def read_lines(stream, lines):
@@ -718,7 +836,7 @@ def place_container(objects, spec, folder):
 def write_volumes(objects, spec, container, folder):
     """The files of the container's volumes: those that the chart renders, and samples of those that an operator has."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
-    paths = [variable["value"] for variable in container.get("env", []) if str(variable.get("value", "")).startswith("/")]
+    paths = [text for text in [*container["args"], *(str(variable.get("value")) for variable in container.get("env", []))] if text.startswith("/")]
     for mount in container.get("volumeMounts") or []:
         place = folder / mount["mountPath"].lstrip("/")
         place.mkdir(parents=True)
@@ -743,12 +861,30 @@ def write_volumes(objects, spec, container, folder):
 
 
 def write_certificate(place, names):
-    """A certificate and its key under the names of a Secret, and the certificate as its own authority."""
+    """A certificate, its key and its authority under the names of a Secret."""
+    for name in names:
+        if re.search(r"key($|\.)", name):
+            kind = "key"
+        else:
+            kind = "authority" if re.search(r"^ca\.|-ca\.|authority|clients", name) else "certificate"
+        (place / name).write_text(certificates()[kind])
+
+
+@functools.cache
+def certificates():
+    """One certificate for weir, its callers and Redis, its key, and their authority, in PEM."""
     with tempfile.TemporaryDirectory() as made:
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=weir", "-keyout", f"{made}/key", "-out", f"{made}/certificate"]
-        subprocess.run(command, check=True, capture_output=True, timeout=START_SECONDS)
-        for name in names:
-            (place / name).write_text((Path(made) / ("key" if name.split(".")[0].endswith("key") or name.endswith(".key") else "certificate")).read_text())
+
+        def sign(name, *arguments):
+            command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30", "-subj", f"/CN={name}"]
+            files = ["-keyout", f"{made}/{name}.key", "-out", f"{made}/{name}"]
+            subprocess.run([*command, *files, *arguments], check=True, capture_output=True, timeout=START_SECONDS)
+
+        sign("authority")
+        names = "subjectAltName=DNS:weir,DNS:envoy.example,DNS:marker.example"
+        sign("weir", "-CA", f"{made}/authority", "-CAkey", f"{made}/authority.key", "-addext", names, "-addext", "basicConstraints=critical,CA:FALSE")
+        files = {"authority": "authority", "certificate": "weir", "key": "weir.key"}
+        return {kind: (Path(made) / file).read_text() for kind, file in files.items()}
 
 
 def check_rules_of_operator(objects):

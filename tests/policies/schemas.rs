@@ -101,6 +101,11 @@ fn every_default_of_a_setting_is_valid() {
     for word in ["true", "false", "yes", "off"] {
         assert_eq!(problems(&schema, &yaml(&format!("quota_mode: {word}"))), Vec::<String>::new(), "{word}");
     }
+    for level in ["off", "WARN", "info,weir_app::policies=debug,h2=3", "info,weir[decide{domain=shop}]=trace"] {
+        let setting = weir_settings::Setting::find("log.level").expect("a setting");
+        assert_eq!(setting.kind.check(level), Ok(()), "{level}");
+        assert_eq!(problems(&schema, &yaml(&format!("log: {{level: {level:?}}}"))), Vec::<String>::new(), "{level}");
+    }
     assert_eq!(
         problems(&schema, &yaml("redis: {timeout: 5ms, url: \"redis://a\"}\npolicies: {directory: p}")),
         Vec::<String>::new()
@@ -159,6 +164,9 @@ fn mistakes_are_found() {
         ("settings", "store: disk"),
         ("settings", "redis: {timeout: 5}"),
         ("settings", "redis: {pool_size: 0}"),
+        ("settings", "log: {level: verbose}"),
+        ("settings", "log: {level: 'info,weir=debg'}"),
+        ("settings", "log: {level: 'info,'}"),
     ] {
         assert!(!problems(&schema(name), &yaml(text)).is_empty(), "{name}: {text}");
     }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use weir_engine::Unit;
+use weir_settings::LOG_LEVELS;
 use weir_text::duration_units;
 
 use crate::{Code, SHORT_UNITS};
@@ -76,10 +77,20 @@ pub(crate) fn unit() -> Value {
 }
 
 fn unit_pattern() -> String {
-    let any_case = |name: &str| -> String {
-        name.chars().map(|letter| format!("[{letter}{}]", letter.to_ascii_uppercase())).collect()
-    };
     Unit::ALL.map(Unit::name).map(any_case).join("|")
+}
+
+/// The pattern of a word in capital or small letters.
+fn any_case(word: &str) -> String {
+    word.chars().map(|letter| format!("[{letter}{}]", letter.to_ascii_uppercase())).collect()
+}
+
+/// Levels of the log between commas, each alone or behind a target. YAML 1.1 reads `off` as a boolean. The targets of spans
+/// are not checked.
+pub(crate) fn log_levels() -> Value {
+    let level = LOG_LEVELS.map(any_case).join("|");
+    let one = format!("({level}|[-.:_a-zA-Z0-9]*=({level}|[0-5])?|[^,]*\\[.*)");
+    json!({ "type": ["string", "boolean"], "pattern": format!("^{one}(,{one})*$") })
 }
 
 pub(crate) fn list(items: &Value) -> Value {

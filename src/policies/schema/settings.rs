@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use weir_settings::{Kind, Preset, SETTINGS, Setting};
 
 use super::document;
-use super::fragments::{bounded_text, flag, length, reference, text, words};
+use super::fragments::{bounded_text, flag, length, log_levels, reference, text, words};
 use crate::test_file::SETTING_NAMES;
 
 pub(super) fn schema() -> Value {
@@ -63,6 +63,7 @@ fn of_kind(kind: &Kind) -> Value {
         Kind::Integer { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Fraction => json!({ "type": ["number", "string"], "minimum": 0, "maximum": 1 }),
         Kind::Duration { .. } => length(),
+        Kind::LogLevel => log_levels(),
         Kind::Name { bytes_max } | Kind::KeyPrefix { bytes_max } | Kind::UrlPath { bytes_max } => {
             bounded_text(0, bytes_max)
         }

@@ -234,6 +234,39 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* Refuses a PodDisruptionBudget that lets no pod leave. Kubernetes rounds a percentage up. */}}
+{{- define "weir.refuseBudget" -}}
+{{- $v := .Values -}}
+{{- $replicas := $v.autoscaling.enabled | ternary $v.autoscaling.minReplicas $v.replicaCount | int -}}
+{{- with $v.podDisruptionBudget -}}
+{{- if and .enabled (gt $replicas 0) -}}
+{{- $isMin := not (kindIs "invalid" .minAvailable) -}}
+{{- $given := $isMin | ternary .minAvailable .maxUnavailable -}}
+{{- $pods := kindIs "string" $given | ternary (div (add (mul (trimSuffix "%" (toString $given) | atoi) $replicas) 99) 100) (int64 $given) | int -}}
+{{- if ge ($isMin | ternary $pods (sub $replicas $pods | int)) $replicas -}}
+{{- fail (printf "podDisruptionBudget.%s: %v of %d replicas lets no pod leave, and the drain of a node would never end: set more replicas, or podDisruptionBudget.maxUnavailable=1 alone" ($isMin | ternary "minAvailable" "maxUnavailable") $given $replicas) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses more keys than weir would keep: a quarter of the memory limit, at 128 bytes each. */}}
+{{- define "weir.refuseMaxKeys" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources -}}
+{{- $limit = kindIs "float64" $limit | ternary (int64 $limit | toString) (toString $limit) -}}
+{{- $keys := get (include "weir.given" . | fromJson) "memory.max_keys" -}}
+{{- $keys = kindIs "float64" $keys | ternary (int64 $keys | toString) (toString $keys) -}}
+{{- if and (regexMatch "^[0-9]+$" $keys) (regexMatch "^[0-9]+([.][0-9]+)?([KMGT]i|[kMGT])?$" $limit) -}}
+{{- $keys = atoi $keys -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $bytes := mulf (regexFind "^[0-9.]+" $limit | float64) (get $units (regexFind "[a-zA-Z]+$" $limit)) -}}
+{{- $most := div (int64 $bytes) 512 -}}
+{{- if gt (int64 $keys) $most -}}
+{{- fail (printf "memory.maxKeys: %d keys need a memory limit of %d MiB, and resources.limits.memory is %s, in which weir keeps %d: raise the limit, or leave maxKeys out" $keys (div (add (mul $keys 512) 1048575) 1048576) $limit $most) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What values cannot have together. */}}
 {{- define "weir.validate" -}}
 {{- $v := .Values -}}
@@ -251,9 +284,11 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- fail "config and existingConfig have no effect with mode=ratelimit: set variables in env" -}}
 {{- end -}}
 {{- $config := include "weir.flat" (dict "node" $v.config "prefix" "" "names" (include "weir.names" . | fromJson)) | fromJson -}}
-{{- include "weir.refuseUnknown" (dict "root" . "given" $config "where" "config" "variables" false) -}}
-{{- include "weir.refuseUnknown" (dict "root" . "given" (include "weir.arguments" . | fromJson) "where" "extraArgs" "variables" false) -}}
-{{- range $name, $_ := include "weir.settings" . | fromYaml -}}
+{{- include "weir.refuseWrong" (dict "root" . "given" $config "where" "config" "variables" false) -}}
+{{- include "weir.refuseWrong" (dict "root" . "given" (include "weir.arguments" . | fromJson) "where" "extraArgs" "variables" false) -}}
+{{- $own := include "weir.settings" . | fromYaml -}}
+{{- include "weir.refuseWrong" (dict "root" . "given" $own "where" "values" "variables" false) -}}
+{{- range $name, $_ := $own -}}
 {{- if hasKey $config $name -}}
 {{- fail (printf "config: %s is set by another value of this chart, which would win; set that one" $name) -}}
 {{- end -}}
@@ -263,7 +298,8 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- fail (printf "env: %s is set by another value of this chart; set that one" .name) -}}
 {{- end -}}
 {{- if hasPrefix "WEIR__" .name -}}
-{{- include "weir.refuseUnknown" (dict "root" $ "given" (dict (trimPrefix "WEIR__" .name | lower | replace "__" ".") true) "where" "env" "variables" true) -}}
+{{- $value := hasKey . "valueFrom" | ternary nil (.value | default "") -}}
+{{- include "weir.refuseWrong" (dict "root" $ "given" (dict (trimPrefix "WEIR__" .name | lower | replace "__" ".") $value) "where" "env" "variables" true) -}}
 {{- end -}}
 {{- end -}}
 {{- $given := include "weir.given" . | fromJson -}}
@@ -319,6 +355,10 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- if not $v.tls.existingSecret -}}
 {{- fail "tls.existingSecret: required with tls.enabled" -}}
 {{- end -}}
+{{- else if or $v.tls.clientCaKey $v.tls.clientNames -}}
+{{- fail (printf "%s needs tls.enabled: without it callers use plain text and show no certificate" (empty $v.tls.clientCaKey | ternary "tls.clientNames" "tls.clientCaKey")) -}}
+{{- end -}}
+{{- if $v.tls.enabled -}}
 {{- if and $v.tls.clientNames (not $v.tls.clientCaKey) -}}
 {{- fail "tls.clientNames needs tls.clientCaKey" -}}
 {{- end -}}
@@ -337,6 +377,8 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- fail "podDisruptionBudget: set maxUnavailable or minAvailable" -}}
 {{- end -}}
 {{- end -}}
+{{- include "weir.refuseBudget" . -}}
+{{- include "weir.refuseMaxKeys" . -}}
 {{- with $v.redis -}}
 {{- range $name, $auth := dict "redis.auth" .auth "redis.sentinel.auth" .sentinel.auth "redis.perSecond.auth" .perSecond.auth "redis.perSecond.sentinel.auth" .perSecond.sentinel.auth -}}
 {{- if and $auth.username (not $auth.existingSecret) -}}

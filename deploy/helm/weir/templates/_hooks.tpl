@@ -1,4 +1,4 @@
-{{/* The pods that run for a moment: the check before an upgrade, and the test. The Service must not select them. */}}
+{{/* The pods that run for a moment: the check before an install or upgrade, and the test. The Service must not select them. */}}
 
 {{/* Takes root and for, which is check or test. */}}
 {{- define "weir.hookLabels" -}}
@@ -55,4 +55,25 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* What `helm test` asks, as JSON: a domain of the policies, and its first descriptor that has a limit for any value. Where the values do not have the policies, a domain without policies. */}}
+{{- define "weir.asked" -}}
+{{- $test := .Values.hooks.test -}}
+{{- $asked := dict -}}
+{{- range .Values.policies.enabled | ternary .Values.policies.files dict -}}
+{{- $file := kindIs "string" . | ternary (toString . | fromYaml) . -}}
+{{- if and $file.domain (not $asked.domain) (has $test.domain (list "" (toString $file.domain))) -}}
+{{- $_ := set $asked "domain" (toString $file.domain) -}}
+{{- range kindIs "slice" $file.descriptors | ternary $file.descriptors list -}}
+{{- if and (not $asked.descriptor) (regexMatch "^[^,=\\\\]+$" (toString .key)) (not (or (hasKey . "value") (hasKey . "values") (hasKey . "cidr") (hasKey . "regex"))) (or .rate_limit .rate_limits) -}}
+{{- /* A limit of 0 denies the request. */ -}}
+{{- if not (regexMatch "\"(requests_per_unit|rate|rate_limit)\":\"?0[^0-9_]" (toJson .)) -}}
+{{- $_ := set $asked "descriptor" (printf "%v=helm-test" .key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "domain" (coalesce $test.domain $asked.domain "helm-test") "descriptor" (coalesce $test.descriptor $asked.descriptor "helm=test") | toJson -}}
 {{- end -}}

@@ -1,12 +1,8 @@
 {{/* Which settings the values give, and whether weir has them. */}}
 
-{{/* The names of all settings of weir, as keys, by the schema that weir writes. */}}
+{{/* The schema of each setting of weir, by its name. */}}
 {{- define "weir.names" -}}
-{{- $names := dict -}}
-{{- range .Files.Lines "files/settings.txt" | compact -}}
-{{- $_ := set $names . true -}}
-{{- end -}}
-{{- toJson $names -}}
+{{- .Files.Get "files/settings.json" -}}
 {{- end -}}
 
 {{- define "weir.variable" -}}
@@ -33,29 +29,53 @@ WEIR__{{ . | upper | replace "." "__" }}
 {{- toJson $flat -}}
 {{- end -}}
 
-{{/* What extraArgs set: names and values. With mode=ratelimit weir ignores arguments. */}}
+{{/* The flags of `weir serve`, each with its setting. */}}
+{{- define "weir.flags" -}}
+--set:
+--config:
+--policies: policies.directory
+--grpc: listen.grpc
+--http: listen.http
+--admin: listen.admin
+--store: store
+--charging: charging
+--redis-url: redis.url
+{{- end -}}
+
+{{/* What extraArgs set: names and values. Fails for arguments that `weir serve` does not have. With mode=ratelimit weir ignores arguments. */}}
 {{- define "weir.arguments" -}}
 {{- $set := dict -}}
 {{- if eq .Values.mode "serve" -}}
-{{- $flags := dict "--redis-url" "redis.url" "--store" "store" "--policies" "policies.directory" -}}
+{{- $flags := include "weir.flags" . | fromYaml -}}
 {{- $flag := "" -}}
-{{- range .Values.extraArgs -}}
-{{- $value := . -}}
-{{- range $known := list "--set" "--redis-url" "--store" "--policies" -}}
-{{- if hasPrefix (printf "%s=" $known) $value -}}
-{{- $flag = $known -}}
-{{- $value = trimPrefix (printf "%s=" $known) $value -}}
+{{- range $argument := .Values.extraArgs -}}
+{{- $hasValue := ne $flag "" -}}
+{{- $value := $argument -}}
+{{- if not $hasValue -}}
+{{- $flag = regexReplaceAll "(?s)=.*$" $argument "" -}}
+{{- if not (hasKey $flags $flag) -}}
+{{- fail (printf "extraArgs: %s: weir serve has no such flag, only %s" $flag (keys $flags | sortAlpha | join ", ")) -}}
 {{- end -}}
+{{- $hasValue = contains "=" $argument -}}
+{{- $value = trimPrefix (printf "%s=" $flag) $argument -}}
 {{- end -}}
+{{- if $hasValue -}}
+{{- $name := get $flags $flag -}}
 {{- if eq $flag "--set" -}}
-{{- $_ := set $set (regexReplaceAll "=.*$" $value "") (regexReplaceAll "^[^=]*=" $value "") -}}
-{{- $flag = "" -}}
-{{- else if hasKey $flags $flag -}}
-{{- $_ := set $set (get $flags $flag) $value -}}
-{{- $flag = "" -}}
-{{- else -}}
-{{- $flag = $value -}}
+{{- if not (contains "=" $value) -}}
+{{- fail "extraArgs: --set: write NAME=VALUE" -}}
 {{- end -}}
+{{- $name = regexReplaceAll "(?s)=.*$" $value "" -}}
+{{- $value = regexReplaceAll "^[^=]*=" $value "" -}}
+{{- end -}}
+{{- if $name -}}
+{{- $_ := set $set $name $value -}}
+{{- end -}}
+{{- $flag = "" -}}
+{{- end -}}
+{{- end -}}
+{{- if $flag -}}
+{{- fail (printf "extraArgs: %s needs a value" $flag) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $set -}}
@@ -82,7 +102,7 @@ WEIR__{{ . | upper | replace "." "__" }}
 
 {{/* Whether settings come from where the chart cannot look. */}}
 {{- define "weir.hasUnseenSettings" -}}
-{{- if or .Values.envFrom .Values.existingConfig.name }}true{{ end -}}
+{{- if or .Values.envFrom .Values.existingConfig.name (regexMatch "(^|\n)--config(=|\n)" (join "\n" .Values.extraArgs)) }}true{{ end -}}
 {{- end -}}
 
 {{/* The name that shares most pairs of letters with a mistaken one. Takes name and names. */}}
@@ -105,17 +125,41 @@ WEIR__{{ . | upper | replace "." "__" }}
 {{- $nearest -}}
 {{- end -}}
 
-{{/* Refuses names that are no settings of weir. Takes root, given (a map whose keys are names), where, and variables: whether they are written as variables. */}}
-{{- define "weir.refuseUnknown" -}}
+{{/* Refuses names that are no settings of weir, and texts that their settings do not take. Takes root, given (a map from names to values; one that is not a text is not checked), where, and variables: whether the names are written as variables. */}}
+{{- define "weir.refuseWrong" -}}
 {{- $names := include "weir.names" .root | fromJson -}}
-{{- range $name, $_ := .given -}}
+{{- range $name, $value := .given -}}
+{{- $shown := $.variables | ternary (include "weir.variable" $name) $name -}}
 {{- if not (hasKey $names $name) -}}
 {{- $nearest := include "weir.nearest" (dict "name" $name "names" $names) -}}
-{{- if $.variables -}}
-{{- fail (printf "%s: %s: no such setting, the nearest is %s" $.where (include "weir.variable" $name) (include "weir.variable" $nearest)) -}}
-{{- else -}}
-{{- fail (printf "%s: %s: no such setting, the nearest is %s" $.where $name $nearest) -}}
+{{- fail (printf "%s: %s: no such setting, the nearest is %s" $.where $shown ($.variables | ternary (include "weir.variable" $nearest) $nearest)) -}}
 {{- end -}}
+{{- $schema := get $names $name -}}
+{{- /* Kubernetes puts other variables in the place of $(NAME). */ -}}
+{{- if and (kindIs "string" $value) (not (contains "$(" $value)) -}}
+{{- if ne (include "weir.isValue" (dict "schema" $schema "value" $value)) "true" -}}
+{{- fail (printf "%s: %s: wrong value %q: %s" $.where $shown $value $schema.description) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a setting takes a text, by its schema. Takes schema and value. */}}
+{{- define "weir.isValue" -}}
+{{- $value := .value -}}
+{{- with .schema -}}
+{{- if .enum -}}
+{{- has $value .enum -}}
+{{- else if .anyOf -}}
+{{- has $value (list "on" "On" "ON" "off" "Off" "OFF" "true" "True" "TRUE" "false" "False" "FALSE" "yes" "Yes" "YES" "no" "No" "NO" "y" "Y" "n" "N") -}}
+{{- else if eq (toString .type) "integer" -}}
+{{- and (regexMatch "^[0-9]{1,18}$" $value) (ge (atoi $value) (int .minimum)) (le (atoi $value) (int .maximum)) -}}
+{{- else if .maximum -}}
+{{- and (regexMatch "^[0-9]+(\\.[0-9]+)?$" $value) (le (float64 $value) (float64 .maximum)) -}}
+{{- else if .pattern -}}
+{{- regexMatch .pattern $value -}}
+{{- else -}}
+true
 {{- end -}}
 {{- end -}}
 {{- end -}}
