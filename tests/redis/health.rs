@@ -96,8 +96,9 @@ fn field(weir: &Weir, text: &str, name: &str) -> Option<Value> {
     found
 }
 
+/// envoyproxy/ratelimit 462: while Redis was down, every request waited for it, up to ten seconds.
 #[test]
-fn a_redis_that_hangs_is_left_alone_and_found_again() {
+fn envoyproxy_ratelimit_462_a_redis_that_hangs_is_left_alone_and_found_again() {
     let server = RedisServer::start();
     let (weir, _policies) = start(&server.url(), &["redis.timeout=100ms"]);
     let address = format!("127.0.0.1:{}", server.port());
@@ -394,8 +395,9 @@ fn sigterm_works_before_redis_has_ever_answered() {
     assert_eq!(process.wait_for_exit().code(), Some(0), "it ends before `redis.ready_after`");
 }
 
+/// envoyproxy/ratelimit 1143: started before its Redis, the service crashed and started again and again.
 #[test]
-fn a_redis_that_comes_late_is_found() {
+fn envoyproxy_ratelimit_1143_a_redis_that_comes_late_is_found() {
     let mut server = RedisServer::start();
     server.kill();
     let (weir, _policies) = start(&server.url(), &["redis.ready_after=200ms"]);

@@ -10,5 +10,5 @@ mod gateway;
 mod program;
 mod recorded;
 mod redis;
-mod started;
+pub(crate) mod started;
 mod statistics;

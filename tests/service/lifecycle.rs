@@ -107,8 +107,9 @@ fn the_log_of_a_start_is_as_documented() {
     assert_eq!(shape(&written)[..documented.len()], documented);
 }
 
+/// envoyproxy/ratelimit 1103: at a rolling update, requests in flight failed, and callers saw 500.
 #[test]
-fn a_grpc_request_in_flight_is_finished() {
+fn envoyproxy_ratelimit_1103_a_grpc_request_in_flight_is_finished() {
     let redis = RedisServer::start();
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let url = redis.url();

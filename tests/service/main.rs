@@ -19,6 +19,7 @@ mod lifecycle;
 mod metrics;
 mod operator;
 mod reload;
+mod reports;
 mod simulated;
 mod traces;
 mod xds;

@@ -19,7 +19,6 @@ mod members;
 mod overrides;
 mod permits;
 mod policy_tests;
-mod regressions;
 mod rows;
 mod simulation;
 mod split;

@@ -1,5 +1,4 @@
-//! Bugs that others reported against rate limiters, each shown not to be here, on every algorithm that it could be in.
-//! Named after the reports. Not in here: bugs of weir's own, which become vectors.
+//! Reports about how an algorithm counts, each on every algorithm that it could be in, and on both stores.
 
 use weir_engine::{
     Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Outcome, Precision, Verdict, Window,
@@ -44,7 +43,7 @@ fn for_each(limits: &[Limit], story: impl Fn(&mut Stores, &Limit)) {
     }
 }
 
-/// envoyproxy/ratelimit 427 and 440: a request that one descriptor denies was charged to its other descriptors all the
+/// envoyproxy/ratelimit 427, 440 and 1060: a request that one descriptor denies was charged to its other descriptors all the
 /// same, so that callers used up limits by requests that never passed.
 #[test]
 fn envoyproxy_ratelimit_427_and_440_a_denied_request_charges_nobody() {
